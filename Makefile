@@ -1,0 +1,49 @@
+# Two commands do everything: `make demo` and `make test`. They set up what they need on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE :=
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types contracts unit format bench lock clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## create .venv and find a Java (all other targets do this by themselves)
+	@$(PYTHON) tools/bootstrap.py
+
+demo: setup ## run the London congestion-charge network from end to end
+	@$(run) python examples/london.py
+
+test: lint types contracts unit ## everything that must pass: lint, types, import contracts, tests
+
+lint: setup
+	@$(run) ruff check .
+	@$(run) ruff format --check .
+
+types: setup
+	@$(run) mypy
+
+contracts: setup
+	@$(run) lint-imports
+
+unit: setup ## the tests alone; ARGS="-k name" narrows them
+	@$(run) python -m pytest $(ARGS)
+
+format: setup ## format the code and apply safe lint fixes
+	@$(run) ruff format .
+	@$(run) ruff check --fix .
+
+bench: setup ## run the benchmarks (ONLY=name for one) and write bench/results.json
+	@$(run) python bench/run.py $(ONLY)
+
+lock: setup ## pin the dependencies anew (needs uv on the PATH)
+	uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --upgrade --output-file requirements/dev.txt
+	uv pip compile --group java --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --upgrade --output-file requirements/java.txt
+
+clean: ## remove everything that the targets created
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results.json

@@ -1,0 +1,87 @@
+"""One root error. Each error carries a stable code, the facts, and what to do next.
+
+    PenstockError
+    ├── MalformedError      the input is not what it claims to be          exit status 2
+    │   ├── LimitError      the input is larger or deeper than allowed
+    │   └── SelectorError   a selector does not parse or does not type-check (points at the place)
+    ├── RefusedError        the input is well-formed, and the answer is no  exit status 1
+    │   └── EvaluationError a selector has no value on this row: overflow, division by zero, NaN
+    └── FailedError         something outside (a file, a server) failed     exit status 3
+
+Programs compare `code`, never the message. All codes are listed in docs/reference/errors.md.
+"""
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The root of everything Penstock raises on purpose.
+
+    `code` is stable and dotted (`trust.expired`), `message` says what went wrong, `hint` what to do next, and
+    `fields` holds the facts for programs. Secrets never go into any of them.
+    """
+
+    exit_status: ClassVar[int] = 3
+
+    def __init__(self, code: str, message: str, *, hint: str = "", **fields: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the error as plain data, for `-o json` and for logs."""
+        data: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.hint:
+            data["hint"] = self.hint
+        if self.fields:
+            data["fields"] = {key: str(value) for key, value in self.fields.items()}
+        return data
+
+
+class MalformedError(PenstockError):
+    """The input is not what it claims to be."""
+
+    exit_status = 2
+
+
+class LimitError(MalformedError):
+    """The input is larger, deeper or more numerous than `Limits` allows."""
+
+
+class SelectorError(MalformedError):
+    """A selector does not parse or does not type-check; `position` is an offset into `text`."""
+
+    def __init__(
+        self, code: str, message: str, *, text: str, position: int, hint: str = "", **fields: object
+    ) -> None:
+        super().__init__(code, message, hint=hint, position=position, **fields)
+        self.text = text
+        self.position = position
+
+    def pointer(self) -> str:
+        """Return the line of the selector at fault with a caret under the place."""
+        start = self.text.rfind("\n", 0, self.position) + 1
+        end = self.text.find("\n", self.position)
+        line = self.text[start : end if end >= 0 else len(self.text)]
+        return f"{line}\n{' ' * (self.position - start)}^"
+
+
+class RefusedError(PenstockError):
+    """The input is well-formed, and the answer is no."""
+
+    exit_status = 1
+
+
+class EvaluationError(RefusedError):
+    """A selector has no value on this row; enforced as a refusal."""
+
+
+class FailedError(PenstockError):
+    """Something outside Penstock failed: a file, a server, a tool."""
+
+    exit_status = 3

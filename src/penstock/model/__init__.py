@@ -1,0 +1,1 @@
+"""Frozen values that everything else speaks about: names, principals, types, events, profiles, instants."""

@@ -1,0 +1,46 @@
+"""Every bound that hostile input meets, in one place.
+
+The defaults are generous for honest use and small enough that refusing costs little.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what Penstock reads. Sizes in bytes, times in milliseconds."""
+
+    #: an S-expression: bytes, nesting, and atoms plus lists
+    sexp_bytes: int = 1 << 20
+    sexp_depth: int = 64
+    sexp_nodes: int = 65_536
+
+    #: a selector: characters, nesting, nodes of its syntax tree, values in one IN list
+    selector_length: int = 16_384
+    selector_depth: int = 64
+    selector_nodes: int = 4_096
+    #: the solver: wall time and z3's own deterministic resource count
+    solver_time: int = 2_000
+    solver_effort: int = 20_000_000
+
+    #: a bag of credentials, the longest chain in it, and distinct grants kept for one principal
+    certificates: int = 10_000
+    chain_length: int = 64
+    grants_per_principal: int = 64
+    #: members of a threshold subject, names in a name chain, elements of one tag set
+    threshold_members: int = 64
+    name_length: int = 16
+    tag_set: int = 4_096
+
+    #: an event type: attributes, name length, and versions followed backwards to check a change
+    type_attributes: int = 1_024
+    type_name_length: int = 256
+    type_history: int = 64
+    type_depth: int = 32
+
+    #: entries of a verification cache
+    cache_entries: int = 10_000
+
+
+DEFAULT_LIMITS: Final = Limits()

