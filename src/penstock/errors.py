@@ -56,9 +56,7 @@ class LimitError(MalformedError):
 class SelectorError(MalformedError):
     """A selector does not parse or does not type-check; `position` is an offset into `text`."""
 
-    def __init__(
-        self, code: str, message: str, *, text: str, position: int, hint: str = "", **fields: object
-    ) -> None:
+    def __init__(self, code: str, message: str, *, text: str, position: int, hint: str = "", **fields: object) -> None:
         super().__init__(code, message, hint=hint, position=position, **fields)
         self.text = text
         self.position = position

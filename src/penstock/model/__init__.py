@@ -1,1 +1,36 @@
 """Frozen values that everything else speaks about: names, principals, types, events, profiles, instants."""
+
+from penstock.model.changes import Change as Change
+from penstock.model.changes import Operation as Operation
+from penstock.model.changes import changes as changes
+from penstock.model.domains import Domain as Domain
+from penstock.model.events import Event as Event
+from penstock.model.events import TransitEvent as TransitEvent
+from penstock.model.instants import format_date as format_date
+from penstock.model.instants import parse_date as parse_date
+from penstock.model.instants import parse_instant as parse_instant
+from penstock.model.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
+from penstock.model.limits import Limits as Limits
+from penstock.model.names import AttributeId as AttributeId
+from penstock.model.names import NetworkName as NetworkName
+from penstock.model.names import TypeKey as TypeKey
+from penstock.model.names import TypeName as TypeName
+from penstock.model.principals import Petnames as Petnames
+from penstock.model.principals import Principal as Principal
+from penstock.model.profiles import Profile as Profile
+from penstock.model.profiles import ProfileSchema as ProfileSchema
+from penstock.model.profiles import alphabetic as alphabetic
+from penstock.model.profiles import numeric as numeric
+from penstock.model.tree import Scope as Scope
+from penstock.model.tree import TypeTree as TypeTree
+from penstock.model.types import Attribute as Attribute
+from penstock.model.types import AttributeDefinition as AttributeDefinition
+from penstock.model.types import EventType as EventType
+from penstock.model.types import TypeDefinition as TypeDefinition
+from penstock.model.values import AttributeSpec as AttributeSpec
+from penstock.model.values import Enumerated as Enumerated
+from penstock.model.values import Kind as Kind
+from penstock.model.values import Ranged as Ranged
+from penstock.model.values import Scalar as Scalar
+from penstock.model.values import Schema as Schema
+from penstock.model.values import Value as Value

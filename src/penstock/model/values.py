@@ -125,19 +125,20 @@ class AttributeSpec:
     domain: ValueDomain | None = None
 
     def __post_init__(self) -> None:
-        match self.domain:
-            case None:
-                return
-            case Enumerated(values):
-                members = list(values)
-                empty = not members
-            case Ranged(low, high):
-                if self.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
-                    raise MalformedError("value.domain", f"a {self.kind} has no range", hint="list the values instead")
-                members = [low, high]
-                for member in members:
-                    check_value(self.kind, member)
-                empty = not low <= high  # type: ignore[operator]  # both of one kind, checked above
+        domain = self.domain
+        if domain is None:
+            return
+        members: list[Value]
+        if isinstance(domain, Enumerated):
+            members = list(domain.values)
+            empty = not members
+        else:
+            if self.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
+                raise MalformedError("value.domain", f"a {self.kind} has no range", hint="list the values instead")
+            members = [domain.low, domain.high]
+            for member in members:
+                check_value(self.kind, member)
+            empty = not domain.low <= domain.high  # type: ignore[operator]  # both of one kind, checked above
         if empty:
             raise MalformedError("value.domain", "the domain of an attribute is empty")
         for member in members:

@@ -1,0 +1,102 @@
+"""Events, and their form in transit.
+
+A publisher writes an `Event` of its version of a type. Between brokers it travels as a `TransitEvent`, whose values
+stand under attribute ids instead of names and which has no version, so that every subscriber can read it in its own
+version: what that version lacks is left out, what the event lacks is null (paper 5, section 4.3.2).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from penstock.errors import MalformedError
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.types import EventType
+from penstock.model.values import AttributeSpec, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of one version of a type. All attributes are present; those without a value are None.
+
+    Build it with `Event.of`, which checks the values.
+    """
+
+    type: EventType
+    values: Mapping[str, Scalar]
+    id: str = ""
+    time: datetime | None = None
+
+    @classmethod
+    def of(
+        cls,
+        event_type: EventType,
+        values: Mapping[str, Scalar],
+        *,
+        id: str = "",  # noqa: A002  # CloudEvents calls it so
+        time: datetime | None = None,
+    ) -> "Event":
+        """Type-check values against a type.
+
+        Raises `MalformedError`: `event.unknown-attribute`, and what `AttributeSpec.check` raises.
+        """
+        unknown = values.keys() - event_type.by_name.keys()
+        if unknown:
+            name = min(unknown)
+            raise MalformedError(
+                "event.unknown-attribute",
+                f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{name[:80]}`",
+                hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+            )
+        checked: dict[str, Scalar] = {}
+        for attribute in event_type.attributes:
+            value = values.get(attribute.name)
+            try:
+                attribute.spec.check(value)
+            except MalformedError as error:
+                # The attribute is named, its value is not: a message must not carry what a reader may not see.
+                raise MalformedError(
+                    error.code, f"attribute `{attribute.name}`: {error.message}", hint=error.hint
+                ) from error
+            checked[attribute.name] = value
+        return cls(event_type, MappingProxyType(checked), id, time)
+
+    def __getitem__(self, name: str) -> Scalar:
+        return self.values[name]
+
+    def to_transit(self) -> "TransitEvent":
+        """Return the event as it travels."""
+        by_name = self.type.by_name
+        values = {by_name[name].id: value for name, value in self.values.items() if value is not None}
+        return TransitEvent(self.type.key, self.type.ancestors, MappingProxyType(values), self.id, self.time)
+
+
+def _fitting(value: Scalar, spec: AttributeSpec) -> Scalar:
+    try:
+        spec.check(value)
+    except MalformedError:
+        return None
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TransitEvent:
+    """An event between brokers: values under attribute ids, no version. Nulls are left out."""
+
+    key: TypeKey
+    ancestors: tuple[TypeKey, ...]
+    values: Mapping[AttributeId, Scalar] = field(repr=False)
+    id: str = ""
+    time: datetime | None = None
+
+    def to_event(self, event_type: EventType) -> Event:
+        """Return the event in a subscriber's version of the type, or of one of its ancestors.
+
+        A value that does not fit that version (its UID was reused against the rules) becomes null. Raises
+        `MalformedError` (`event.type`) when the event is of another type.
+        """
+        if event_type.key != self.key and event_type.key not in self.ancestors:
+            raise MalformedError("event.type", f"an event of `{self.key.name}` is no `{event_type.name.name}`")
+        values = {a.name: _fitting(self.values.get(a.id), a.spec) for a in event_type.attributes}
+        return Event(event_type, MappingProxyType(values), self.id, self.time)

@@ -1,0 +1,139 @@
+"""Names that cannot be forged, because each begins with the principal that owns it (paper 5, sections 4.2 and 5).
+
+| name          | tuple                         | written                                   |
+|---------------|-------------------------------|-------------------------------------------|
+| network       | [owner, name]                 | `ed25519:…/UK Police Network`             |
+| event type    | [owner, name, version]        | `ed25519:…/uk.gov.pito.Numberplate@0`     |
+| type, any version | [owner, name]             | `ed25519:…/uk.gov.pito.Numberplate`       |
+| attribute     | [owner, defining type, UID]   | `ed25519:…/uk.gov.pito.Numberplate#3265`  |
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+
+# ASCII only: two names that look alike must not be different types.
+_TYPE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z_][A-Za-z0-9_-]*)*", re.ASCII)
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
+_NETWORK: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_. -]*[A-Za-z0-9_.-])?", re.ASCII)
+
+
+def _check(pattern: re.Pattern[str], what: str, text: str, allowed: str) -> None:
+    if len(text) > DEFAULT_LIMITS.type_name_length or not pattern.fullmatch(text):
+        raise MalformedError(
+            "name.malformed", f"`{text[:80]}` is no {what}", hint=f"allowed: {allowed}", text=text[:80]
+        )
+
+
+def check_attribute_name(name: str) -> None:
+    """Check the name of an attribute. Raises `MalformedError` (`name.malformed`)."""
+    _check(
+        _ATTRIBUTE,
+        "attribute name",
+        name,
+        "ASCII letters, digits, `_` and `-`, not beginning with a digit or `-`",
+    )
+
+
+def check_token(text: str, what: str) -> None:
+    """Check a version or a UID. Raises `MalformedError` (`name.malformed`)."""
+    _check(_TOKEN, what, text, "1 to 64 ASCII letters, digits and `-`")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TypeKey:
+    """An event type in all its versions: what routing and grants mostly speak about."""
+
+    owner: Principal
+    name: str
+
+    def __post_init__(self) -> None:
+        _check(_TYPE, "event type name", self.name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TypeName:
+    """The name tuple of one version of an event type: [owner, name, version]."""
+
+    owner: Principal
+    name: str
+    version: str = "0"
+
+    def __post_init__(self) -> None:
+        _check(_TYPE, "event type name", self.name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
+        check_token(self.version, "version")
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.name}@{self.version}"
+
+    @property
+    def key(self) -> TypeKey:
+        """The type without its version."""
+        return TypeKey(self.owner, self.name)
+
+    @classmethod
+    def parse(cls, text: str) -> "TypeName":
+        """Read `owner/name@version`; without `@` the version is 0.
+
+        Raises `MalformedError` (`name.malformed`, `principal.malformed`).
+        """
+        owner, slash, rest = text.partition("/")
+        if not slash:
+            raise MalformedError("name.malformed", f"`{text[:80]}` is no type name", hint="write `owner/name@version`")
+        name, _, version = rest.partition("@")
+        return cls(Principal.parse(owner), name, version or "0")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttributeId:
+    """An attribute across all versions and sub-types: [owner, name of the defining type, UID]."""
+
+    owner: Principal
+    type_name: str
+    uid: str
+
+    def __post_init__(self) -> None:
+        _check(_TYPE, "event type name", self.type_name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
+        check_token(self.uid, "attribute UID")
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.type_name}#{self.uid}"
+
+    @classmethod
+    def parse(cls, text: str) -> "AttributeId":
+        """Read `owner/type#uid`. Raises `MalformedError` (`name.malformed`, `principal.malformed`)."""
+        owner, slash, rest = text.partition("/")
+        type_name, hash_sign, uid = rest.partition("#")
+        if not slash or not hash_sign:
+            raise MalformedError("name.malformed", f"`{text[:80]}` is no attribute id", hint="write `owner/type#uid`")
+        return cls(Principal.parse(owner), type_name, uid)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NetworkName:
+    """A publish/subscribe network: [coordinating principal, name]."""
+
+    owner: Principal
+    name: str
+
+    def __post_init__(self) -> None:
+        _check(_NETWORK, "network name", self.name, "ASCII words with spaces, `.`, `_` and `-` between them")
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "NetworkName":
+        """Read `owner/name`. Raises `MalformedError` (`name.malformed`, `principal.malformed`)."""
+        owner, slash, name = text.partition("/")
+        if not slash:
+            raise MalformedError("name.malformed", f"`{text[:80]}` is no network name", hint="write `owner/name`")
+        return cls(Principal.parse(owner), name)

@@ -1,0 +1,86 @@
+"""Principals: who acts. A principal is a public key, or a quorum of keys, and never a name (paper 5, section 3.3).
+
+A principal is identified by one digest: the SHA-256 of the canonical S-expression of its Ed25519 public key, or of
+its k-of-n threshold subject. It is written `ed25519:<base32>` or `threshold:<base32>`; which of the two it is does
+not take part in comparison, because the digest alone decides.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import MalformedError
+
+DIGEST_BYTES: Final = 32
+KEY: Final = "ed25519"
+THRESHOLD: Final = "threshold"
+_SCHEMES: Final = (KEY, THRESHOLD)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Principal:
+    """The identity of a key or a quorum.
+
+    >>> Principal.parse(str(Principal(bytes(32)))) == Principal(bytes(32))
+    True
+    """
+
+    digest: bytes
+    scheme: str = field(default=KEY, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{base64.b32encode(self.digest).decode().rstrip('=').lower()}"
+
+    def __repr__(self) -> str:
+        return f"Principal({self})"
+
+    @property
+    def short(self) -> str:
+        """The first characters of the text, enough for people to tell principals apart, never for decisions."""
+        return f"{str(self)[: len(self.scheme) + 11]}…"
+
+    @classmethod
+    def parse(cls, text: str) -> "Principal":
+        """Read the written form.
+
+        Raises `MalformedError` (`principal.malformed`).
+        """
+        scheme, colon, encoded = text.partition(":")
+        problem = MalformedError(
+            "principal.malformed",
+            f"`{text[:80]}` is no principal",
+            hint="write `ed25519:` or `threshold:` and the 52 base32 characters that `penstock key show` prints",
+        )
+        if not colon or scheme not in _SCHEMES:
+            raise problem
+        try:
+            digest = base64.b32decode(encoded.upper() + "=" * (-len(encoded) % 8))
+        except (binascii.Error, ValueError) as error:
+            raise problem from error
+        principal = cls(digest, scheme)
+        # One written form only: base32 has spare bits that must be zero.
+        if len(digest) != DIGEST_BYTES or str(principal) != text:
+            raise problem
+        return principal
+
+
+class Petnames(Mapping[Principal, str]):
+    """One reader's own names for principals. They are for display; no decision looks at them."""
+
+    def __init__(self, names: Mapping[Principal, str] | None = None) -> None:
+        self._names = dict(names or {})
+
+    def __getitem__(self, principal: Principal) -> str:
+        return self._names[principal]
+
+    def __iter__(self) -> Iterator[Principal]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def show(self, principal: Principal) -> str:
+        """Return the petname if there is one, and the short written form otherwise."""
+        return self._names.get(principal) or principal.short

@@ -1,0 +1,116 @@
+"""The tree of event types, and which way a right on one of them reaches (paper 1, section II).
+
+The scope is chosen per tree. Downward: who may publish or receive `e` may do so for all descendants of `e`.
+Upward: for all its ancestors.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
+from penstock.model.types import EventType
+
+
+class Scope(StrEnum):
+    """Which way a right on a type reaches."""
+
+    DOWNWARD = "downward"
+    UPWARD = "upward"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTree:
+    """Types by parent. A root has no parent; several roots make a forest with one scope.
+
+    >>> from penstock.model.principals import Principal
+    >>> news, sport = TypeKey(Principal(bytes(32)), "News"), TypeKey(Principal(bytes(32)), "News.Sport")
+    >>> tree = TypeTree.of({news: None, sport: news})
+    >>> tree.is_sub(sport, news), tree.reaches(news, sport), tree.reaches(sport, news)
+    (True, True, False)
+    """
+
+    parents: dict[TypeKey, TypeKey | None]
+    scope: Scope = Scope.DOWNWARD
+    children: dict[TypeKey, tuple[TypeKey, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        children: dict[TypeKey, list[TypeKey]] = {key: [] for key in self.parents}
+        for key, parent in self.parents.items():
+            if parent is None:
+                continue
+            if parent not in children:
+                raise MalformedError("tree.parent", f"the parent of `{key.name}` is not in the tree", parent=parent)
+            children[parent].append(key)
+        object.__setattr__(self, "children", {key: tuple(sorted(kids)) for key, kids in children.items()})
+        self._check_depth()
+
+    def _check_depth(self) -> None:
+        # Walking down from the roots visits every node unless some lie on a cycle.
+        level = [key for key, parent in self.parents.items() if parent is None]
+        seen = 0
+        for _ in range(DEFAULT_LIMITS.type_depth + 1):
+            seen += len(level)
+            level = [child for key in level for child in self.children[key]]
+        if level:
+            raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
+        if seen != len(self.parents):
+            raise MalformedError("type.cycle", "the type tree has a cycle")
+
+    @classmethod
+    def of(cls, parents: dict[TypeKey, TypeKey | None], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
+        """Build a tree from child-to-parent pairs.
+
+        Raises `MalformedError` (`tree.parent`, `type.cycle`) and `LimitError` (`type.limit`).
+        """
+        return cls(dict(parents), scope)
+
+    @classmethod
+    def of_types(cls, types: Iterable[EventType], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
+        """Build the tree that resolved event types span.
+
+        Raises `MalformedError` (`tree.parent`) also when two versions of a type have different parents.
+        """
+        parents: dict[TypeKey, TypeKey | None] = {}
+        for event_type in types:
+            line = (event_type.key, *event_type.ancestors)
+            for key, parent in zip(line, (*line[1:], None), strict=True):
+                if parents.setdefault(key, parent) != parent:
+                    raise MalformedError(
+                        "tree.parent", f"two versions of `{key.name}` have different parents", type=key
+                    )
+        return cls(parents, scope)
+
+    def __contains__(self, key: TypeKey) -> bool:
+        return key in self.parents
+
+    def ancestors(self, key: TypeKey) -> Iterator[TypeKey]:
+        """Yield the ancestors from the parent to the root; nothing for a type outside the tree."""
+        parent = self.parents.get(key)
+        while parent is not None:
+            yield parent
+            parent = self.parents[parent]
+
+    def subtree(self, key: TypeKey) -> Iterator[TypeKey]:
+        """Yield the type and all its descendants, parents first."""
+        pending = [key]
+        while pending:
+            current = pending.pop()
+            yield current
+            pending.extend(reversed(self.children.get(current, ())))
+
+    def is_sub(self, key: TypeKey, other: TypeKey) -> bool:
+        """Say whether `key` is `other` or one of its descendants."""
+        return key == other or other in self.ancestors(key)
+
+    def related(self, one: TypeKey, other: TypeKey) -> bool:
+        """Say whether the two are equal or hierarchically related."""
+        return self.is_sub(one, other) or self.is_sub(other, one)
+
+    def reaches(self, granted: TypeKey, asked: TypeKey) -> bool:
+        """Say whether a right on `granted` extends to `asked` under the tree's scope."""
+        if self.scope is Scope.DOWNWARD:
+            return self.is_sub(asked, granted)
+        return self.is_sub(granted, asked)

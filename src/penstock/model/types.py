@@ -1,0 +1,182 @@
+"""Event types: what an owner writes down (`TypeDefinition`) and what everybody else uses (`EventType`).
+
+A definition lists only its own attributes and names its parent, if any, by the full name tuple. An `EventType` is a
+definition with its ancestors resolved: the inherited attributes come first and keep the ids under which they were
+defined (paper 5, sections 4.1 to 4.3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Self
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import AttributeId, TypeKey, TypeName, check_attribute_name, check_token
+from penstock.model.values import AttributeSpec, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeDefinition:
+    """One attribute as its type defines it: [name, UID, kind and domain]."""
+
+    name: str
+    uid: str
+    spec: AttributeSpec
+
+    def __post_init__(self) -> None:
+        check_attribute_name(self.name)
+        check_token(self.uid, "attribute UID")
+
+
+def _no_duplicates(what: str, values: list[str], type_name: TypeName) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise MalformedError(
+                "type.duplicate-attribute",
+                f"{what} `{value}` occurs twice in `{type_name.name}`",
+                type=type_name,
+            )
+        seen.add(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDefinition:
+    """One version of an event type as its manager writes it.
+
+    `previous` names the version that this one was made from. Raises `MalformedError` (`type.duplicate-attribute`)
+    and `LimitError` (`type.limit`).
+    """
+
+    name: TypeName
+    attributes: tuple[AttributeDefinition, ...]
+    extends: TypeName | None = None
+    previous: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.attributes) > DEFAULT_LIMITS.type_attributes:
+            raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
+        if self.extends is not None and self.extends.key == self.name.key:
+            raise MalformedError("type.cycle", f"`{self.name.name}` extends itself", type=self.name)
+        if self.previous is not None:
+            check_token(self.previous, "version")
+            if self.previous == self.name.version:
+                raise MalformedError("type.cycle", "a version cannot be its own predecessor", type=self.name)
+        _no_duplicates("attribute", [attribute.name for attribute in self.attributes], self.name)
+        _no_duplicates("UID", [attribute.uid for attribute in self.attributes], self.name)
+
+    def attribute(self, name: str) -> AttributeDefinition:
+        """Return an own attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""
+        for attribute in self.attributes:
+            if attribute.name == name:
+                return attribute
+        raise MalformedError(
+            "type.unknown-attribute",
+            f"`{self.name.name}` defines no attribute `{name}`",
+            hint=f"it defines: {', '.join(a.name for a in self.attributes) or 'none'}",
+        )
+
+    # The four management operations (section 4.3). Each gives the next version; its number is the caller's choice,
+    # since with several managers it must be collision-resistant.
+
+    def add(self, name: str, uid: str, spec: AttributeSpec, *, version: str) -> Self:
+        """Add an attribute."""
+        return self._next((*self.attributes, AttributeDefinition(name, uid, spec)), version)
+
+    def remove(self, name: str, *, version: str) -> Self:
+        """Remove an attribute."""
+        gone = self.attribute(name)
+        return self._next(tuple(a for a in self.attributes if a is not gone), version)
+
+    def rename(self, name: str, new_name: str, *, version: str) -> Self:
+        """Rename an attribute; the UID keeps the link between the names."""
+        old = self.attribute(name)
+        return self._next(tuple(replace(a, name=new_name) if a is old else a for a in self.attributes), version)
+
+    def retype(self, name: str, uid: str, spec: AttributeSpec, *, version: str) -> Self:
+        """Change an attribute's kind or domain. It is a new attribute under the old name, hence the new UID."""
+        old = self.attribute(name)
+        new = AttributeDefinition(name, uid, spec)
+        if uid == old.uid:
+            raise MalformedError("type.uid-reused", f"a retyped attribute needs a new UID, `{uid}` is the old one")
+        return self._next(tuple(new if a is old else a for a in self.attributes), version)
+
+    def _next(self, attributes: tuple[AttributeDefinition, ...], version: str) -> Self:
+        name = replace(self.name, version=version)
+        return replace(self, name=name, attributes=attributes, previous=self.name.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of an event type with the id that is the same in all versions and sub-types."""
+
+    name: str
+    id: AttributeId
+    spec: AttributeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """An event type as brokers and clients use it. Build it with `EventType.of`.
+
+    `ancestors` runs from the parent to the root.
+    """
+
+    name: TypeName
+    attributes: tuple[Attribute, ...]
+    ancestors: tuple[TypeKey, ...] = ()
+    by_name: Mapping[str, Attribute] = field(init=False, repr=False, compare=False)
+    by_id: Mapping[AttributeId, Attribute] = field(init=False, repr=False, compare=False)
+    schema: Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _no_duplicates("attribute", [attribute.name for attribute in self.attributes], self.name)
+        # A frozen dataclass fills its derived fields through object.__setattr__.
+        by_name = MappingProxyType({attribute.name: attribute for attribute in self.attributes})
+        object.__setattr__(self, "by_name", by_name)
+        object.__setattr__(self, "by_id", MappingProxyType({a.id: a for a in self.attributes}))
+        object.__setattr__(self, "schema", MappingProxyType({a.name: a.spec for a in self.attributes}))
+
+    @classmethod
+    def of(cls, definition: TypeDefinition, parent: "EventType | None" = None) -> "EventType":
+        """Resolve a definition against its parent.
+
+        Raises `MalformedError`: `type.parent` when `parent` is not what the definition extends,
+        `type.duplicate-attribute` when an own attribute takes an inherited name, `type.cycle`, and `LimitError`
+        (`type.limit`) when the tree is too deep.
+        """
+        if (parent.name if parent else None) != definition.extends:
+            raise MalformedError(
+                "type.parent",
+                f"`{definition.name.name}` extends `{definition.extends}`, which was not given",
+                hint="give the verified definition of the parent",
+                extends=definition.extends,
+            )
+        inherited = parent.attributes if parent else ()
+        ancestors = (parent.name.key, *parent.ancestors) if parent else ()
+        if definition.name.key in ancestors:
+            raise MalformedError("type.cycle", f"`{definition.name.name}` is its own ancestor", type=definition.name)
+        if len(ancestors) > DEFAULT_LIMITS.type_depth:
+            raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
+        own = tuple(
+            Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
+            for a in definition.attributes
+        )
+        return cls(definition.name, inherited + own, ancestors)
+
+    @property
+    def key(self) -> TypeKey:
+        """The type without its version."""
+        return self.name.key
+
+    def attribute(self, name: str) -> Attribute:
+        """Return an attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise MalformedError(
+                "type.unknown-attribute",
+                f"`{self.name.name}` has no attribute `{name}`",
+                hint=f"it has: {', '.join(self.by_name) or 'none'}",
+            ) from None
