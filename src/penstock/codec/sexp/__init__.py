@@ -1,0 +1,18 @@
+"""S-expressions of RFC 9804: one value, three forms.
+
+An atom is `bytes`, an atom with a display hint is `Hinted`, a list is a `tuple`. Signatures are over the
+canonical form, and `parse_canonical` reads no other; `parse` reads all three; `canonical`, `transport` and
+`advanced` write one each. Nothing here recurses; hostile bytes meet `Limits` and a `MalformedError`, no more.
+"""
+
+from penstock.codec.sexp.canonical import canonical as canonical
+from penstock.codec.sexp.canonical import parse_canonical as parse_canonical
+from penstock.codec.sexp.printing import advanced as advanced
+from penstock.codec.sexp.reading import parse as parse
+from penstock.codec.sexp.reading import parse_many as parse_many
+from penstock.codec.sexp.reading import transport as transport
+from penstock.codec.sexp.values import Hinted as Hinted
+from penstock.codec.sexp.values import SExp as SExp
+from penstock.codec.sexp.values import field as field
+from penstock.codec.sexp.values import head as head
+from penstock.codec.sexp.values import text as text

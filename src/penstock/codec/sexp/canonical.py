@@ -1,0 +1,140 @@
+"""The canonical form (RFC 9804, 6.2 and 7.2): the one byte form that is hashed and signed.
+
+    c-sexp   = c-string / "(" *c-sexp ")"
+    c-string = [ "[" verbatim "]" ] verbatim
+
+Exactly one spelling per value: no white space, no other string form, no leading zero in a length. So
+`canonical` of what `parse_canonical` returned gives the same bytes back.
+"""
+
+from penstock.codec.sexp.values import Hinted, SExp, above, syntax, trailing, truncated
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+#: a length has at most this many digits; more cannot be the length of anything in memory
+LENGTH_DIGITS = 18
+
+_OPEN, _CLOSE, _HINT, _HINT_END, _COLON, _ZERO, _NINE = b"()[]:09"
+
+
+def parse_canonical(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
+    """Read one value in canonical form and nothing behind it.
+
+    Raises MalformedError `sexp.truncated`, `sexp.syntax` or `sexp.trailing`, and LimitError `sexp.limit`;
+    each has the field `offset`.
+
+    >>> parse_canonical(b"(3:tag(3:foo))")
+    (b'tag', (b'foo',))
+    """
+    size = len(data)
+    if size > limits.sexp_bytes:
+        raise above(limits.sexp_bytes, "bytes", limits.sexp_bytes)
+    room, depth = limits.sexp_nodes, limits.sexp_depth
+    items: list[SExp] = []
+    stack: list[list[SExp]] = []
+    position = 0
+    while position < size:
+        octet = data[position]
+        if octet == _CLOSE:
+            if not stack:
+                raise _unexpected(data, position)
+            closed = tuple(items)
+            items = stack.pop()
+            items.append(closed)
+            position += 1
+        else:
+            room -= 1
+            if room < 0:
+                raise above(position, "atoms and lists", limits.sexp_nodes)
+            if octet == _OPEN:
+                if len(stack) == depth:
+                    raise above(position, "lists inside each other", depth)
+                stack.append(items)
+                items = []
+                position += 1
+                continue
+            if octet == _HINT:
+                hint, position = _hint(data, position)
+                octets, position = _verbatim(data, position)
+                items.append(Hinted(hint, octets))
+            # Inlined from `_verbatim` for lengths of one digit: most atoms of certificates have one.
+            elif _ZERO <= octet <= _NINE and data.startswith(b":", position + 1):
+                start = position + 2
+                position = start + octet - _ZERO
+                if position > size:
+                    raise truncated(size, "an atom")
+                items.append(data[start:position])
+            else:
+                octets, position = _verbatim(data, position)
+                items.append(octets)
+        if not stack:
+            if position != size:
+                raise trailing(position)
+            return items[0]
+    raise truncated(size, "a list" if stack else "the value")
+
+
+def canonical(value: SExp) -> bytes:
+    """Return the canonical form.
+
+    >>> canonical((b"icon", Hinted(b"image/bitmap", b"xxx")))
+    b'(4:icon[12:image/bitmap]3:xxx)'
+    """
+    out: list[bytes] = []
+    # None stands for a closing parenthesis still to be written.
+    stack: list[SExp | None] = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, bytes):
+            out.append(b"%d:%b" % (len(node), node))
+        elif isinstance(node, tuple):
+            out.append(b"(")
+            stack.append(None)
+            stack.extend(reversed(node))
+        elif node is None:
+            out.append(b")")
+        else:
+            out.append(b"[%d:%b]%d:%b" % (len(node.hint), node.hint, len(node.octets), node.octets))
+    return b"".join(out)
+
+
+def _hint(data: bytes, position: int) -> tuple[bytes, int]:
+    if position + 1 == len(data):
+        raise truncated(len(data), "a display hint")
+    hint, end = _verbatim(data, position + 1)
+    if end == len(data):
+        raise truncated(end, "a display hint")
+    if data[end] != _HINT_END:
+        raise syntax(end, "a display hint is not closed", "write a display hint as `[LENGTH:octets]`")
+    if end + 1 == len(data):
+        raise truncated(end + 1, "an atom with a display hint")
+    return hint, end + 1
+
+
+def _verbatim(data: bytes, position: int) -> tuple[bytes, int]:
+    colon = data.find(b":", position, position + LENGTH_DIGITS + 1)
+    digits = data[position:colon] if colon >= 0 else b""
+    # `isdigit` of bytes knows ASCII digits only; `int` alone would take signs, blanks and underscores.
+    if not digits.isdigit() or (digits[0] == _ZERO and len(digits) > 1):
+        raise _unexpected(data, position)
+    start = colon + 1
+    end = start + int(digits)
+    if end > len(data):
+        raise truncated(len(data), "an atom")
+    return data[start:end], end
+
+
+def _unexpected(data: bytes, position: int) -> MalformedError:
+    """Say why no value starts at `position`."""
+    digits = data[position : position + LENGTH_DIGITS + 1]
+    if digits.isdigit() and not (digits[0] == _ZERO and len(digits) > 1):
+        if len(digits) > LENGTH_DIGITS:
+            return above(position, "digits in a length", LENGTH_DIGITS)
+        return truncated(len(data), "a length")
+    if digits[:1].isdigit():
+        return syntax(position, "not a length", "write a length in decimal, without leading zeros, then `:`")
+    return syntax(
+        position,
+        f"unexpected byte 0x{data[position]:02x}",
+        "the canonical form has only `(`, `)`, `[hint]` and `LENGTH:octets`, without white space",
+    )
