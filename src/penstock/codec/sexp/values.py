@@ -14,7 +14,7 @@ class Hinted:
     octets: bytes
 
 
-SExp: TypeAlias = "bytes | Hinted | tuple[SExp, ...]"
+SExp: TypeAlias = bytes | Hinted | tuple["SExp", ...]
 
 
 def head(value: SExp) -> bytes | None:

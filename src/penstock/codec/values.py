@@ -1,0 +1,120 @@
+"""Attribute values as S-expressions: `(string "AE05 XYZ")`, `(integer "42")`, … One value has one written form.
+
+string     UTF-8                     float      Python's shortest repr, never NaN
+integer    decimal, 64 bits          boolean    true | false
+timestamp  RFC 2693 date in UTC, a fraction only where there is one
+"""
+
+from datetime import datetime
+
+from penstock.codec.sexp import SExp
+from penstock.errors import MalformedError
+from penstock.model.instants import format_date, parse_date
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Value, ValueDomain, check_value, kind_of
+
+
+def value_to_sexp(value: Value) -> SExp:
+    """Write a value. Raises `MalformedError` (`value.kind`, `value.range`, `value.text`, `value.zone`, `value.nan`)."""
+    kind = kind_of(value)
+    check_value(kind, value)
+    return (kind.encode(), _write(value))
+
+
+def _write(value: Value) -> bytes:
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, datetime):
+        return format_date(value)
+    if isinstance(value, float):
+        if value != value:  # noqa: PLR0124  # NaN is the value unequal to itself
+            raise MalformedError("value.nan", "NaN cannot be written down", hint="use null for a missing number")
+        return repr(value).encode()
+    return str(value).encode()
+
+
+def value_from_sexp(value: SExp) -> Value:
+    """Read a value. Raises `MalformedError` (`value.malformed` and what checking the value raises)."""
+    match value:
+        case (bytes(kind), bytes(written)):
+            found = _read(kind, written)
+            if found is not None:
+                check_value(kind_of(found), found)
+                # One written form only: signatures are over bytes, and equal grants must be equal bytes.
+                if value_to_sexp(found) == value:
+                    return found
+    raise MalformedError(
+        "value.malformed", "not an attribute value", hint='expected for example `(string "text")` or `(integer "42")`'
+    )
+
+
+def _read(kind: bytes, written: bytes) -> Value | None:
+    try:
+        match kind:
+            case b"string":
+                return written.decode()
+            case b"integer":
+                return int(written) if len(written) <= 20 else None
+            case b"float":
+                return float(written) if len(written) <= 32 else None
+            case b"boolean":
+                return {b"true": True, b"false": False}.get(written)
+            case b"timestamp":
+                return parse_date(written)
+    except ValueError:
+        pass
+    return None
+
+
+def spec_to_sexp(spec: AttributeSpec) -> tuple[SExp, ...]:
+    """Write what an attribute may hold: its kind, then its domain if it has one."""
+    kind = spec.kind.encode()
+    match spec.domain:
+        case None:
+            return (kind,)
+        case Enumerated(values):
+            return (kind, (b"one-of", *sorted(_write(value) for value in values)))
+        case Ranged(low, high):
+            return (kind, (b"range", _write(low), _write(high)))
+
+
+def spec_from_sexp(parts: tuple[SExp, ...]) -> AttributeSpec:
+    """Read what an attribute may hold.
+
+    Raises `MalformedError` (`value.malformed`, `value.domain` and what checking a value raises).
+    """
+    match parts:
+        case (bytes(kind),):
+            return AttributeSpec(_kind(kind))
+        case (bytes(kind), (b"one-of", *values)):
+            members = frozenset(value_from_sexp((kind, value)) for value in values)
+            return _exactly(AttributeSpec(_kind(kind), Enumerated(members)), parts)
+        case (bytes(kind), (b"range", low, high)):
+            domain: ValueDomain = Ranged(_number(kind, low), _number(kind, high))
+            return _exactly(AttributeSpec(_kind(kind), domain), parts)
+    raise MalformedError(
+        "value.malformed",
+        "not the type of an attribute",
+        hint="expected a kind, then `(one-of …)` or `(range low high)`",
+    )
+
+
+def _exactly(spec: AttributeSpec, parts: tuple[SExp, ...]) -> AttributeSpec:
+    if spec_to_sexp(spec) != parts:
+        raise MalformedError("value.malformed", "a domain is not written in its one form", hint="sort its values")
+    return spec
+
+
+def _kind(kind: bytes) -> Kind:
+    try:
+        return Kind(kind.decode("ascii", "replace"))
+    except ValueError:
+        raise MalformedError(
+            "value.malformed", f"`{kind[:20]!r}` is no kind of value", hint=f"known: {', '.join(Kind)}"
+        ) from None
+
+
+def _number(kind: bytes, written: SExp) -> int | float | datetime:
+    value = value_from_sexp((kind, written))
+    if isinstance(value, str):
+        raise MalformedError("value.domain", "a string has no range", hint="list the values instead")
+    return value

@@ -1,0 +1,301 @@
+"""Matching, intersection and coverage of tags.
+
+Lists are intersected place by place and sets member by member, so that sets in several places never multiply.
+Within sets, atoms and lists of atoms are looked up; only the other members meet pairwise, and their number is bounded
+(`SET_COMPLEX`), as are the members of any result (`Limits.tag_set`) and the pairs of one intersection (`PAIRS`).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from penstock.codec.sexp import Hinted, SExp, canonical
+from penstock.errors import LimitError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.trust.tags.patterns import PATTERN, contains, form, includes, meet_patterns
+from penstock.trust.tags.values import ANY, ATOM, EVENT, NOTHING, Atom, Flat, Set, Tag, Where, is_flat
+
+#: members of one set that are neither atoms nor lists of atoms
+SET_COMPLEX = 128
+#: pairs of members that one intersection, one set or one question of coverage looks at
+PAIRS = 65_536
+
+Holds = Callable[[SExp], bool]
+
+
+def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
+    """Say whether a request is one of those that a tag stands for.
+
+    `holds` says whether a conjunct of a `(* where …)` holds of the event at hand. Without it no such tag matches.
+    What `holds` raises is passed on.
+
+    >>> matches((b"foo", b"bar"), (b"foo",)), matches((b"foo",), (b"foo", b"bar"))
+    (True, False)
+    """
+    if isinstance(tag, ATOM):
+        return request == tag
+    if isinstance(tag, tuple):
+        return (
+            isinstance(request, tuple)
+            and len(request) >= len(tag)
+            and all(matches(request[i], element, holds) for i, element in enumerate(tag))
+        )
+    if tag is ANY:
+        return True
+    if isinstance(tag, Set):
+        if not isinstance(request, tuple):
+            if request in tag.atoms:
+                return True
+        elif any(_start(request, length) in tag.flats for length in tag.lengths):
+            return True
+        return any(matches(request, member, holds) for member in tag.rest)
+    if isinstance(tag, Where):
+        return request == EVENT and holds is not None and all(holds(conjunct) for conjunct in tag.conjuncts)
+    return isinstance(request, bytes) and contains(tag, request)
+
+
+def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS) -> Tag | None:
+    """Return the tag of the requests that match both tags, or None where there are none.
+
+    None is certain; a tag that is returned may still match nothing where a `(* and …)` in it does. Raises LimitError
+    `tag.limit` where the result, or the work for it, would be above its bound.
+
+    >>> intersect((b"foo",), (b"foo", b"bar"))
+    (b'foo', b'bar')
+    """
+    if a is b:
+        return None if a == NOTHING else a
+    if a is ANY or b is ANY:
+        other = b if a is ANY else a
+        return None if other == NOTHING else other
+    return _meet(a, b, [PAIRS, limits.tag_set])
+
+
+def covers(a: Tag, b: Tag) -> bool:
+    """Say whether every request that matches `b` matches `a`.
+
+    A yes is certain. A no is certain for atoms, lists, prefixes, globs, ranges of one ordering, and sets of them as
+    far as single members cover (a list with sets in it is taken apart). It may be a yes that was not
+    found where only several patterns together cover one, where `b` has an `(* and …)`, across kinds of patterns, and
+    for selectors, whose text is opaque here. After `PAIRS` comparisons the answer is no.
+    """
+    return _covers(a, b, [PAIRS])
+
+
+def make_set(members: Iterable[Tag], tag_set: int) -> Tag | None:
+    """Return the union of tags in normal form: flat, without members that another covers, None without any.
+
+    Raises LimitError `tag.limit` above `tag_set` members, or `SET_COMPLEX` that are not of atoms alone, or above
+    `PAIRS` of the latter with all.
+    """
+    atoms: set[Atom] = set()
+    flats: set[Flat] = set()
+    complex_: set[Tag] = set()
+    for member in members:
+        if member is ANY:
+            return ANY
+        if isinstance(member, Set):
+            atoms |= member.atoms
+            flats |= member.flats
+            complex_ |= member.rest
+        elif isinstance(member, ATOM):
+            atoms.add(member)
+        elif isinstance(member, tuple) and is_flat(member):
+            flats.add(cast("Flat", member))  # is_flat has just said so
+        else:
+            complex_.add(member)
+    if len(complex_) > SET_COMPLEX:
+        raise _above("members of a set that are not plain", SET_COMPLEX)
+    total = len(atoms) + len(flats) + len(complex_)
+    if total > tag_set:
+        raise _above("members of a set", tag_set)
+    if total * len(complex_) > PAIRS:
+        raise _above("pairs of members in one set", PAIRS)
+    lengths = {len(flat) for flat in flats}
+    if len(lengths) > 1:
+        flats = {f for f in flats if not any(n < len(f) and _start(f, n) in flats for n in lengths)}
+    rest: list[Tag] = []
+    if complex_:
+        budget = [PAIRS]
+        rest = _widest(complex_, flats, lengths, budget)
+        atoms = {atom for atom in atoms if not any(_covers(member, atom, budget) for member in rest)}
+        flats = {flat for flat in flats if not any(_covers(member, flat, budget) for member in rest)}
+    if len(atoms) + len(flats) + len(rest) > 1:
+        return Set(frozenset(atoms), frozenset(flats), frozenset(rest), tuple(sorted({len(flat) for flat in flats})))
+    return next(iter((*atoms, *flats, *rest)), None)
+
+
+def make_where(conjuncts: frozenset[SExp]) -> Where | None:
+    """Return the predicate that all conjuncts hold; None where two ask one attribute to be different values."""
+    values: dict[SExp, SExp] = {}
+    for conjunct in conjuncts:
+        if isinstance(conjunct, tuple) and conjunct[0] == b"is":
+            _, attribute, value = conjunct
+            if values.setdefault(attribute, value) != value:
+                return None
+    return Where(conjuncts)
+
+
+def to_sexp(tag: Tag) -> SExp:
+    """Return a tag as an S-expression, sets in the order of their canonical bytes; `parse_tag` gives it back."""
+    if isinstance(tag, ATOM):
+        return tag
+    if isinstance(tag, tuple):
+        return tuple([to_sexp(element) for element in tag])
+    if tag is ANY:
+        return (b"*",)
+    if isinstance(tag, Set):
+        return (b"*", b"set", *sorted(map(to_sexp, tag.members()), key=canonical))
+    if isinstance(tag, Where):
+        return (b"*", b"where", *sorted(tag.conjuncts, key=canonical))
+    return form(tag)
+
+
+def _meet(a: Tag, b: Tag, room: list[int]) -> Tag | None:
+    """Intersect two tags. `room` holds the pairs still allowed, and the bound on members of a set."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return _meet_lists(a, b, room)
+    if a is ANY:
+        return b
+    if b is ANY:
+        return a
+    if isinstance(a, Set):
+        return _meet_set(a, b, room)
+    if isinstance(b, Set):
+        return _meet_set(b, a, room)
+    if isinstance(a, bytes):
+        if isinstance(b, bytes):
+            return a if a == b else None
+        return a if isinstance(b, PATTERN) and contains(b, a) else None
+    if isinstance(b, bytes):
+        return b if isinstance(a, PATTERN) and contains(a, b) else None
+    if isinstance(a, Where) and isinstance(b, Where):
+        if a.conjuncts >= b.conjuncts:
+            return a
+        return make_where(a.conjuncts | b.conjuncts)
+    if isinstance(a, PATTERN) and isinstance(b, PATTERN):
+        return meet_patterns(a, b)
+    return a if isinstance(a, Hinted) and a == b else None
+
+
+def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: list[int]) -> tuple[Tag, ...] | None:
+    shared: list[Tag] = []
+    for x, y in zip(a, b, strict=False):
+        # The cases that make up nearly all of a chain first: equal atoms, and `(*)` on one side.
+        if x is y or y is ANY:
+            shared.append(x)
+        elif x is ANY:
+            shared.append(y)
+        elif type(x) is bytes and type(y) is bytes:
+            if x != y:
+                return None
+            shared.append(x)
+        else:
+            both = _meet(x, y, room)
+            if both is None:
+                return None
+            shared.append(both)
+    # The shorter list leaves the places behind its end open.
+    longer = a if len(a) > len(b) else b
+    return (*shared, *longer[len(shared) :])
+
+
+def _meet_set(a: Set, b: Tag, room: list[int]) -> Tag | None:
+    if isinstance(b, ATOM):
+        return b if b in a.atoms or any(_covers(member, b, [PAIRS]) for member in a.rest) else None
+    if not isinstance(b, Set):
+        flat = isinstance(b, tuple) and is_flat(b)
+        alone = frozenset((b,))
+        # Only lists of atoms are `flat`.
+        flats, rest = (cast("frozenset[Flat]", alone), frozenset[Tag]()) if flat else (frozenset[Flat](), alone)
+        b = Set(frozenset(), flats, rest, tuple(len(member) for member in flats))
+    elif not a.rest and not b.rest and a.lengths == b.lengths and len(a.lengths) < 2:
+        return _meet_plain(a, b)
+    found: list[Tag] = list(a.atoms & b.atoms)
+    for one, other in ((a, b), (b, a)):
+        found.extend(member for member in one.flats if any(_start(member, n) in other.flats for n in other.lengths))
+        for member in one.rest:
+            plain: frozenset[Tag] = other.flats if isinstance(member, tuple) else other.atoms
+            _spend(room, len(plain))
+            found.extend(both for simple in plain if (both := _meet(member, simple, room)) is not None)
+    _spend(room, len(a.rest) * len(b.rest))
+    found.extend(both for x in a.rest for y in b.rest if (both := _meet(x, y, room)) is not None)
+    return make_set(found, room[1])
+
+
+def _meet_plain(a: Set, b: Set) -> Tag | None:
+    """Intersect two sets of atoms and lists of atoms of one length: what they share, they share as it is."""
+    atoms, flats = a.atoms & b.atoms, a.flats & b.flats
+    total = len(atoms) + len(flats)
+    if total > 1:
+        if total == len(a.atoms) + len(a.flats):
+            return a
+        return Set(atoms, flats, frozenset(), a.lengths if flats else ())
+    return next(iter((*atoms, *flats)), None)
+
+
+def _covers(a: Tag, b: Tag, budget: list[int]) -> bool:
+    if a is ANY or a == b:
+        return True
+    if isinstance(b, Set):
+        return all(_covers(a, member, budget) for member in b.members())
+    if isinstance(a, tuple):
+        return (
+            isinstance(b, tuple) and len(b) >= len(a) and all(_covers(x, y, budget) for x, y in zip(a, b, strict=False))
+        )
+    if isinstance(a, Set):
+        return _set_covers(a, b, budget)
+    if isinstance(a, Where):
+        return isinstance(b, Where) and a.conjuncts <= b.conjuncts
+    if isinstance(a, ATOM):
+        return False
+    if isinstance(b, bytes):
+        return contains(a, b)
+    return isinstance(b, PATTERN) and includes(a, b)
+
+
+def _set_covers(a: Set, b: Tag, budget: list[int]) -> bool:
+    if isinstance(b, ATOM) and b in a.atoms:
+        return True
+    if isinstance(b, tuple) and any(_start(b, length) in a.flats for length in a.lengths):
+        return True
+    budget[0] -= 1 + len(a.rest)
+    if budget[0] < 0:
+        return False
+    if any(_covers(member, b, budget) for member in a.rest):
+        return True
+    if isinstance(b, tuple):
+        # No member covers the whole list; perhaps several do, each for some members of a set in it.
+        for place, element in enumerate(b):
+            if isinstance(element, Set):
+                apart = [(*b[:place], member, *b[place + 1 :]) for member in element.members()]
+                return all(_covers(a, list_, budget) for list_ in apart)
+    return False
+
+
+def _widest(members: set[Tag], flats: set[Flat], lengths: set[int], budget: list[int]) -> list[Tag]:
+    """Drop members that another one, or one of the lists of atoms, covers."""
+    kept: list[Tag] = []
+    # Of two that cover each other the first in this order stays, whatever order they came in.
+    for member in sorted(members, key=lambda tag: canonical(to_sexp(tag))):
+        if isinstance(member, tuple) and any(_start(member, length) in flats for length in lengths):
+            continue
+        if not any(_covers(other, member, budget) for other in kept):
+            kept = [other for other in kept if not _covers(member, other, budget)]
+            kept.append(member)
+    return kept
+
+
+def _start(value: tuple[SExp, ...] | tuple[Tag, ...], length: int) -> Flat:
+    """Return the beginning of a list, to be looked up among lists of atoms."""
+    # A list that is not of atoms alone is simply not found there.
+    return cast("Flat", value[:length]) if length <= len(value) else ()
+
+
+def _spend(room: list[int], pairs: int) -> None:
+    room[0] -= pairs
+    if room[0] < 0:
+        raise _above("pairs of set members in one intersection", PAIRS)
+
+
+def _above(what: str, limit: int) -> LimitError:
+    return LimitError("tag.limit", f"more than {limit} {what}", hint="grant less at once", limit=limit)
