@@ -11,16 +11,17 @@ from datetime import datetime
 from types import MappingProxyType
 
 from penstock.errors import MalformedError
+from penstock.model.instants import in_utc
 from penstock.model.names import AttributeId, TypeKey
-from penstock.model.types import EventType
-from penstock.model.values import AttributeSpec, Scalar
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import Kind, Scalar, check_value, checked_value
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event of one version of a type. All attributes are present; those without a value are None.
 
-    Build it with `Event.of`, which checks the values.
+    Timestamps are in UTC, so that Python compares them as instants. Build it with `Event.of`, which checks the values.
     """
 
     type: EventType
@@ -39,8 +40,12 @@ class Event:
     ) -> "Event":
         """Type-check values against a type.
 
-        Raises `MalformedError`: `event.unknown-attribute`, and what `AttributeSpec.check` raises.
+        Raises `MalformedError`: `event.unknown-attribute`, and what `AttributeSpec.check` raises for a value, the
+        id or the time.
         """
+        check_value(Kind.STRING, id)
+        if time is not None:
+            time = in_utc(time)
         unknown = values.keys() - event_type.by_name.keys()
         if unknown:
             name = min(unknown)
@@ -49,17 +54,7 @@ class Event:
                 f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{name[:80]}`",
                 hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
             )
-        checked: dict[str, Scalar] = {}
-        for attribute in event_type.attributes:
-            value = values.get(attribute.name)
-            try:
-                attribute.spec.check(value)
-            except MalformedError as error:
-                # The attribute is named, its value is not: a message must not carry what a reader may not see.
-                raise MalformedError(
-                    error.code, f"attribute `{attribute.name}`: {error.message}", hint=error.hint
-                ) from error
-            checked[attribute.name] = value
+        checked = {a.name: checked_value(a.name, a.spec, values.get(a.name)) for a in event_type.attributes}
         return cls(event_type, MappingProxyType(checked), id, time)
 
     def __getitem__(self, name: str) -> Scalar:
@@ -72,12 +67,11 @@ class Event:
         return TransitEvent(self.type.key, self.type.ancestors, MappingProxyType(values), self.id, self.time)
 
 
-def _fitting(value: Scalar, spec: AttributeSpec) -> Scalar:
+def _fitting(value: Scalar, attribute: Attribute) -> Scalar:
     try:
-        spec.check(value)
+        return checked_value(attribute.name, attribute.spec, value)
     except MalformedError:
         return None
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +92,5 @@ class TransitEvent:
         """
         if event_type.key != self.key and event_type.key not in self.ancestors:
             raise MalformedError("event.type", f"an event of `{self.key.name}` is no `{event_type.name.name}`")
-        values = {a.name: _fitting(self.values.get(a.id), a.spec) for a in event_type.attributes}
+        values = {a.name: _fitting(self.values.get(a.id), a) for a in event_type.attributes}
         return Event(event_type, MappingProxyType(values), self.id, self.time)

@@ -1,7 +1,8 @@
 """Instants: aware `datetime`s, and the two texts they are written in.
 
-Certificates use the date of RFC 2693, `2026-01-31_09:00:00`, in UTC; people and JSON use ISO 8601. Certificates may
-shorten a date from the right or carry a fraction; what is left out is the beginning of the period.
+Certificates use the date of RFC 2693, `2026-01-31_09:00:00`, in UTC; people and JSON use the ISO 8601 of RFC 3339.
+Both may be shortened from the right, down to the day, or carry a fraction; what is left out is the beginning of the
+period.
 """
 
 import re
@@ -11,6 +12,10 @@ from typing import Final
 from penstock.errors import MalformedError
 
 _DATE: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)(?:_(\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?)?)?", re.ASCII)
+# Narrower than `datetime.fromisoformat`, which takes any character for the `T` and differs between Python versions.
+_ISO: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ](?:[01]\d|2[0-3]):\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:\d\d)?)?", re.ASCII
+)
 _EARLIEST: Final = b"0001-01-01_00:00:00.000000"
 
 
@@ -45,15 +50,18 @@ def parse_date(text: bytes) -> datetime:
 
 
 def date_key(text: bytes) -> bytes:
-    """Return a checked date padded to microseconds, so that bytes compare as instants do."""
+    """Return a date padded to microseconds, so that bytes compare as instants do.
+
+    Raises `MalformedError` (`date.malformed`).
+    """
     parse_date(text)
-    return text + b"." * (len(text) == 19) + _EARLIEST[len(text) + (len(text) == 19) :]
+    return text + _EARLIEST[len(text) :]
 
 
 def format_date(instant: datetime) -> bytes:
     """Write an instant as a certificate's date; a fraction only where there is one.
 
-    Raises `MalformedError` (`value.zone`) for an instant without a time zone.
+    Raises `MalformedError`: what `in_utc` raises.
     """
     moment = in_utc(instant)
     text = f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}"
@@ -63,29 +71,43 @@ def format_date(instant: datetime) -> bytes:
 
 
 def instant_key(instant: datetime) -> bytes:
-    """Return an instant in the form that `date_key` gives dates."""
+    """Return an instant in the form that `date_key` gives dates.
+
+    Raises `MalformedError`: what `in_utc` raises.
+    """
     moment = in_utc(instant)
     return f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}.{moment.microsecond:06}".encode()
 
 
 def in_utc(instant: datetime) -> datetime:
-    """Return the same instant in UTC. Raises `MalformedError` (`value.zone`) when it has no time zone."""
+    """Return the same instant in UTC.
+
+    Raises `MalformedError`: `value.zone` when it has no time zone, `value.range` when UTC needs a year before 1 or
+    after 9999.
+    """
     if instant.utcoffset() is None:
         raise MalformedError("value.zone", "an instant has no time zone", hint="attach one, for example datetime.UTC")
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError as error:
+        raise MalformedError("value.range", "an instant lies outside the years 1 to 9999 of UTC") from error
 
 
 def parse_instant(text: str) -> datetime:
-    """Read ISO 8601 or a certificate's date; without a zone it is UTC.
+    """Read ISO 8601 or a certificate's date; without a zone it is UTC, and nanoseconds are cut off.
+
+    >>> parse_instant("2026-01-31T09:00+01:00")
+    datetime.datetime(2026, 1, 31, 8, 0, tzinfo=datetime.timezone.utc)
 
     Raises `MalformedError` (`date.malformed`).
     """
     if "_" in text:
         return parse_date(text.encode("ascii", "replace"))
+    problem = MalformedError("date.malformed", f"`{text[:40]}` is no date", hint="write it as `2026-01-31T09:00:00Z`")
+    if not _ISO.fullmatch(text):
+        raise problem
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise MalformedError(
-            "date.malformed", f"`{text[:40]}` is no date", hint="write it as `2026-01-31T09:00:00Z`"
-        ) from error
-    return instant.replace(tzinfo=UTC) if instant.utcoffset() is None else instant.astimezone(UTC)
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise problem from error

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from penstock.errors import MalformedError
 from penstock.model.names import check_attribute_name
-from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Schema, Value
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Schema, Value, checked_value
 
 
 def alphabetic(*values: str) -> AttributeSpec:
@@ -21,11 +21,14 @@ def alphabetic(*values: str) -> AttributeSpec:
 def numeric(low: int | float, high: int | float) -> AttributeSpec:
     """Declare an attribute with `low <= v <= high`; it is a float as soon as one of the ends is.
 
-    Raises `MalformedError` (`value.domain`) when the range is empty.
+    Raises `MalformedError`: `value.domain` when the range is empty, `value.range` when an end does not fit the kind.
     """
     if isinstance(low, int) and isinstance(high, int):
         return AttributeSpec(Kind.INTEGER, Ranged(low, high))
-    return AttributeSpec(Kind.FLOAT, Ranged(float(low), float(high)))
+    try:
+        return AttributeSpec(Kind.FLOAT, Ranged(float(low), float(high)))
+    except OverflowError as error:
+        raise MalformedError("value.range", "an end of a range is too large for a float") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class ProfileSchema:
 
         Raises `MalformedError`: `profile.unknown-attribute`, and what `AttributeSpec.check` raises.
         """
+        checked: dict[str, Scalar] = {}
         for name, value in values.items():
             spec = self.attributes.get(name)
             if spec is None:
@@ -52,8 +56,8 @@ class ProfileSchema:
                     f"profiles of this kind have no attribute `{name[:80]}`",
                     hint=f"they have: {', '.join(self.attributes) or 'none'}",
                 )
-            spec.check(value)
-        return Profile(MappingProxyType(dict(values)))
+            checked[name] = checked_value(name, spec, value)
+        return Profile(MappingProxyType(checked))
 
 
 @dataclass(frozen=True, slots=True)

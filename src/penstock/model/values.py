@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from penstock.errors import MalformedError
+from penstock.model.instants import in_utc
 
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 63) - 1
@@ -65,7 +66,7 @@ def check_value(kind: Kind, value: Scalar) -> None:
     An integer is accepted where a float is declared only if the caller converts it first: kinds never mix.
 
     Raises `MalformedError`: `value.kind`, `value.range` (integer outside 64 bits), `value.text` (a lone
-    surrogate), `value.zone` (a timestamp without a time zone).
+    surrogate), `value.zone` and `value.range` (a timestamp that is no instant in UTC).
     """
     if value is None:
         return
@@ -78,12 +79,19 @@ def check_value(kind: Kind, value: Scalar) -> None:
         except UnicodeEncodeError as error:
             raise MalformedError("value.text", "a string holds a lone surrogate") from error
     elif isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise MalformedError(
-                "value.zone", "a timestamp has no time zone", hint="attach one, for example datetime.UTC"
-            )
+        in_utc(value)
     elif kind is Kind.INTEGER and not INTEGER_MIN <= value <= INTEGER_MAX:
         raise MalformedError("value.range", "an integer does not fit into 64 bits")
+
+
+def canonical(value: Scalar) -> Scalar:
+    """Return a value in the form whose `==` and `<` are those of its kind: a timestamp in UTC, others unchanged.
+
+    Python compares two datetimes of one time zone by their wall clocks, which in autumn show an hour twice.
+
+    Raises `MalformedError`: what `in_utc` raises.
+    """
+    return in_utc(value) if isinstance(value, datetime) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +100,12 @@ class Enumerated:
 
     values: frozenset[Value]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", frozenset(map(canonical, self.values)))
+
     def contains(self, value: Value) -> bool:
         """Say whether `value` lies in the domain."""
-        return value in self.values
+        return canonical(value) in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +115,15 @@ class Ranged:
     low: int | float | datetime
     high: int | float | datetime
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", canonical(self.low))
+        object.__setattr__(self, "high", canonical(self.high))
+
     def contains(self, value: Value) -> bool:
         """Say whether `value` lies in the domain; a NaN does not."""
         if isinstance(value, str):
             return False
-        return self.low <= value <= self.high  # type: ignore[operator]  # one kind, checked by AttributeSpec
+        return self.low <= canonical(value) <= self.high  # type: ignore[operator]  # one kind, checked by AttributeSpec
 
 
 ValueDomain: TypeAlias = Enumerated | Ranged
@@ -118,7 +133,8 @@ ValueDomain: TypeAlias = Enumerated | Ranged
 class AttributeSpec:
     """What values an attribute may take: its kind and, optionally, a narrower domain. Null is always allowed.
 
-    Raises `MalformedError` (`value.domain`) when the domain does not fit the kind or is empty.
+    Raises `MalformedError`: `value.domain` when the kind has no such domain, or it is empty or holds a NaN, and what
+    `check_value` raises for a member that is no value of the kind.
     """
 
     kind: Kind
@@ -154,6 +170,19 @@ class AttributeSpec:
         check_value(self.kind, value)
         if value is not None and self.domain is not None and not self.domain.contains(value):
             raise MalformedError("value.domain", "the value lies outside the attribute's declared domain")
+
+
+def checked_value(name: str, spec: AttributeSpec, value: Scalar) -> Scalar:
+    """Check the value of the attribute `name` and return it in canonical form.
+
+    Raises `MalformedError`: what `AttributeSpec.check` raises. The attribute is named, its value is not: a message
+    must not carry what a reader may not see.
+    """
+    try:
+        spec.check(value)
+    except MalformedError as error:
+        raise MalformedError(error.code, f"attribute `{name}`: {error.message}", hint=error.hint) from error
+    return canonical(value)
 
 
 Schema: TypeAlias = Mapping[str, AttributeSpec]
