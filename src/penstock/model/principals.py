@@ -21,7 +21,7 @@ _SCHEMES: Final = (KEY, THRESHOLD)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Principal:
-    """The identity of a key or a quorum.
+    """The identity of a key or a quorum. Raises `MalformedError` (`principal.malformed`).
 
     >>> Principal.parse(str(Principal(bytes(32)))) == Principal(bytes(32))
     True
@@ -29,6 +29,13 @@ class Principal:
 
     digest: bytes
     scheme: str = field(default=KEY, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.digest) != DIGEST_BYTES or self.scheme not in _SCHEMES:
+            raise MalformedError(
+                "principal.malformed",
+                f"a principal is a digest of {DIGEST_BYTES} bytes under one of the schemes {', '.join(_SCHEMES)}",
+            )
 
     def __str__(self) -> str:
         return f"{self.scheme}:{base64.b32encode(self.digest).decode().rstrip('=').lower()}"
@@ -59,9 +66,11 @@ class Principal:
             digest = base64.b32decode(encoded.upper() + "=" * (-len(encoded) % 8))
         except (binascii.Error, ValueError) as error:
             raise problem from error
+        if len(digest) != DIGEST_BYTES:
+            raise problem
         principal = cls(digest, scheme)
         # One written form only: base32 has spare bits that must be zero.
-        if len(digest) != DIGEST_BYTES or str(principal) != text:
+        if str(principal) != text:
             raise problem
         return principal
 

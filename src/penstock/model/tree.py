@@ -4,9 +4,10 @@ The scope is chosen per tree. Downward: who may publish or receive `e` may do so
 Upward: for all its ancestors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -32,11 +33,12 @@ class TypeTree:
     (True, True, False)
     """
 
-    parents: dict[TypeKey, TypeKey | None]
+    parents: Mapping[TypeKey, TypeKey | None]
     scope: Scope = Scope.DOWNWARD
-    children: dict[TypeKey, tuple[TypeKey, ...]] = field(init=False, repr=False, compare=False)
+    children: Mapping[TypeKey, tuple[TypeKey, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parents", MappingProxyType(dict(self.parents)))
         children: dict[TypeKey, list[TypeKey]] = {key: [] for key in self.parents}
         for key, parent in self.parents.items():
             if parent is None:
@@ -44,7 +46,8 @@ class TypeTree:
             if parent not in children:
                 raise MalformedError("tree.parent", f"the parent of `{key.name}` is not in the tree", parent=parent)
             children[parent].append(key)
-        object.__setattr__(self, "children", {key: tuple(sorted(kids)) for key, kids in children.items()})
+        ordered = MappingProxyType({key: tuple(sorted(kids)) for key, kids in children.items()})
+        object.__setattr__(self, "children", ordered)
         self._check_depth()
 
     def _check_depth(self) -> None:
@@ -60,12 +63,12 @@ class TypeTree:
             raise MalformedError("type.cycle", "the type tree has a cycle")
 
     @classmethod
-    def of(cls, parents: dict[TypeKey, TypeKey | None], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
+    def of(cls, parents: Mapping[TypeKey, TypeKey | None], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
         """Build a tree from child-to-parent pairs.
 
         Raises `MalformedError` (`tree.parent`, `type.cycle`) and `LimitError` (`type.limit`).
         """
-        return cls(dict(parents), scope)
+        return cls(parents, scope)
 
     @classmethod
     def of_types(cls, types: Iterable[EventType], scope: Scope = Scope.DOWNWARD) -> "TypeTree":

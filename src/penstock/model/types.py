@@ -144,7 +144,7 @@ class EventType:
 
         Raises `MalformedError`: `type.parent` when `parent` is not what the definition extends,
         `type.duplicate-attribute` when an own attribute takes an inherited name, `type.cycle`, and `LimitError`
-        (`type.limit`) when the tree is too deep.
+        (`type.limit`) when the tree is too deep or the type has too many attributes with the inherited ones.
         """
         if (parent.name if parent else None) != definition.extends:
             raise MalformedError(
@@ -163,6 +163,8 @@ class EventType:
             Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
             for a in definition.attributes
         )
+        if len(inherited) + len(own) > DEFAULT_LIMITS.type_attributes:
+            raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
         return cls(definition.name, inherited + own, ancestors)
 
     @property
