@@ -88,8 +88,8 @@ class TypeName:
         owner, slash, rest = text.partition("/")
         if not slash:
             raise MalformedError("name.malformed", f"`{text[:80]}` is no type name", hint="write `owner/name@version`")
-        name, _, version = rest.partition("@")
-        return cls(Principal.parse(owner), name, version or "0")
+        name, at_sign, version = rest.partition("@")
+        return cls(Principal.parse(owner), name, version if at_sign else "0")
 
 
 @dataclass(frozen=True, slots=True, order=True)
