@@ -1,0 +1,23 @@
+"""Importing Penstock is cheap: heavy libraries come in with the rooms that need them."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["click", "cryptography", "nacl", "pyspark", "rich", "sqlglot", "z3"]
+
+
+@pytest.mark.parametrize("module", ["penstock", "penstock.errors", "penstock.model"])
+def test_importing_brings_in_no_heavy_library(module: str) -> None:
+    program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    loaded = found.stdout.split()
+    assert "penstock" in loaded
+    assert not set(loaded) & set(HEAVY)
+
+
+def test_importing_the_package_alone_imports_none_of_its_rooms() -> None:
+    program = "import sys, penstock; print(*(name for name in sys.modules if name.startswith('penstock')))"
+    found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["penstock"]
