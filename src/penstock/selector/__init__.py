@@ -1,0 +1,18 @@
+"""The predicate language: SQL-92 conditional expressions, typed, three-valued, total and bounded.
+
+`parse` reads a selector, `Selector.check` types it, `evaluate` and `compile_selector` apply it to a row, and
+`covers`, `overlaps`, `equivalent` and `satisfiable` say what it means for all rows, with a row that shows it. The
+language is described in docs/reference/selector.md.
+"""
+
+from penstock.selector.compile import Compiled as Compiled
+from penstock.selector.compile import compile_selector as compile_selector
+from penstock.selector.evaluate import evaluate as evaluate
+from penstock.selector.selector import ALWAYS as ALWAYS
+from penstock.selector.selector import NEVER as NEVER
+from penstock.selector.selector import Selector as Selector
+from penstock.selector.selector import conjunction as conjunction
+from penstock.selector.selector import disjunction as disjunction
+from penstock.selector.selector import equals as equals
+from penstock.selector.selector import negation as negation
+from penstock.selector.selector import parse as parse

@@ -1,0 +1,219 @@
+"""The selector as a value: parsed or built, bounded, and equal to another one that is written the same way."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+from typing import Literal as OneOf
+
+from penstock.errors import MalformedError, SelectorError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.values import Kind, Schema, Value, check_value, kind_of
+from penstock.selector.ast import (
+    And,
+    Attribute,
+    Compare,
+    Comparison,
+    Condition,
+    Literal,
+    Not,
+    Or,
+    Term,
+    check_size,
+    flatten,
+    literal,
+    map_attributes,
+    too_large,
+    walk,
+)
+from penstock.selector.check import check_condition
+from penstock.selector.text import render
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Selector:
+    """A condition over the attributes of an event, a profile or the environment.
+
+    `text` is its canonical form: `parse(selector.text) == selector`. Two selectors are equal when their canonical
+    forms are; use `equivalent` to compare what they mean.
+    """
+
+    text: str
+    root: Condition = field(compare=False)
+    attributes: frozenset[str] = field(compare=False)
+    #: the text that the positions in the tree refer to, if there is one
+    source: str | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Selector {self.text}>"
+
+    def check(self, schema: Schema, *, missing: OneOf["error", "null"] = "error") -> None:
+        """Check the selector against the kinds of the attributes.
+
+        With `missing="null"` an attribute that the schema lacks is always null.
+
+        Raises `SelectorError`: `selector.unknown-attribute`, `selector.type`.
+        """
+        null_missing = missing == "null"
+        try:
+            check_condition(self.root, schema, self.source or self.text, null_missing=null_missing)
+        except SelectorError:
+            if self.source is not None:
+                raise
+            # A selector that was built has no positions; its canonical text has.
+            parse(self.text).check(schema, missing=missing)
+            raise
+
+    def rename(self, mapping: Mapping[str, str]) -> "Selector":
+        """Return the selector with attributes renamed; names that `mapping` lacks stay.
+
+        Raises `LimitError` (`selector.limit`) when the new names make it too long, and `SelectorError`
+        (`selector.literal`) for a name that is empty or no Unicode text.
+        """
+
+        def change(attribute: Attribute) -> Term:
+            return Attribute(_name(mapping.get(attribute.name, attribute.name)))
+
+        return _rebuilt(self, change)
+
+    def nullify(self, names: Collection[str]) -> "Selector":
+        """Return the selector as it reads where the attributes in `names` are hidden: NULL in their place.
+
+        Raises `LimitError` (`selector.limit`) when that makes it too long.
+        """
+
+        def change(attribute: Attribute) -> Term:
+            return literal(None) if attribute.name in names else attribute
+
+        return _rebuilt(self, change)
+
+
+def _rebuilt(selector: Selector, change: Callable[[Attribute], Term]) -> Selector:
+    root = map_attributes(selector.root, change)
+    # The root of a selector is a condition, and stays one.
+    return _build(root, DEFAULT_LIMITS)  # type: ignore[arg-type]
+
+
+def parse(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Selector:
+    """Parse a selector, without looking at the kinds of its attributes.
+
+    >>> parse("price>24 and stock in ('NOK','ERIC')").text
+    "price > 24 AND stock IN ('NOK', 'ERIC')"
+
+    Raises `LimitError` (`selector.limit`) and `SelectorError`: `selector.syntax`, `selector.unsupported`,
+    `selector.literal`, `selector.pattern`, `selector.type`. Nothing else, whatever the text.
+    """
+    # sqlglot takes a fifth of a second to import, which a program that parses nothing should not pay.
+    from penstock.selector.grammar import parse_condition  # noqa: PLC0415
+
+    return _build(parse_condition(text, limits), limits, source=text)
+
+
+def conjunction(*selectors: Selector) -> Selector:
+    """Return the selector that is TRUE where all are; of none, `ALWAYS`.
+
+    Raises `LimitError` (`selector.limit`) when the result is too large to be read back.
+    """
+    return _join(And, selectors, unit=ALWAYS, zero=NEVER)
+
+
+def disjunction(*selectors: Selector) -> Selector:
+    """Return the selector that is TRUE where any is; of none, `NEVER`.
+
+    Raises `LimitError` (`selector.limit`) when the result is too large to be read back.
+    """
+    return _join(Or, selectors, unit=NEVER, zero=ALWAYS)
+
+
+def negation(selector: Selector) -> Selector:
+    """Return NOT of the selector, which is NULL where the selector is.
+
+    Raises `LimitError` (`selector.limit`) when the result is too large to be read back.
+    """
+    if isinstance(selector.root, Not):
+        return _build(selector.root.operand, DEFAULT_LIMITS)
+    if selector in (ALWAYS, NEVER):
+        return NEVER if selector == ALWAYS else ALWAYS
+    return _build(Not(selector.root), DEFAULT_LIMITS)
+
+
+def equals(name: str, value: Value) -> Selector:
+    """Return the selector `name = value`.
+
+    >>> print(equals("license-plate", "AB 123").text)
+    "license-plate" = 'AB 123'
+
+    An infinite value, which has no literal, is said as "beyond the largest float". Raises `SelectorError`
+    (`selector.literal`) for a NaN, a name that is empty, and any value that no attribute can have.
+    """
+    attribute = Attribute(_name(name))
+    try:
+        check_value(kind_of(value), value)
+        constant = value.astimezone(UTC) if isinstance(value, datetime) else value
+    except (MalformedError, OverflowError) as error:
+        raise _unwritable("the value cannot be written as a literal") from error
+    if isinstance(constant, float):
+        if constant != constant:  # noqa: PLR0124  # NaN is the value unequal to itself
+            raise _unwritable("NaN equals nothing")
+        if constant > _LARGEST:
+            return _build(Compare(Comparison.GT, attribute, literal(_LARGEST)), DEFAULT_LIMITS)
+        if constant < -_LARGEST:
+            return _build(Compare(Comparison.LT, attribute, literal(-_LARGEST)), DEFAULT_LIMITS)
+    return _build(Compare(Comparison.EQ, attribute, literal(_plain(constant))), DEFAULT_LIMITS)
+
+
+def _plain(value: Value) -> Value:
+    # A subclass (an enumeration, a NumPy float) may print differently from the value that it is.
+    match value:
+        case bool() | datetime():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+
+
+def _join(kind: type[And] | type[Or], selectors: tuple[Selector, ...], *, unit: Selector, zero: Selector) -> Selector:
+    if zero in selectors:
+        # Holds for errors too: FALSE AND error is FALSE, TRUE OR error is TRUE.
+        return zero
+    parts = [selector for selector in dict.fromkeys(selectors) if selector != unit]
+    if not parts:
+        return unit
+    if len(parts) == 1:
+        return parts[0]
+    return _build(flatten(kind, [part.root for part in parts], 0), DEFAULT_LIMITS)
+
+
+def _build(root: Condition, limits: Limits, source: str | None = None) -> Selector:
+    check_size(root, limits)
+    text = render(root)
+    # Whoever stores or sends the canonical text must be able to read it back.
+    if len(text) > limits.selector_length:
+        raise too_large("length", limits.selector_length, "split the selector")
+    names = frozenset(node.name for node in walk(root) if isinstance(node, Attribute))
+    return Selector(text, root, names, source)
+
+
+def _name(name: str) -> str:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _unwritable("the name of an attribute holds a lone surrogate") from error
+    if not name:
+        raise _unwritable("the name of an attribute is empty")
+    return name
+
+
+def _unwritable(message: str) -> SelectorError:
+    return SelectorError("selector.literal", message, text="", position=0, hint="use a finite, well-formed value")
+
+
+_LARGEST: Final = 1.7976931348623157e308
+
+#: TRUE on every row.
+ALWAYS: Final = _build(Literal(True, Kind.BOOLEAN), DEFAULT_LIMITS)
+#: FALSE on every row.
+NEVER: Final = _build(Literal(False, Kind.BOOLEAN), DEFAULT_LIMITS)
