@@ -92,20 +92,31 @@ class TypeName:
         return cls(Principal.parse(owner), name, version if at_sign else "0")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AttributeId:
-    """An attribute across all versions and sub-types: [owner, name of the defining type, UID]."""
+class AttributeId(str):
+    """An attribute across all versions and sub-types: [owner, name of the defining type, UID].
+
+    It is its own written form, so that rows keyed by attribute ids are rows that a selector can read as they are.
+    """
+
+    __slots__ = ("owner", "type_name", "uid")
 
     owner: Principal
     type_name: str
     uid: str
 
-    def __post_init__(self) -> None:
-        _check(_TYPE, "event type name", self.type_name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
-        check_token(self.uid, "attribute UID")
+    def __new__(cls, owner: Principal, type_name: str, uid: str) -> "AttributeId":
+        """Write the id down. Raises `MalformedError` (`name.malformed`)."""
+        _check(_TYPE, "event type name", type_name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
+        check_token(uid, "attribute UID")
+        self = super().__new__(cls, f"{owner}/{type_name}#{uid}")
+        self.owner, self.type_name, self.uid = owner, type_name, uid
+        return self
 
-    def __str__(self) -> str:
-        return f"{self.owner}/{self.type_name}#{self.uid}"
+    def __getnewargs__(self) -> tuple[Principal, str, str]:  # type: ignore[override]  # what __new__ above takes
+        return (self.owner, self.type_name, self.uid)
+
+    def __repr__(self) -> str:
+        return f"AttributeId({str(self)!r})"
 
     @classmethod
     def parse(cls, text: str) -> "AttributeId":

@@ -1,0 +1,354 @@
+"""Penstock's vocabulary of rights, as tags (paper 5, section 5.2).
+
+    (network <owner> <name> <right>)
+    (event-type <owner> <name> <version> <right> <attributes> <where> <when>)
+
+Places are positional, so that intersecting two rights is intersecting two tags. A place that is left out at the end
+means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capability for all types of one owner.
+
+| place        | what stands there                                                                                     |
+|--------------|-------------------------------------------------------------------------------------------------------|
+| `owner`      | a principal                                                                                           |
+| `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
+| `version`    | a version                                                                                             |
+| `right`      | `connect`, `install`; `publish`, `subscribe`, `(manage)`, `(manage add)` and so on; or a set of them  |
+| `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
+| `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
+| `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
+
+A forced value filters on subscribe and substitutes on publish; two different ones intersect to nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from penstock.codec.sexp import SExp, text
+from penstock.codec.values import value_from_sexp, value_to_sexp
+from penstock.errors import MalformedError
+from penstock.model.names import AttributeId, NetworkName, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Value
+from penstock.selector import Selector, parse
+from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.tags import ANY, Tag, Where, matches, parse_tag, to_sexp
+
+NETWORK: Final = b"network"
+EVENT_TYPE: Final = b"event-type"
+_ATTRIBUTES, _WHERE, _WHEN, _PLACES = 5, 6, 7, 8
+_STAR: Final[SExp] = (b"*",)
+
+
+class Right(StrEnum):
+    """The five rights, and the four single operations of `manage`."""
+
+    CONNECT = "connect"
+    INSTALL = "install"
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    MANAGE = "manage"
+    MANAGE_ADD = "manage-add"
+    MANAGE_REMOVE = "manage-remove"
+    MANAGE_RENAME = "manage-rename"
+    MANAGE_RETYPE = "manage-retype"
+
+    @property
+    def on_network(self) -> bool:
+        """True for the rights on a network, false for those on event types."""
+        return self in (Right.CONNECT, Right.INSTALL)
+
+    def to_sexp(self) -> SExp:
+        """Return the right as it stands in a tag: `manage` is a list, so that it covers its single operations."""
+        head, _, operation = self.partition("-")
+        if head != "manage":
+            return head.encode()
+        return (b"manage", operation.encode()) if operation else (b"manage",)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundSelector:
+    """A selector whose names are bound to attribute ids, so that renaming an attribute changes nothing.
+
+    Raises `MalformedError` (`capability.unbound`) when a name is not bound.
+    """
+
+    selector: Selector
+    bindings: Mapping[str, AttributeId]
+
+    def __post_init__(self) -> None:
+        unbound = self.selector.attributes - self.bindings.keys()
+        if unbound:
+            raise MalformedError(
+                "capability.unbound",
+                f"`{min(unbound)}` in a forced selector is not bound to an attribute",
+                hint="bind every name to an attribute id",
+            )
+        used = {name: self.bindings[name] for name in self.selector.attributes}
+        object.__setattr__(self, "bindings", MappingProxyType(used))
+
+    @classmethod
+    def of(cls, source: str, event_type: EventType) -> "BoundSelector":
+        """Parse a selector and bind its names to the attributes of a type.
+
+        Raises `SelectorError` when it does not fit the type.
+        """
+        selector = parse(source)
+        selector.check(event_type.schema)
+        return cls(selector, {name: event_type.by_name[name].id for name in selector.attributes})
+
+    @property
+    def by_id(self) -> Selector:
+        """The selector with attribute ids in the place of names."""
+        return self.selector.rename(self.bindings)
+
+    def to_sexp(self) -> SExp:
+        """Return the conjunct of a `where`."""
+        bound = tuple((name.encode(), attribute_to_sexp(self.bindings[name])) for name in sorted(self.bindings))
+        return (b"sql", self.selector.text.encode(), *bound)
+
+    @classmethod
+    def from_sexp(cls, conjunct: SExp) -> "BoundSelector":
+        """Read the conjunct of a `where`. Raises `MalformedError` (`capability.*`) and `SelectorError`."""
+        match conjunct:
+            case (b"sql", bytes(source), *bound):
+                bindings: dict[str, AttributeId] = {}
+                for pair in bound:
+                    match pair:
+                        case (bytes(name), tuple(attribute)):
+                            bindings[text(name)] = attribute_from_sexp(attribute)
+                        case _:
+                            raise _malformed("a binding is a name and an attribute")
+                return cls(parse(text(source)), bindings)
+        raise _malformed("not a selector")
+
+
+def attribute_to_sexp(attribute: AttributeId) -> SExp:
+    """Write an attribute id."""
+    return (b"attr", str(attribute.owner).encode(), attribute.type_name.encode(), attribute.uid.encode())
+
+
+def attribute_from_sexp(value: SExp) -> AttributeId:
+    """Read an attribute id. Raises `MalformedError` (`capability.malformed`, `name.malformed`)."""
+    match value:
+        case (b"attr", bytes(owner), bytes(type_name), bytes(uid)):
+            return AttributeId(Principal.parse(text(owner)), text(type_name), text(uid))
+    raise _malformed("not an attribute id")
+
+
+def network_tag(owner: Principal | None = None, name: str | None = None, rights: Iterable[Right] | None = None) -> Tag:
+    """Return a right on networks; what is left out means all. Raises `MalformedError` (`capability.right`)."""
+    if owner is not None and name is not None:
+        NetworkName(owner, name)
+    return _tag(NETWORK, _principal(owner), _STAR if name is None else name.encode(), _rights(rights, network=True))
+
+
+def event_tag(  # noqa: PLR0913  # the places of the vocabulary
+    owner: Principal | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    rights: Iterable[Right] | None = None,
+    *,
+    attributes: Iterable[AttributeId] | None = None,
+    forced: Mapping[AttributeId, Value] | None = None,
+    where: Iterable[BoundSelector] = (),
+    when: Iterable[str] = (),
+) -> Tag:
+    """Return a right on event types; what is left out means all. `name` may have `*` in it.
+
+    A forced attribute counts as listed. Raises `MalformedError` (`capability.right`, `capability.forced` and what
+    the parts raise), `SelectorError` for a condition in `when` that does not parse.
+    """
+    forced = forced or {}
+    listed: SExp = _STAR
+    if attributes is not None:
+        chosen = sorted({*attributes, *forced})
+        listed = (b"*", b"set", *(attribute_to_sexp(attribute) for attribute in chosen))
+    conjuncts = [(b"is", attribute_to_sexp(attribute), value_to_sexp(value)) for attribute, value in forced.items()]
+    conditions: list[SExp] = [(b"sql", parse(condition).text.encode()) for condition in when]
+    return _tag(
+        EVENT_TYPE,
+        _principal(owner),
+        _STAR if name is None else (b"*", b"glob", name.encode()) if "*" in name else name.encode(),
+        _STAR if version is None else version.encode(),
+        _rights(rights, network=False),
+        listed,
+        _where([*conjuncts, *(bound.to_sexp() for bound in where)]),
+        _where(conditions),
+    )
+
+
+def _tag(head: bytes, *places: SExp) -> Tag:
+    kept = list(places)
+    while kept and kept[-1] == _STAR:
+        kept.pop()
+    return parse_tag((head, *kept))
+
+
+def _principal(owner: Principal | None) -> SExp:
+    return _STAR if owner is None else str(owner).encode()
+
+
+def _rights(rights: Iterable[Right] | None, *, network: bool) -> SExp:
+    if rights is None:
+        return _STAR
+    chosen = sorted(set(rights))
+    if not chosen or any(right.on_network is not network for right in chosen):
+        raise MalformedError(
+            "capability.right",
+            "connect and install are rights on a network, all others on event types; at least one is needed",
+            hint="grant them in two certificates",
+        )
+    return (b"*", b"set", *(right.to_sexp() for right in chosen))
+
+
+def _where(conjuncts: list[SExp]) -> SExp:
+    return (b"*", b"where", *conjuncts) if conjuncts else _STAR
+
+
+def network_request(network: NetworkName, right: Right) -> Tag:
+    """Return what a verifier asks about a network."""
+    return (NETWORK, str(network.owner).encode(), network.name.encode(), _request_right(right))
+
+
+def type_request(name: TypeName, right: Right) -> Tag:
+    """Return what a verifier asks about one version of an event type."""
+    owner, version = str(name.owner).encode(), name.version.encode()
+    return (EVENT_TYPE, owner, name.name.encode(), version, _request_right(right))
+
+
+def _request_right(right: Right) -> Tag:
+    return parse_tag(right.to_sexp())
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a reduced right on one event type says beyond yes: attributes, forced values, selectors, conditions.
+
+    `attributes` is None where all are granted. `where` speaks in attribute ids, `when` in names of the environment.
+    """
+
+    attributes: frozenset[AttributeId] | None
+    forced: Mapping[AttributeId, Value]
+    where: tuple[Selector, ...]
+    when: tuple[Selector, ...]
+
+
+def read_terms(tag: Tag, event_type: EventType) -> Terms:
+    """Read the terms of a right that was reduced for `type_request`.
+
+    Raises `MalformedError` (`capability.*` and what the parts raise): a right that is not understood grants nothing.
+    """
+    if not isinstance(tag, tuple) or tag[:1] != (EVENT_TYPE,) or len(tag) > _PLACES:
+        raise _malformed("a right on event types has at most seven places")
+    attributes: frozenset[AttributeId] | None = None
+    if len(tag) > _ATTRIBUTES and tag[_ATTRIBUTES] is not ANY:
+        granted = tag[_ATTRIBUTES]
+        ids = (attribute.id for attribute in event_type.attributes)
+        attributes = frozenset(id_ for id_ in ids if matches(attribute_to_sexp(id_), granted))
+    forced: dict[AttributeId, Value] = {}
+    where: list[Selector] = []
+    for conjunct in _conjuncts(tag, _WHERE):
+        match conjunct:
+            case (b"is", attribute, value):
+                forced[attribute_from_sexp(attribute)] = value_from_sexp(value)
+            case _:
+                where.append(BoundSelector.from_sexp(conjunct).by_id)
+    when: list[Selector] = []
+    for conjunct in _conjuncts(tag, _WHEN):
+        match conjunct:
+            case (b"sql", bytes(source)):
+                when.append(parse(text(source)))
+            case _:
+                raise _malformed("a dynamic condition is a selector over the environment, without bindings")
+    return Terms(attributes, MappingProxyType(forced), tuple(where), tuple(when))
+
+
+def _conjuncts(tag: tuple[Tag, ...], place: int) -> list[SExp]:
+    if len(tag) <= place or tag[place] is ANY:
+        return []
+    found = tag[place]
+    if not isinstance(found, Where):
+        raise _malformed("the places `where` and `when` hold `(* where …)`")
+    return sorted(found.conjuncts, key=repr)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Something in a certificate that is allowed but will not do what its issuer may expect."""
+
+    code: str
+    message: str
+
+
+def flags(statement: Statement) -> tuple[Flag, ...]:
+    """Return what should be said about a certificate before it is issued.
+
+    `capability.forced-on-domain`: a value forced on someone who may pass the right on, that is on a domain. The
+    issuer cannot enforce it there; it binds clients only (section 5.2.2). `capability.no-expiry`: root authority is
+    delegated for ever, because nothing limits it in time (section 5.4).
+    """
+    found: list[Flag] = []
+    if not isinstance(statement, Authorisation):
+        return ()
+    tag = statement.tag
+    forced = (
+        isinstance(tag, tuple) and tag[:1] == (EVENT_TYPE,) and len(tag) > _WHERE and isinstance(tag[_WHERE], Where)
+    )
+    if statement.propagate and forced:
+        found.append(
+            Flag(
+                "capability.forced-on-domain",
+                "forced values and selectors bind clients only; a domain that may pass this on enforces them at will",
+            )
+        )
+    if statement.propagate and statement.validity.not_after is None:
+        found.append(
+            Flag("capability.no-expiry", "the right may be passed on and never expires: root authority is delegated")
+        )
+    return tuple(found)
+
+
+def describe_tag(tag: Tag) -> dict[str, object]:
+    """Return a tag of the vocabulary as plain data under the names of its places; other tags as they are."""
+    value = to_sexp(tag)
+    names: dict[bytes, tuple[str, ...]] = {
+        NETWORK: ("owner", "name", "rights"),
+        EVENT_TYPE: ("owner", "name", "version", "rights", "attributes", "where", "when"),
+    }
+    if not isinstance(value, tuple) or not value or not isinstance(value[0], bytes) or value[0] not in names:
+        return {"tag": _plain(value)}
+    places = names[value[0]]
+    described: dict[str, object] = {"resource": value[0].decode()}
+    described |= dict.fromkeys(places[:3], "*")
+    described |= {place: _plain(element) for place, element in zip(places, value[1:], strict=False)}
+    return described
+
+
+def _plain(value: SExp) -> object:
+    match value:
+        case bytes(atom):
+            return atom.decode(errors="backslashreplace")
+        case (b"*",):
+            return "*"
+        case (b"*", b"glob" | b"prefix" as form, bytes(pattern)):
+            return pattern.decode(errors="backslashreplace") + "*" * (form == b"prefix")
+        case (b"*", b"set" | b"where", *members):
+            return [_plain(member) for member in members]
+        case (b"attr", bytes(), bytes(type_name), bytes(uid)):
+            return f"{type_name.decode(errors='replace')}#{uid.decode(errors='replace')}"
+        case (b"is", attribute, (bytes(), bytes(written))):
+            return f"{_plain(attribute)} = {written.decode(errors='replace')!r}"
+        case (b"sql", bytes(source), *_):
+            return source.decode(errors="replace")
+        case (b"manage", *operation):
+            return "-".join(["manage", *(str(_plain(part)) for part in operation)])
+        case tuple(parts):
+            return [_plain(part) for part in parts]
+    return str(value)
+
+
+def _malformed(message: str) -> MalformedError:
+    return MalformedError("capability.malformed", message, hint="see docs/reference/capabilities.md for the vocabulary")

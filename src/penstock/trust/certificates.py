@@ -1,0 +1,211 @@
+"""Certificates: authorisations and names, signed by the principal that issues them (RFC 2693; paper 5, section 2.6).
+
+    (cert (issuer <principal>) (subject <subject>) (propagate) (tag …) (valid …) (comment …))
+    (cert (issuer (name <principal> <name>)) (subject <subject>) (valid …) (comment …))
+    (signature (hash sha256 <octets>) (public-key …) <octets>)
+
+What was read is an `UnverifiedCertificate`; only `verify_certificate` turns it into a `Certificate`, and it looks
+at keys and signatures alone: whether a certificate is valid *now* is asked each time it is used, so that a verified
+certificate may be kept.
+"""
+
+import base64
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.codec.sexp import SExp, canonical, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.crypto import PublicKey, SigningKey, digest
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.principals import Principal
+from penstock.trust.subjects import Subject, principal_to_sexp, read_principal, read_subject, subject_to_sexp
+from penstock.trust.tags import Tag, parse_tag, to_sexp
+from penstock.trust.validity import ALWAYS, Validity, parse_validity, validity_to_sexp
+
+
+@dataclass(frozen=True, slots=True)
+class Authorisation:
+    """The issuer gives the subject the rights of the tag; with `propagate` the subject may pass them on."""
+
+    issuer: Principal
+    subject: Subject
+    tag: Tag
+    propagate: bool = False
+    validity: Validity = ALWAYS
+    comment: str = ""
+
+    def to_sexp(self) -> SExp:
+        """Return the `(cert …)` that is signed."""
+        parts: list[SExp] = [(b"issuer", principal_to_sexp(self.issuer)), (b"subject", subject_to_sexp(self.subject))]
+        if self.propagate:
+            parts.append((b"propagate",))
+        parts.append((b"tag", to_sexp(self.tag)))
+        return _finish(parts, self.validity, self.comment)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """In the issuer's name space `name` means the subject, among others: a group has one such statement a member."""
+
+    issuer: Principal
+    name: bytes
+    subject: Subject
+    validity: Validity = ALWAYS
+    comment: str = ""
+
+    def to_sexp(self) -> SExp:
+        """Return the `(cert …)` that is signed."""
+        issuer = (b"name", principal_to_sexp(self.issuer), self.name)
+        return _finish([(b"issuer", issuer), (b"subject", subject_to_sexp(self.subject))], self.validity, self.comment)
+
+
+Statement: TypeAlias = Authorisation | Naming
+
+
+def _finish(parts: list[SExp], validity: Validity, comment: str) -> SExp:
+    if (valid := validity_to_sexp(validity)) is not None:
+        parts.append(valid)
+    if comment:
+        parts.append((b"comment", comment.encode()))
+    return (b"cert", *parts)
+
+
+_FIELDS = frozenset({b"issuer", b"subject", b"propagate", b"tag", b"valid", b"comment"})
+
+
+def read_statement(value: SExp) -> Statement:
+    """Read a `(cert …)`.
+
+    Raises `MalformedError` (`cert.malformed` and what the parts raise: `subject.*`, `tag.*`, `validity.*`,
+    `date.malformed`, `sexp.*`) and `LimitError`. A field that is not known is refused, since it might restrict.
+    """
+    if not isinstance(value, tuple) or not value or value[0] != b"cert":
+        raise MalformedError("cert.malformed", "not a certificate", hint="expected `(cert (issuer …) (subject …) …)`")
+    for part in value[1:]:
+        if not isinstance(part, tuple) or not part or part[0] not in _FIELDS:
+            raise MalformedError(
+                "cert.malformed", "a certificate has a field that is not known", hint=f"known: {_known_fields()}"
+            )
+    subject = read_subject(_one(value, b"subject"))
+    valid = sexp_field(value, b"valid")
+    validity = ALWAYS if valid is None else parse_validity(valid[1:])
+    comment = text(_one(value, b"comment")) if sexp_field(value, b"comment") else ""
+    propagate = sexp_field(value, b"propagate")
+    tag = sexp_field(value, b"tag")
+    match _one(value, b"issuer"):
+        case (b"name", tuple(principal), bytes(name)) if name:
+            if tag is not None or propagate is not None:
+                raise MalformedError("cert.malformed", "a name certificate carries no tag and is not propagated")
+            return Naming(read_principal(principal), name, subject, validity, comment)
+        case issuer:
+            if tag is None or len(tag) != 2 or (propagate is not None and len(propagate) != 1):
+                raise MalformedError("cert.malformed", "an authorisation has one tag", hint="expected `(tag …)`")
+            return Authorisation(
+                read_principal(issuer), subject, parse_tag(tag[1]), propagate is not None, validity, comment
+            )
+
+
+def _known_fields() -> str:
+    return ", ".join(sorted(name.decode() for name in _FIELDS))
+
+
+def _one(value: SExp, name: bytes) -> SExp:
+    found = sexp_field(value, name)
+    if found is None or len(found) != 2:
+        raise MalformedError("cert.malformed", f"a certificate has one `({name.decode()} …)` with one value")
+    return found[1]
+
+
+def certificate_id(body_digest: bytes) -> str:
+    """Return the written id of a certificate: what explanations, logs and revocations name."""
+    return f"cert:{base64.b32encode(body_digest).decode().rstrip('=').lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A statement whose signature was verified. Only `verify_certificate` and `issue` make one."""
+
+    id: str
+    statement: Statement
+    body: SExp = field(repr=False)
+    signature: SExp = field(repr=False)
+
+    def to_sexps(self) -> tuple[SExp, SExp]:
+        """Return certificate and signature, as they stand in a sequence."""
+        return (self.body, self.signature)
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedCertificate:
+    """A certificate as it was read. Nothing in it may be believed yet."""
+
+    statement: Statement
+    body: SExp = field(repr=False)
+    key: PublicKey
+    octets: bytes = field(repr=False)
+    #: what a cache may know it by: the digest of body, key and signature together
+    fingerprint: bytes = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """The id that the certificate has once it is verified."""
+        return certificate_id(digest(self.body))
+
+    def signature_sexp(self) -> SExp:
+        """Return the `(signature …)` as it stands in a sequence."""
+        return (b"signature", (b"hash", b"sha256", digest(self.body)), self.key.to_sexp(), self.octets)
+
+
+def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
+    """Read a certificate and its signature.
+
+    Raises what `read_statement` raises, `MalformedError` (`cert.signature`, `key.malformed`), and `RefusedError`
+    (`cert.signature-mismatch`) when the signature says that it is over something else.
+    """
+    statement = read_statement(body)
+    match signature:
+        case (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)):
+            if hashed != digest(body):
+                raise RefusedError(
+                    "cert.signature-mismatch",
+                    "the signature belongs to another certificate, or the certificate was changed",
+                    hint="ask the issuer for the original",
+                )
+            return UnverifiedCertificate(statement, body, PublicKey.from_sexp(key), octets, digest((body, key, octets)))
+    raise MalformedError(
+        "cert.signature", "not a signature", hint="expected `(signature (hash sha256 …) (public-key …) …)`"
+    )
+
+
+def verify_certificate(unverified: UnverifiedCertificate) -> Certificate:
+    """Verify a certificate.
+
+    (1) The key is the issuer's. (2) The signature is the key's, over the canonical body.
+
+    Raises `RefusedError`: `cert.wrong-key`, `key.bad-signature`.
+    """
+    # (1) RFC 2693: only the issuer speaks for the issuer.
+    if unverified.key.principal != unverified.statement.issuer:
+        raise RefusedError(
+            "cert.wrong-key",
+            f"a certificate of {unverified.statement.issuer.short} is signed by {unverified.key.principal.short}",
+            hint="only the issuer can sign it",
+        )
+    # (2) RFC 2693: the signature is over the canonical form and nothing else.
+    unverified.key.verify(canonical(unverified.body), unverified.octets)
+    return Certificate(unverified.id, unverified.statement, unverified.body, unverified.signature_sexp())
+
+
+def issue(statement: Statement, key: SigningKey) -> Certificate:
+    """Sign a statement. Raises `RefusedError` (`cert.wrong-key`) when the key is not the issuer's."""
+    if key.principal != statement.issuer:
+        raise RefusedError(
+            "cert.wrong-key",
+            f"{key.principal.short} cannot sign for {statement.issuer.short}",
+            hint="sign with the issuer's own key",
+        )
+    body = statement.to_sexp()
+    octets = key.sign(canonical(body))
+    hashed = digest(body)
+    signature = (b"signature", (b"hash", b"sha256", hashed), key.public.to_sexp(), octets)
+    return Certificate(certificate_id(hashed), statement, body, signature)

@@ -1,0 +1,137 @@
+"""Finding authority in an unordered bag of certificates.
+
+`discover` answers one question: what may this principal do, of what is asked, by the word of this root? The request
+is a tag; what comes back are the reductions of all chains that lead from the root to the principal, narrowed to the
+request, none of which covers another. For a request that names one thing the answer is complete; for one that names
+many, a principal keeps at most `limits.grants_per_principal` different grants and `truncated` says if there were more.
+
+The order of checks: dates and on-line tests first, then names, then authority. `now` comes in as an argument.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.instants import instant_key
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.trust.certificates import Authorisation, Certificate
+from penstock.trust.closure import Closure
+from penstock.trust.credentials import Credentials
+from penstock.trust.reduction import FiveTuple, FourTuple
+from penstock.trust.subjects import Threshold
+from penstock.trust.tags import Tag
+from penstock.trust.validity import ALWAYS, OnlineTest, State, Validity
+
+OnlineChecker: TypeAlias = Callable[[OnlineTest, str, datetime], Validity]
+"""Answers an on-line test for a certificate id: for how long it holds. Raises `RefusedError` when it does not."""
+
+
+def no_online_checker(test: OnlineTest, certificate: str, _now: datetime) -> Validity:
+    """Refuse every on-line test: without someone to ask, a certificate that must be asked about is not valid."""
+    raise RefusedError(
+        "cert.online-test",
+        f"no one here can answer the on-line test `{test.kind}`",
+        hint="give the verifier a checker for on-line tests",
+        certificate=certificate,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A certificate that was left out, and why: a code (`cert.expired`, …) and words for people."""
+
+    certificate: Certificate
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The certificates of a bag that are usable at one moment, as tuples, and those that are not."""
+
+    fives: tuple[FiveTuple, ...]
+    fours: tuple[FourTuple, ...]
+    quorums: dict[Principal, Threshold]
+    unusable: tuple[Unusable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What `discover` found: grants for the principal, best first. No grant means no authority."""
+
+    grants: tuple[FiveTuple, ...]
+    evidence: Evidence
+    truncated: bool = False
+
+
+def sift(credentials: Credentials, now: datetime, online: OnlineChecker = no_online_checker) -> Evidence:
+    """Sort verified certificates into those usable now and those that are not. Never raises for a certificate."""
+    moment = instant_key(now)
+    fives: list[FiveTuple] = []
+    fours: list[FourTuple] = []
+    unusable: list[Unusable] = []
+    for certificate in credentials:
+        statement = certificate.statement
+        validity = statement.validity
+        state = validity.state(moment)
+        if state is not State.VALID:
+            when = validity.not_before if state is State.NOT_YET else validity.not_after
+            word = "valid only from" if state is State.NOT_YET else "expired on"
+            unusable.append(Unusable(certificate, f"cert.{state}", f"{word} {(when or b'').decode()}"))
+            continue
+        if validity.online:
+            try:
+                validity = _ask(validity, certificate.id, now, online)
+            except PenstockError as error:
+                unusable.append(Unusable(certificate, error.code, error.message))
+                continue
+        because = (certificate.id,)
+        if isinstance(statement, Authorisation):
+            fives.append(
+                FiveTuple(statement.issuer, statement.subject, statement.propagate, statement.tag, validity, because)
+            )
+        else:
+            fours.append(FourTuple(statement.issuer, statement.name, statement.subject, validity, because))
+    return Evidence(tuple(fives), tuple(fours), credentials.thresholds(), tuple(unusable))
+
+
+def _ask(validity: Validity, certificate: str, now: datetime, online: OnlineChecker) -> Validity:
+    """Run the on-line tests; what remains is a period without tests."""
+    period = Validity(validity.not_before, validity.not_after)
+    for test in validity.online:
+        narrowed = period.intersect(online(test, certificate, now))
+        if narrowed is None or not narrowed.contains(now):
+            raise RefusedError("cert.online-test", f"the on-line test `{test.kind}` does not hold now")
+        period = narrowed
+    return period
+
+
+def discover(  # noqa: PLR0913  # each argument is one of the facts that a decision rests on
+    credentials: Credentials,
+    root: Principal,
+    principal: Principal,
+    request: Tag,
+    now: datetime,
+    *,
+    online: OnlineChecker = no_online_checker,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Findings:
+    """Find what `principal` may do, of what `request` asks, by the word of `root`.
+
+    Raises `MalformedError` (`value.zone`) when `now` has no time zone, `LimitError` (`tag.limit`) when an
+    intersection would grow beyond bounds; never for the fault of a certificate.
+    """
+    evidence = sift(credentials, now, online)
+    return follow(evidence, root, principal, request, limits=limits)
+
+
+def follow(
+    evidence: Evidence, root: Principal, principal: Principal, request: Tag, *, limits: Limits = DEFAULT_LIMITS
+) -> Findings:
+    """Find authority among sifted certificates; see `discover`."""
+    closure = Closure.of(evidence.fives, evidence.fours, evidence.quorums, limits=limits)
+    grants = closure.grants([FiveTuple(None, root, True, request, ALWAYS)], principal)
+    return Findings(tuple(grants), evidence, closure.truncated)

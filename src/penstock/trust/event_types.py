@@ -1,0 +1,366 @@
+"""Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
+
+    (event-type-definition (name <owner> <name> <version>) (extends <owner> <name> <version>) (previous <version>)
+                           (attributes (attribute <name> <uid> <kind> <domain>) …) (credentials …))
+    (signature (hash sha256 <octets>) (public-key …) <octets>)
+
+The owner in the name and the key of the signature make a definition self-certifying: whoever holds it can check it.
+What was read is an `UnverifiedType`; only `verify_type` gives a `VerifiedType`. Its checks, in this order:
+
+1. the signature is the key's, over the canonical definition;
+2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation
+   that leads from the previous version to this one, which is compared with it;
+3. a type that extends another owner's type is made by someone whom that owner lets add attributes to it, because
+   whoever receives the parent's events will receive this type's events too;
+4. where a network is given, the signer may install types on it.
+
+A type is valid while the credentials are on which that rests.
+"""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from penstock.codec.sexp import SExp, canonical, parse, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.codec.values import spec_from_sexp, spec_to_sexp
+from penstock.crypto import PublicKey, SigningKey, digest
+from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.changes import Operation, changes
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import KEY, THRESHOLD, Principal
+from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
+from penstock.trust.capabilities import Right, network_request, type_request
+from penstock.trust.certificates import verify_certificate
+from penstock.trust.credentials import (
+    CertificateVerifier,
+    Credentials,
+    UnverifiedCredentials,
+    collect_credentials,
+)
+from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.explain import Question, refusal
+from penstock.trust.tags import Tag
+from penstock.trust.validity import ALWAYS, Validity
+
+_HEAD: Final = b"event-type-definition"
+_FIELDS: Final = frozenset({b"name", b"extends", b"previous", b"attributes", b"credentials"})
+_OPERATIONS: Final = {
+    Operation.ADD: Right.MANAGE_ADD,
+    Operation.REMOVE: Right.MANAGE_REMOVE,
+    Operation.RENAME: Right.MANAGE_RENAME,
+    Operation.RETYPE: Right.MANAGE_RETYPE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedType:
+    """A signed type definition as it was read. Nothing in it may be believed yet."""
+
+    definition: TypeDefinition
+    credentials: UnverifiedCredentials
+    body: SExp = field(repr=False)
+    key: PublicKey
+    octets: bytes = field(repr=False)
+    fingerprint: bytes = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return definition and signature as one sequence."""
+        hashed = digest(self.body)
+        return (b"sequence", self.body, (b"signature", (b"hash", b"sha256", hashed), self.key.to_sexp(), self.octets))
+
+    def to_bytes(self) -> bytes:
+        """Return the signed definition in canonical form."""
+        return canonical(self.to_sexp())
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedType:
+    """A type whose signature and credentials were verified. Only `verify_type` makes one.
+
+    `validity` says while what it rests on is valid, `because` which credentials those are.
+    """
+
+    id: str
+    event_type: EventType
+    definition: TypeDefinition
+    signer: Principal
+    validity: Validity
+    because: tuple[str, ...]
+    network: NetworkName | None = None
+
+
+class TypeSource(Protocol):
+    """Where definitions come from: a registry, a folder, a cache. It need not be trusted."""
+
+    def __call__(self, name: TypeName, /) -> UnverifiedType | None:
+        """Return the definition of that name, if it is there."""
+
+
+def no_types(_name: TypeName) -> UnverifiedType | None:
+    """Know no type: for definitions that stand alone."""
+    return None
+
+
+def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> SExp:
+    """Return what is signed."""
+    parts: list[SExp] = [(b"name", *_name_parts(definition.name))]
+    if definition.extends is not None:
+        parts.append((b"extends", *_name_parts(definition.extends)))
+    if definition.previous is not None:
+        parts.append((b"previous", definition.previous.encode()))
+    attributes = tuple(
+        (b"attribute", a.name.encode(), a.uid.encode(), *spec_to_sexp(a.spec)) for a in definition.attributes
+    )
+    parts.append((b"attributes", *attributes))
+    if len(credentials) or credentials.quorums:
+        sequence = credentials.to_sexp()
+        parts.append((b"credentials", *sequence[1:]) if isinstance(sequence, tuple) else sequence)
+    return (_HEAD, *parts)
+
+
+def _name_parts(name: TypeName) -> tuple[bytes, bytes, bytes]:
+    return str(name.owner).encode(), name.name.encode(), name.version.encode()
+
+
+def sign_type(definition: TypeDefinition, key: SigningKey, credentials: Credentials | None = None) -> UnverifiedType:
+    """Sign a definition, with the credentials that a verifier will need.
+
+    Signing is no proof: the result is verified like any other. Raises `MalformedError` for a definition that cannot
+    be written down.
+    """
+    body = definition_to_sexp(definition, credentials or Credentials())
+    return read_type_parts(body, key.public, key.sign(canonical(body)))
+
+
+def read_type(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType:
+    """Read a signed definition in any S-expression form.
+
+    Raises `MalformedError` (`type.malformed`, `type.signature` and what the parts raise), `RefusedError`
+    (`type.signature-mismatch`), `LimitError`.
+    """
+    match parse(data, limits=limits):
+        case (
+            b"sequence",
+            tuple(body),
+            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)),
+        ):
+            if hashed != digest(body):
+                raise RefusedError(
+                    "type.signature-mismatch",
+                    "the signature belongs to another definition, or the definition was changed",
+                    hint="fetch the original definition from its owner",
+                )
+            return read_type_parts(body, PublicKey.from_sexp(key), octets, limits=limits)
+    raise MalformedError(
+        "type.malformed",
+        "not a signed event type",
+        hint="expected `(sequence (event-type-definition …) (signature …))`",
+    )
+
+
+def read_type_parts(body: SExp, key: PublicKey, octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType:
+    """Read a definition whose signature stands apart; raises as `read_type` does."""
+    definition, credentials = _read_definition(body, limits)
+    return UnverifiedType(definition, credentials, body, key, octets, digest((body, key.raw, octets)))
+
+
+def _read_definition(body: SExp, limits: Limits) -> tuple[TypeDefinition, UnverifiedCredentials]:
+    if not isinstance(body, tuple) or not body or body[0] != _HEAD:
+        raise MalformedError(
+            "type.malformed", "not an event type definition", hint="expected `(event-type-definition …)`"
+        )
+    for part in body[1:]:
+        if not isinstance(part, tuple) or not part or part[0] not in _FIELDS:
+            raise MalformedError("type.malformed", "an event type definition has a field that is not known")
+    name = sexp_field(body, b"name")
+    attributes = sexp_field(body, b"attributes")
+    if name is None or attributes is None:
+        raise MalformedError("type.malformed", "an event type definition lacks its name or its attributes")
+    extends = sexp_field(body, b"extends")
+    previous = sexp_field(body, b"previous")
+    if previous is not None and len(previous) != 2:
+        raise MalformedError("type.malformed", "`previous` names one version")
+    definition = TypeDefinition(
+        _read_name(name[1:]),
+        tuple(_read_attribute(attribute) for attribute in attributes[1:]),
+        None if extends is None else _read_name(extends[1:]),
+        None if previous is None else text(previous[1]),
+    )
+    credentials = sexp_field(body, b"credentials")
+    bag = collect_credentials(credentials[1:], limits=limits) if credentials else UnverifiedCredentials()
+    return definition, bag
+
+
+def _read_name(parts: tuple[SExp, ...]) -> TypeName:
+    if len(parts) != 3:
+        raise MalformedError("type.malformed", "a type name is owner, name and version")
+    return TypeName(Principal.parse(text(parts[0])), text(parts[1]), text(parts[2]))
+
+
+def _read_attribute(value: SExp) -> AttributeDefinition:
+    match value:
+        case (b"attribute", bytes(name), bytes(uid), *spec):
+            return AttributeDefinition(text(name), text(uid), spec_from_sexp(tuple(spec)))
+    raise MalformedError("type.malformed", "not an attribute", hint="expected `(attribute <name> <uid> <kind>)`")
+
+
+def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a decision rests on
+    unverified: UnverifiedType,
+    now: datetime,
+    *,
+    types: TypeSource = no_types,
+    network: NetworkName | None = None,
+    verifier: CertificateVerifier = verify_certificate,
+    online: OnlineChecker = no_online_checker,
+    limits: Limits = DEFAULT_LIMITS,
+) -> VerifiedType:
+    """Verify a type definition; the module's docstring lists the checks.
+
+    `types` is asked for the parent, and for the previous version where a single-operation right has to be compared
+    with it. Raises `RefusedError`: `key.bad-signature`, `cert.wrong-key`, `type.forged`, `type.over-reach`,
+    `type.not-installable`, `type.extends-foreign`, `type.unknown-parent`, `type.unknown-previous`;
+    `MalformedError` (`type.*`); `LimitError` (`type.limit`).
+    """
+    return _Verification(now, types, network, verifier, online, limits).verify(unverified, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verification:
+    now: datetime
+    types: TypeSource
+    network: NetworkName | None
+    verifier: CertificateVerifier
+    online: OnlineChecker
+    limits: Limits
+
+    def verify(self, unverified: UnverifiedType, depth: int) -> VerifiedType:
+        if depth > self.limits.type_history:
+            raise LimitError("type.limit", f"more than {self.limits.type_history} definitions must be followed")
+        definition = unverified.definition
+        # (1) section 4.2.2: authenticity and integrity.
+        unverified.key.verify(canonical(unverified.body), unverified.octets)
+        signer = unverified.key.principal
+        credentials = unverified.credentials.verify(self.verifier)
+        proof = _Proof(credentials, sift(credentials, self.now, self.online), signer, self.limits)
+        # (2) section 4.3.3: the link between the signature and the owner in the name.
+        self._check_manager(definition, proof, depth)
+        # (3) decision 2 of the house plan: sub-types inherit ids, and with them their readers.
+        parent = self._parent(definition, proof, depth)
+        # (4) section 5.2.1.
+        if self.network is not None:
+            request = network_request(self.network, Right.INSTALL)
+            proof.need(self.network.owner, request, "type.not-installable", "install types on this network")
+        return VerifiedType(
+            f"type:{base64.b32encode(unverified.fingerprint).decode().rstrip('=').lower()}",
+            EventType.of(definition, parent),
+            definition,
+            signer,
+            proof.validity,
+            tuple(dict.fromkeys(proof.because)),
+            self.network,
+        )
+
+    def _check_manager(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> None:
+        name = definition.name
+        scheme = KEY if proof.signer == name.owner else None
+        if name.owner in proof.evidence.quorums:
+            scheme = THRESHOLD
+        if scheme is not None and name.owner.scheme != scheme:
+            raise RefusedError("type.forged", f"the owner of `{name.name}` is written as another kind of principal")
+        if proof.signer == name.owner:
+            return
+        # A grant may name the version that may be changed, so the previous version is what is asked about.
+        subject = TypeName(name.owner, name.name, definition.previous or name.version)
+        whole = type_request(subject, Right.MANAGE)
+        if proof.has(name.owner, whole):
+            return
+        if definition.previous is None:
+            proof.need(name.owner, whole, "type.forged", "define this type")
+        previous = self._previous(definition, proof, depth)
+        needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}
+        if Right.MANAGE_RETYPE in needed and not proof.has(name.owner, type_request(subject, Right.MANAGE_RETYPE)):
+            # Section 4.3: changing a type is removing one attribute and adding another.
+            needed = needed - {Right.MANAGE_RETYPE} | {Right.MANAGE_ADD, Right.MANAGE_REMOVE}
+        for right in sorted(needed):
+            proof.need(name.owner, type_request(subject, right), "type.over-reach", f"`{right}` this type")
+        if not needed and not any(proof.has(name.owner, type_request(subject, r)) for r in _OPERATIONS.values()):
+            proof.need(name.owner, whole, "type.forged", "manage this type")
+
+    def _previous(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> TypeDefinition:
+        name = TypeName(definition.name.owner, definition.name.name, definition.previous or "")
+        found = self._lookup(name)
+        if found is None:
+            raise RefusedError(
+                "type.unknown-previous",
+                f"version {name.version} of `{name.name}` is not known, so the change cannot be checked",
+                hint="give the previous version as well",
+            )
+        previous = self.verify(found, depth + 1)
+        proof.rest_on(previous.validity, previous.because)
+        return previous.definition
+
+    def _parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> EventType | None:
+        if definition.extends is None:
+            return None
+        found = self._lookup(definition.extends)
+        if found is None:
+            raise RefusedError(
+                "type.unknown-parent",
+                f"`{definition.name.name}` extends `{definition.extends.name}`, which is not known",
+                hint="give the parent's definition as well",
+                parent=definition.extends,
+            )
+        parent = self.verify(found, depth + 1)
+        proof.rest_on(parent.validity, parent.because)
+        if definition.extends.owner != definition.name.owner:
+            request = type_request(definition.extends, Right.MANAGE_ADD)
+            proof.need(definition.extends.owner, request, "type.extends-foreign", "extend this type of another owner")
+        return parent.event_type
+
+    def _lookup(self, name: TypeName) -> UnverifiedType | None:
+        found = self.types(name)
+        if found is not None and found.definition.name != name:
+            raise RefusedError("type.forged", f"a definition was offered as `{name.name}` that is another one")
+        return found
+
+
+class _Proof:
+    """Collects what a verification rests on."""
+
+    def __init__(self, credentials: Credentials, evidence: Evidence, signer: Principal, limits: Limits) -> None:
+        self.credentials = credentials
+        self.evidence = evidence
+        self.signer = signer
+        self.validity = ALWAYS
+        self.because: list[str] = []
+        self._limits = limits
+
+    def has(self, root: Principal, request: Tag) -> bool:
+        """Note the best chain that gives the signer all of the request; say whether there is one."""
+        if root == self.signer:
+            return True
+        for grant in follow(self.evidence, root, self.signer, request, limits=self._limits).grants:
+            if grant.tag == request:
+                return self.rest_on(grant.validity, grant.because)
+        return False
+
+    def need(self, root: Principal, request: Tag, code: str, what: str) -> None:
+        """Refuse unless the signer has all of the request."""
+        if not self.has(root, request):
+            question = Question(self.credentials, self.evidence, root, self.signer, request)
+            raise refusal(code, what, question)
+
+    def rest_on(self, validity: Validity, because: tuple[str, ...]) -> bool:
+        both = self.validity.intersect(validity)
+        if both is None:
+            return False
+        self.validity = both
+        self.because += because
+        return True
+
+
+TypeVerifier = Callable[[UnverifiedType, datetime], VerifiedType]

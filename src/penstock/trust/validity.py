@@ -1,0 +1,154 @@
+"""When a certificate is valid: two dates, both included, and on-line tests (RFC 2693).
+
+Dates keep the bytes in which they were written, because reduction copies the tighter of two dates as it is; beside
+them stands a padded form in which bytes compare as instants do.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from penstock.codec.sexp import SExp
+from penstock.errors import MalformedError
+from penstock.model.instants import date_key, format_date, instant_key, parse_date
+
+_BEGIN: Final = b""
+_END: Final = b"\xff"
+_ONLINE_KINDS: Final = (b"crl", b"reval", b"one-time")
+
+
+class State(StrEnum):
+    """Where an instant lies with respect to a validity."""
+
+    VALID = "valid"
+    NOT_YET = "not-yet-valid"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineTest:
+    """An on-line test as the issuer wrote it: `(online crl|reval|one-time …)`. Someone else answers it."""
+
+    kind: str
+    body: SExp
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """A period, open where a date is missing, and the on-line tests that must pass within it."""
+
+    not_before: bytes | None = None
+    not_after: bytes | None = None
+    online: tuple[OnlineTest, ...] = ()
+    begin: bytes = field(init=False, repr=False, compare=False)
+    end: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begin", _BEGIN if self.not_before is None else date_key(self.not_before))
+        object.__setattr__(self, "end", _END if self.not_after is None else date_key(self.not_after))
+
+    @classmethod
+    def between(cls, not_before: datetime | None = None, not_after: datetime | None = None) -> "Validity":
+        """Build a validity from instants. Raises `MalformedError` (`value.zone`, `validity.empty`)."""
+        validity = cls(
+            None if not_before is None else format_date(not_before),
+            None if not_after is None else format_date(not_after),
+        )
+        if validity.begin > validity.end:
+            raise MalformedError("validity.empty", "a certificate would end before it begins")
+        return validity
+
+    @property
+    def starts(self) -> datetime | None:
+        """The first valid instant, if there is one."""
+        return None if self.not_before is None else parse_date(self.not_before)
+
+    @property
+    def ends(self) -> datetime | None:
+        """The last valid instant, if there is one."""
+        return None if self.not_after is None else parse_date(self.not_after)
+
+    def state(self, now: bytes) -> State:
+        """Say where an instant lies; `now` is an `instant_key`."""
+        if now < self.begin:
+            return State.NOT_YET
+        return State.EXPIRED if now > self.end else State.VALID
+
+    def contains(self, now: datetime) -> bool:
+        """Say whether an instant lies within the two dates."""
+        return self.state(instant_key(now)) is State.VALID
+
+    def covers(self, other: "Validity") -> bool:
+        """Say whether everything that satisfies `other` satisfies this validity."""
+        return self.begin <= other.begin and other.end <= self.end and set(self.online) <= set(other.online)
+
+    def intersect(self, other: "Validity") -> "Validity | None":
+        """Return the later beginning, the earlier end and all on-line tests, or None when no instant is left."""
+        if other is ALWAYS or self is other:
+            return self
+        if self is ALWAYS:
+            return other
+        late = self if self.begin >= other.begin else other
+        soon = self if self.end <= other.end else other
+        if late.begin > soon.end:
+            return None
+        online = self.online
+        if other.online:
+            online += tuple(test for test in other.online if test not in online)
+        # Most reductions narrow nothing: give back the narrower operand as it is.
+        for one in (self, other):
+            if one.begin == late.begin and one.end == soon.end and one.online == online:
+                return one
+        return Validity(late.not_before, soon.not_after, online)
+
+    def __str__(self) -> str:
+        begin = "always" if self.not_before is None else self.not_before.decode()
+        end = "forever" if self.not_after is None else self.not_after.decode()
+        return f"{begin} … {end}"
+
+
+ALWAYS: Final = Validity()
+"""No date and no test: how root authority is delegated (paper 5, section 5.4)."""
+
+
+def parse_validity(parts: Iterable[SExp]) -> Validity:
+    """Read what stands behind the head of a `(valid …)`: dates and tests, or one bare date that means "then".
+
+    Raises `MalformedError`: `validity.malformed`, `validity.empty`, `date.malformed`.
+    """
+    not_before: bytes | None = None
+    not_after: bytes | None = None
+    online: list[OnlineTest] = []
+    for part in parts:
+        match part:
+            case bytes(instant) if not_before is None and not_after is None:
+                not_before = not_after = instant
+            case (b"not-before", bytes(date)) if not_before is None:
+                not_before = date
+            case (b"not-after", bytes(date)) if not_after is None:
+                not_after = date
+            case (b"online", bytes(kind), *_) if kind in _ONLINE_KINDS:
+                online.append(OnlineTest(kind.decode(), part))
+            case _:
+                raise MalformedError(
+                    "validity.malformed",
+                    "a `valid` field holds something else than not-before, not-after and on-line tests",
+                    hint="expected `(valid (not-before …) (not-after …) (online crl|reval|one-time …))`",
+                )
+    validity = Validity(not_before, not_after, tuple(online))
+    if validity.begin > validity.end:
+        raise MalformedError("validity.empty", "a validity ends before it begins")
+    return validity
+
+
+def validity_to_sexp(validity: Validity) -> tuple[SExp, ...] | None:
+    """Return the `(valid …)` field, or None when nothing is restricted."""
+    parts: list[SExp] = []
+    if validity.not_before is not None:
+        parts.append((b"not-before", validity.not_before))
+    if validity.not_after is not None:
+        parts.append((b"not-after", validity.not_after))
+    parts += [test.body for test in validity.online]
+    return (b"valid", *parts) if parts else None
