@@ -5,6 +5,12 @@
 language is described in docs/reference/selector.md.
 """
 
+from penstock.selector.analysis import Answer as Answer
+from penstock.selector.analysis import Verdict as Verdict
+from penstock.selector.analysis import covers as covers
+from penstock.selector.analysis import equivalent as equivalent
+from penstock.selector.analysis import overlaps as overlaps
+from penstock.selector.analysis import satisfiable as satisfiable
 from penstock.selector.compile import Compiled as Compiled
 from penstock.selector.compile import compile_selector as compile_selector
 from penstock.selector.evaluate import evaluate as evaluate

@@ -46,26 +46,26 @@ def evaluate(selector: Selector, row: Mapping[str, Scalar]) -> bool | None:
 def _truth(node: Condition, row: Mapping[str, Scalar]) -> bool | None:
     match node:
         case Attribute() | Literal():
-            value = _value(node, row)
+            value = evaluate_term(node, row)
             if value is None or isinstance(value, bool):
                 return value
             raise operands("only a boolean attribute is a condition")
         case Compare(operator, left, right):
-            return compare(operator, _value(left, row), _value(right, row))
+            return compare(operator, evaluate_term(left, row), evaluate_term(right, row))
         case Between(value, low, high):
             bounds = (Compare(Comparison.GE, value, low), Compare(Comparison.LE, value, high))
             return _decide(bounds, row, decisive=False)
         case In(value, items):
             return _decide([Compare(Comparison.EQ, value, item) for item in items], row, decisive=True)
         case Like(value, pattern, escape):
-            text = _value(value, row)
+            text = evaluate_term(value, row)
             if text is None:
                 return None
             if not isinstance(text, str):
                 raise operands("LIKE matches strings only")
             return parse_pattern(pattern, escape).matches(text)
         case IsNull(value):
-            return _value(value, row) is None
+            return evaluate_term(value, row) is None
         case Not(operand):
             truth = _truth(operand, row)
             return None if truth is None else not truth
@@ -93,15 +93,19 @@ def _decide(parts: Iterable[Condition], row: Mapping[str, Scalar], *, decisive: 
     return None if unknown else not decisive
 
 
-def _value(node: Term, row: Mapping[str, Scalar]) -> Scalar:
+def evaluate_term(node: Term, row: Mapping[str, Scalar]) -> Scalar:
+    """Return the value of a term on a row.
+
+    Raises what `evaluate` raises.
+    """
     match node:
         case Attribute(name):
             return read(row.get(name))
         case Literal(value):
             return value
         case Negate(operand):
-            return negate(_value(operand, row))
+            return negate(evaluate_term(operand, row))
         case Arithmetic(operator, left, right):
-            return calculate(operator, _value(left, row), _value(right, row))
+            return calculate(operator, evaluate_term(left, row), evaluate_term(right, row))
         case Concat(left, right):
-            return concat(_value(left, row), _value(right, row))
+            return concat(evaluate_term(left, row), evaluate_term(right, row))

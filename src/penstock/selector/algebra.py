@@ -1,0 +1,225 @@
+"""Answer questions about simple selectors by set algebra.
+
+The rows on which a selector is TRUE, and those on which it is FALSE, are each written as a union of boxes: a box
+says for every attribute which values are in. Predicates over one attribute and constants have boxes, AND intersects
+the TRUE ones and unites the FALSE ones, OR the other way round, NOT exchanges them; this is exact also for nulls
+and errors, since a row that is neither TRUE nor FALSE lies in neither union. What has no boxes (two attributes in
+one predicate, arithmetic, patterns other than a prefix), or too many of them, is left to the solver.
+"""
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+from penstock.errors import EvaluationError
+from penstock.model.values import Kind, Scalar, Schema, Value
+from penstock.selector.ast import (
+    And,
+    Attribute,
+    Between,
+    Compare,
+    Comparison,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    Term,
+    walk,
+)
+from penstock.selector.evaluate import evaluate_term
+from penstock.selector.like import compile_pattern
+from penstock.selector.question import Question
+from penstock.selector.scalar import compare
+from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, universe
+
+Box: TypeAlias = dict[str, ValueSet]
+"""The values that are in, attribute by attribute; an attribute that is not listed may have any."""
+
+#: Boxes that one selector may have, and pieces that a difference may fall into, before the solver is asked.
+_BOXES: Final = 64
+_PIECES: Final = 256
+
+
+class TooHardError(Exception):
+    """The question needs the solver."""
+
+
+def search(question: Question) -> dict[str, Scalar] | None:
+    """Return a row that answers the question, or None if there is none.
+
+    Raises `TooHardError`.
+    """
+    algebra = _Algebra(question.schema)
+    pieces: list[Box] = [{}]
+    for selector in question.holding:
+        pieces = algebra.meet(pieces, algebra.boxes(selector.root, wanted=True))
+    for selector in question.failing:
+        pieces = algebra.subtract(pieces, algebra.boxes(selector.root, wanted=True))
+    if not pieces:
+        return None
+    return {name: algebra.values(pieces[0], name).example() for name in sorted(question.attributes)}
+
+
+class _Algebra:
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.universes: dict[str, ValueSet] = {}
+
+    def universe(self, name: str) -> ValueSet:
+        if name not in self.universes:
+            self.universes[name] = universe(self.schema[name])
+        return self.universes[name]
+
+    def values(self, box: Box, name: str) -> ValueSet:
+        return box[name] if name in box else self.universe(name)
+
+    # --- unions of boxes ----------------------------------------------------------------------------------------
+
+    def meet(self, first: list[Box], second: list[Box]) -> list[Box]:
+        if len(first) * len(second) > _BOXES:
+            raise TooHardError
+        return [box for one in first for other in second if (box := self._meet(one, other)) is not None]
+
+    def _meet(self, first: Box, second: Box) -> Box | None:
+        if not first:
+            return second
+        box = dict(first)
+        for name, values in second.items():
+            common = box[name] & values if name in box else values
+            if common.empty:
+                return None
+            box[name] = common
+        return box
+
+    def join(self, parts: Iterable[list[Box]]) -> list[Box]:
+        boxes: list[Box] = []
+        by_attribute: dict[str, ValueSet] = {}
+        for box in (box for part in parts for box in part):
+            if len(box) == 1:
+                # x = 1 OR x = 2 is one set, not two boxes.
+                ((name, values),) = box.items()
+                by_attribute[name] = by_attribute[name] | values if name in by_attribute else values
+            else:
+                boxes.append(box)
+        boxes += ({name: values} for name, values in by_attribute.items())
+        if len(boxes) > _BOXES:
+            raise TooHardError
+        return boxes
+
+    def subtract(self, boxes: list[Box], removed: list[Box]) -> list[Box]:
+        for hole in removed:
+            boxes = [piece for box in boxes for piece in self._subtract(box, hole)]
+            if len(boxes) > _PIECES:
+                raise TooHardError
+        return boxes
+
+    def _subtract(self, box: Box, hole: Box) -> Iterable[Box]:
+        rest = box
+        for name, values in hole.items():
+            mine = self.values(rest, name)
+            outside = mine - values
+            if not outside.empty:
+                yield {**rest, name: outside}
+            inside = mine & values
+            if inside.empty:
+                return
+            rest = {**rest, name: inside}
+
+    # --- conditions ---------------------------------------------------------------------------------------------
+
+    def boxes(self, node: Condition, *, wanted: bool) -> list[Box]:
+        """Return the rows on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
+        match node:
+            case Literal(value):
+                return [{}] if value is wanted else []
+            case Attribute(name):
+                return self.box(name, points(Kind.BOOLEAN, [wanted]))
+            case Not(operand):
+                return self.boxes(operand, wanted=not wanted)
+            case And(operands):
+                return self.junction(operands, wanted=wanted, every=wanted)
+            case Or(operands):
+                return self.junction(operands, wanted=wanted, every=not wanted)
+            case Between(value, low, high):
+                bounds = (Compare(Comparison.GE, value, low), Compare(Comparison.LE, value, high))
+                return self.junction(bounds, wanted=wanted, every=wanted)
+            case Compare():
+                return self.comparison(node, wanted=wanted)
+            case In():
+                return self.membership(node, wanted=wanted)
+            case Like():
+                return self.like(node, wanted=wanted)
+            case IsNull(Attribute(name)):
+                known = self.universe(name)
+                null = ValueSet(known.kind, (), null=True)
+                return [{name: null}] if wanted else self.box(name, known.spans)
+            case IsNull(value):
+                defined, constant = _constant(value)
+                return [{}] if defined and (constant is None) is wanted else []
+
+    def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Box]:
+        if not every:
+            return self.join(self.boxes(operand, wanted=wanted) for operand in operands)
+        found: list[Box] = [{}]
+        for operand in operands:
+            found = self.meet(found, self.boxes(operand, wanted=wanted))
+        return found
+
+    def box(self, name: str, spans: Spans) -> list[Box]:
+        known = self.universe(name)
+        values = ValueSet(known.kind, intersect(known.spans, spans))
+        return [] if values.empty else [{name: values}]
+
+    def comparison(self, node: Compare, *, wanted: bool) -> list[Box]:
+        operator, left, right = node.operator, node.left, node.right
+        if isinstance(right, Attribute) and not isinstance(left, Attribute):
+            operator, left, right = operator.flipped, right, left
+        defined, constant = _constant(right)
+        if not isinstance(left, Attribute):
+            also_defined, other = _constant(left)
+            holds = compare(operator, other, constant) if defined and also_defined else None
+            return [{}] if holds is wanted else []
+        if not defined or constant is None:
+            return []
+        return self.box(
+            left.name, select(self.universe(left.name).kind, operator if wanted else operator.negated, constant)
+        )
+
+    def membership(self, node: In, *, wanted: bool) -> list[Box]:
+        if not isinstance(node.value, Attribute):
+            equalities = [Compare(Comparison.EQ, node.value, item) for item in node.items]
+            return self.junction(equalities, wanted=wanted, every=not wanted)
+        items = [_constant(item) for item in node.items]
+        values: list[Value] = [value for defined, value in items if defined and value is not None]
+        kind = self.universe(node.value.name).kind
+        members = points(kind, values)
+        if wanted:
+            return self.box(node.value.name, members)
+        # With a null or an error among the items, NOT IN is never TRUE.
+        return self.box(node.value.name, complement(kind, members)) if len(values) == len(items) else []
+
+    def like(self, node: Like, *, wanted: bool) -> list[Box]:
+        if not isinstance(node.value, Attribute):
+            raise TooHardError
+        shape, argument = compile_pattern(node.pattern, node.escape)
+        if not isinstance(argument, str) or shape not in ("equal", "prefix"):
+            raise TooHardError
+        spans = points(Kind.STRING, [argument]) if shape == "equal" else prefixed(argument)
+        return self.box(node.value.name, spans if wanted else complement(Kind.STRING, spans))
+
+
+def _constant(term: Term) -> tuple[bool, Scalar]:
+    """Return whether a term without attributes has a value, and that value.
+
+    Raises `TooHardError` where there are attributes.
+    """
+    if isinstance(term, Literal):
+        return True, term.value
+    if any(isinstance(node, Attribute) for node in walk(term)):
+        raise TooHardError
+    try:
+        return True, evaluate_term(term, {})
+    except EvaluationError:
+        return False, None
