@@ -11,7 +11,24 @@
 Programs compare `code`, never the message. All codes are listed in docs/reference/errors.md.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
+
+
+def printable(text: str) -> str:
+    """Return the text with a replacement character for everything that does not print.
+
+    >>> printable("two\\nlines")
+    'two�lines'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def _revive(cls: type["PenstockError"], args: tuple[object, ...], state: dict[str, object]) -> "PenstockError":
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class PenstockError(Exception):
@@ -24,6 +41,8 @@ class PenstockError(Exception):
     exit_status: ClassVar[int] = 3
 
     def __init__(self, code: str, message: str, *, hint: str = "", **fields: object) -> None:
+        # Messages quote input, which must not be able to break a log line or a terminal.
+        message = printable(message)
         super().__init__(message)
         self.code = code
         self.message = message
@@ -33,13 +52,17 @@ class PenstockError(Exception):
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
 
+    def __reduce__(self) -> tuple[Callable[..., "PenstockError"], tuple[object, ...]]:
+        # Errors cross process borders; the default would call the constructor with the message alone.
+        return _revive, (type(self), self.args, self.__dict__)
+
     def as_dict(self) -> dict[str, object]:
         """Return the error as plain data, for `-o json` and for logs."""
         data: dict[str, object] = {"code": self.code, "message": self.message}
         if self.hint:
             data["hint"] = self.hint
         if self.fields:
-            data["fields"] = {key: str(value) for key, value in self.fields.items()}
+            data["fields"] = {key: printable(str(value)) for key, value in self.fields.items()}
         return data
 
 

@@ -5,14 +5,14 @@ stand under attribute ids instead of names and which has no version, so that eve
 version: what that version lacks is left out, what the event lacks is null (paper 5, section 4.3.2).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
 from penstock.errors import MalformedError
 from penstock.model.instants import in_utc
-from penstock.model.names import AttributeId, TypeKey
+from penstock.model.names import TypeKey
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, check_value, checked_value
 
@@ -60,10 +60,15 @@ class Event:
     def __getitem__(self, name: str) -> Scalar:
         return self.values[name]
 
+    def __reduce__(self) -> tuple[Callable[..., "Event"], tuple[object, ...]]:
+        return Event, (self.type, dict(self.values), self.id, self.time)
+
     def to_transit(self) -> "TransitEvent":
         """Return the event as it travels."""
         by_name = self.type.by_name
-        values = {by_name[name].id: value for name, value in self.values.items() if value is not None}
+        values: dict[str, Scalar] = {
+            by_name[name].id: value for name, value in self.values.items() if value is not None
+        }
         return TransitEvent(self.type.key, self.type.ancestors, MappingProxyType(values), self.id, self.time)
 
 
@@ -80,9 +85,13 @@ class TransitEvent:
 
     key: TypeKey
     ancestors: tuple[TypeKey, ...]
-    values: Mapping[AttributeId, Scalar] = field(repr=False)
+    #: under attribute ids, which are their own written form
+    values: Mapping[str, Scalar] = field(repr=False)
     id: str = ""
     time: datetime | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., "TransitEvent"], tuple[object, ...]]:
+        return TransitEvent, (self.key, self.ancestors, dict(self.values), self.id, self.time)
 
     def to_event(self, event_type: EventType) -> Event:
         """Return the event in a subscriber's version of the type, or of one of its ancestors.

@@ -98,19 +98,34 @@ class AttributeId(str):
     It is its own written form, so that rows keyed by attribute ids are rows that a selector can read as they are.
     """
 
-    __slots__ = ("owner", "type_name", "uid")
+    __slots__ = ("_owner", "_type_name", "_uid")
 
-    owner: Principal
-    type_name: str
-    uid: str
+    _owner: Principal
+    _type_name: str
+    _uid: str
 
     def __new__(cls, owner: Principal, type_name: str, uid: str) -> "AttributeId":
         """Write the id down. Raises `MalformedError` (`name.malformed`)."""
         _check(_TYPE, "event type name", type_name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
         check_token(uid, "attribute UID")
         self = super().__new__(cls, f"{owner}/{type_name}#{uid}")
-        self.owner, self.type_name, self.uid = owner, type_name, uid
+        self._owner, self._type_name, self._uid = owner, type_name, uid
         return self
+
+    @property
+    def owner(self) -> Principal:
+        """The owner of the defining type."""
+        return self._owner
+
+    @property
+    def type_name(self) -> str:
+        """The name of the defining type."""
+        return self._type_name
+
+    @property
+    def uid(self) -> str:
+        """The identifier of the attribute within the defining type, in all its versions."""
+        return self._uid
 
     def __getnewargs__(self) -> tuple[Principal, str, str]:  # type: ignore[override]  # what __new__ above takes
         return (self.owner, self.type_name, self.uid)

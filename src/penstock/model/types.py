@@ -167,6 +167,10 @@ class EventType:
             raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
         return cls(definition.name, inherited + own, ancestors)
 
+    def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
+        # The derived mappings are read-only views, which cannot be pickled; they are made anew.
+        return type(self), (self.name, self.attributes, self.ancestors)
+
     @property
     def key(self) -> TypeKey:
         """The type without its version."""

@@ -1,0 +1,110 @@
+"""Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.guard.decision import EventRequest, NetworkRequest, Problem, Request, Ruling
+from penstock.guard.environment import ENVIRONMENT
+from penstock.guard.restriction import Branch, TypeScope, When, force
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Schema
+from penstock.selector import conjunction
+from penstock.trust.capabilities import Terms, network_request, read_terms, type_request
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import OnlineChecker, no_online_checker, sift
+from penstock.trust.explain import Explanation, Question, explain
+from penstock.trust.reduction import FiveTuple
+from penstock.trust.tags import Tag
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityAuthority:
+    """What a bag of verified credentials allows.
+
+    `environment` is what dynamic conditions may speak about; a condition about anything else grants nothing.
+    """
+
+    credentials: Credentials
+    online: OnlineChecker = no_online_checker
+    environment: Schema = ENVIRONMENT
+    limits: Limits = DEFAULT_LIMITS
+
+    def rule(self, request: Request) -> Ruling:
+        """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
+        findings = self.question(request).findings()
+        problems: list[Problem] = []
+        if findings.truncated:
+            problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+        if isinstance(request, NetworkRequest):
+            wanted = _asked(request)
+            granted = (grant for grant in findings.grants if grant.tag == wanted)
+            branches = tuple(_network_branch(request, grant) for grant in granted)
+            return Ruling(branches, tuple(problems))
+        return Ruling(tuple(self._branches(request, findings.grants, problems)), tuple(problems))
+
+    def question(self, request: Request) -> Question:
+        """Return the request as a question about certificates, which can be explained."""
+        evidence = sift(self.credentials, request.now, self.online)
+        return Question(self.credentials, evidence, _root(request), request.principal, _asked(request))
+
+    def explain(self, request: Request) -> Explanation:
+        """Explain why a request is allowed or not, by certificates alone."""
+        return explain(self.question(request))
+
+    def _branches(
+        self, request: EventRequest, grants: tuple[FiveTuple, ...], problems: list[Problem]
+    ) -> Iterator[Branch]:
+        event_type = request.type.event_type
+        for grant in grants:
+            try:
+                terms = read_terms(grant.tag, event_type)
+                self._check(terms, event_type)
+            except PenstockError as error:
+                source = grant.because[-1] if grant.because else ""
+                problems.append(Problem(error.code, error.message, source))
+                continue
+            name = event_type.name
+            yield Branch(
+                action=request.action,
+                types=TypeScope((str(name.owner).encode(), name.name.encode(), name.version.encode())),
+                attributes=terms.attributes,
+                forced=force(terms.forced),
+                where=conjunction(*terms.where),
+                when=When(grant.validity, conjunction(*terms.when)),
+                because=grant.because,
+            )
+
+    def _check(self, terms: Terms, event_type: EventType) -> None:
+        """Check the terms against the type and the environment, so that enforcing them cannot fail for a kind."""
+        by_id = {attribute.id: attribute.spec for attribute in event_type.attributes}
+        schema: Schema = {str(attribute): spec for attribute, spec in by_id.items()}
+        for selector in terms.where:
+            # Section 5.2.2: attributes need not exist in this version; what does not exist is null.
+            selector.check(schema, missing="null")
+        for condition in terms.when:
+            condition.check(self.environment)
+        for attribute, value in terms.forced.items():
+            if (spec := by_id.get(attribute)) is not None:
+                try:
+                    spec.check(value)
+                except MalformedError as error:
+                    raise MalformedError(
+                        "capability.forced", f"a forced value does not fit: {error.message}"
+                    ) from error
+
+
+def _root(request: Request) -> Principal:
+    return request.network.owner if isinstance(request, NetworkRequest) else request.type.event_type.name.owner
+
+
+def _asked(request: Request) -> Tag:
+    if isinstance(request, NetworkRequest):
+        return network_request(request.network, request.action)
+    return type_request(request.type.event_type.name, request.action)
+
+
+def _network_branch(request: NetworkRequest, grant: FiveTuple) -> Branch:
+    return Branch(action=request.action, attributes=frozenset(), when=When(grant.validity), because=grant.because)

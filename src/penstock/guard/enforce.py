@@ -1,0 +1,251 @@
+"""Restrictions compiled to Python functions: what a local broker runs for every event.
+
+On publishing: attributes that the publisher may not set become null, forced values are set, selectors, guards and
+conditions are checked. On delivery: selectors, guards and conditions are checked, attributes that the subscriber may
+not see become null, the event is translated to the subscriber's version, and the subscriber's own selector is asked
+about the masked view alone, so that a filter never tells what a field would not.
+
+Whatever raises refuses: a selector without a value, a guard that fails, a guard that is not known.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TypeAlias
+
+from penstock.errors import EvaluationError, MalformedError, RefusedError
+from penstock.guard.environment import ENVIRONMENT
+from penstock.guard.restriction import Branch, Restriction
+from penstock.model.events import Event, TransitEvent
+from penstock.model.names import AttributeId
+from penstock.model.types import EventType
+from penstock.model.values import Scalar, Schema, Value, kind_of
+from penstock.selector import ALWAYS as TRUE
+from penstock.selector import Selector, compile_selector
+from penstock.trust.capabilities import Right
+
+Environment: TypeAlias = Mapping[str, Scalar]
+Values: TypeAlias = Mapping[str, Scalar]
+
+Guard: TypeAlias = Callable[[Values, Environment], bool]
+"""A predicate that only the local broker can evaluate. It sees the whole event. Anything but True refuses."""
+
+OnProblem: TypeAlias = Callable[[str, tuple[str, ...]], None]
+"""Told the code of what kept a branch from holding, and what that branch rests on. For logs and metrics."""
+
+
+def ignore_problem(_code: str, _because: tuple[str, ...]) -> None:
+    """Take no note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a broker knows when it compiles restrictions: guards by name, and the environment's schema."""
+
+    guards: Mapping[str, Guard] = MappingProxyType({})
+    environment: Schema = ENVIRONMENT
+    on_problem: OnProblem = ignore_problem
+
+
+class _Gate:
+    """Whether one branch holds, for the values of one event and the environment."""
+
+    def __init__(self, branch: Branch, condition: Selector, event_type: EventType, rules: Rules) -> None:
+        schema: Schema = {str(a.id): a.spec for a in event_type.attributes}
+        condition.check(schema, missing="null")
+        branch.when.condition.check(rules.environment)
+        self.because = branch.because
+        self._on_problem = rules.on_problem
+        self._where = None if condition == TRUE else compile_selector(condition)
+        dynamic = branch.when.condition
+        self._dynamic = None if dynamic == TRUE else compile_selector(dynamic, rules.environment)
+        self._starts, self._ends = branch.when.validity.starts, branch.when.validity.ends
+        self._dated = self._starts is not None or self._ends is not None
+        if branch.when.validity.online:
+            raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+        self._guards = [(name, rules.guards.get(name)) for name in sorted(branch.guards)]
+        self.always = self._where is None and self._dynamic is None and not self._dated and not self._guards
+
+    def __call__(self, values: Values, environment: Environment) -> bool:
+        try:
+            if self._dated and not self._in_time(environment):
+                return self._problem("guard.not-valid-now")
+            if self._dynamic is not None and self._dynamic(environment) is not True:
+                return False
+            if self._where is not None and self._where(values) is not True:
+                return False
+        except EvaluationError as error:
+            return self._problem(error.code)
+        return not self._guards or self._ask(values, environment)
+
+    def _in_time(self, environment: Environment) -> bool:
+        now = environment.get("time")
+        if not isinstance(now, datetime):
+            return False
+        return (self._starts is None or self._starts <= now) and (self._ends is None or now <= self._ends)
+
+    def _ask(self, values: Values, environment: Environment) -> bool:
+        for _name, guard in self._guards:
+            if guard is None:
+                return self._problem("guard.unknown")
+            try:
+                held = guard(values, environment)
+            except Exception:  # noqa: BLE001  # a black box may raise anything, and whatever raises refuses
+                return self._problem("guard.failed")
+            if held is not True:
+                return False
+        return True
+
+    def _problem(self, code: str) -> bool:
+        self._on_problem(code, self.because)
+        return False
+
+
+class Delivery:
+    """What one subscriber gets to see of the events of one type, in its own version.
+
+    `selector` is the subscriber's own filter, over the names of that version. Raises `SelectorError` when it does
+    not fit the type, `RefusedError` (`guard.online-test`) and `MalformedError` for a restriction that cannot be
+    enforced.
+    """
+
+    def __init__(
+        self,
+        restriction: Restriction,
+        event_type: EventType,
+        selector: Selector = TRUE,
+        rules: Rules | None = None,
+    ) -> None:
+        rules = rules or Rules()
+        selector.check(event_type.schema)
+        self.event_type = event_type
+        self.restriction = restriction.for_type(event_type, Right.SUBSCRIBE)
+        self._selector = None if selector == TRUE else compile_selector(selector, event_type.schema)
+        self._on_problem = rules.on_problem
+        self._nulls: dict[str, Scalar] = {a.name: None for a in event_type.attributes}
+        self._branches = [
+            (_Gate(branch, branch.holds_where(), event_type, rules), _columns(branch, event_type))
+            for branch in self.restriction.branches
+        ]
+
+    def __call__(self, event: TransitEvent, environment: Environment) -> Event | None:
+        """Return the event as the subscriber may see it, or None when it may not, or did not ask for it.
+
+        Raises `MalformedError` (`event.type`) for an event of another type.
+        """
+        event_type = self.event_type
+        if event.key != event_type.key and event_type.key not in event.ancestors:
+            raise MalformedError("event.type", f"an event of `{event.key.name}` is no `{event_type.name.name}`")
+        values = event.values
+        shown: dict[str, Scalar] | None = None
+        for gate, columns in self._branches:
+            if gate.always or gate(values, environment):
+                if shown is None:
+                    shown = self._nulls.copy()
+                for name, attribute, fits in columns:
+                    value = values.get(attribute)
+                    if value is not None and fits(value):
+                        shown[name] = value
+        if shown is None:
+            return None
+        if self._selector is not None:
+            try:
+                if self._selector(shown) is not True:
+                    return None
+            except EvaluationError as error:
+                self._on_problem(error.code, ())
+                return None
+        return Event(event_type, MappingProxyType(shown), event.id, event.time)
+
+
+_PYTHON_TYPES = {"string": str, "integer": int, "float": float, "boolean": bool, "timestamp": datetime}
+
+
+def _columns(branch: Branch, event_type: EventType) -> list[tuple[str, AttributeId, Callable[[Value], bool]]]:
+    """Return name, id and fitness of each attribute that a branch shows.
+
+    A value that does not fit the version of the reader (its UID was reused against the rules) stays null.
+    """
+
+    def fits(kind: type, contains: Callable[[Value], bool] | None) -> Callable[[Value], bool]:
+        if contains is None:
+            return lambda value: type(value) is kind
+        return lambda value: type(value) is kind and contains(value)
+
+    return [
+        (a.name, a.id, fits(_PYTHON_TYPES[a.spec.kind], a.spec.domain.contains if a.spec.domain else None))
+        for a in event_type.attributes
+        if branch.shows(a.id)
+    ]
+
+
+class Publication:
+    """What one publisher may put in of the events of one type, in its own version.
+
+    Branches that force the same values form a group. An event goes through the groups whose forced values it states
+    or leaves null. Where it contradicts all of them and there is one group, the values are forced all the same
+    (paper 5, section 5.2.2); where there are several, which one is meant would be a guess, and the event is refused.
+    """
+
+    def __init__(self, restriction: Restriction, event_type: EventType, rules: Rules | None = None) -> None:
+        self.event_type = event_type
+        self.restriction = restriction.for_type(event_type, Right.PUBLISH)
+        groups: dict[tuple[tuple[AttributeId, Value], ...], list[tuple[_Gate, Branch]]] = {}
+        for branch in self.restriction.branches:
+            gate = _Gate(branch, branch.where, event_type, rules or Rules())
+            groups.setdefault(branch.forced, []).append((gate, branch))
+        self._groups = list(groups.items())
+
+    def __call__(self, event: Event, environment: Environment) -> TransitEvent:
+        """Return the event as it may travel.
+
+        Raises `RefusedError`: `guard.not-permitted` when no branch holds, `guard.ambiguous-forced`; `MalformedError`
+        (`event.type`) for an event of another type or version.
+        """
+        if event.type.name != self.event_type.name:
+            raise MalformedError("event.type", f"the advertisement is for `{self.event_type.name.name}`")
+        stated = {self.event_type.by_name[name].id: value for name, value in event.values.items() if value is not None}
+        final: dict[str, Scalar] = {}
+        held = False
+        for forced, branches in self._chosen(stated):
+            for gate, branch in branches:
+                candidate: dict[str, Scalar] = {a: v for a, v in stated.items() if branch.shows(a)}
+                candidate.update(forced)
+                if gate.always or gate(candidate, environment):
+                    final.update(candidate)
+                    held = True
+        if not held:
+            raise RefusedError(
+                "guard.not-permitted",
+                f"no right to publish this event of `{self.event_type.name.name}`",
+                hint="its values, or the moment, are outside of what the credentials allow",
+            )
+        return TransitEvent(event.type.key, event.type.ancestors, MappingProxyType(final), event.id, event.time)
+
+    def _chosen(
+        self, stated: Mapping[AttributeId, Scalar]
+    ) -> Iterator[tuple[tuple[tuple[AttributeId, Value], ...], list[tuple[_Gate, Branch]]]]:
+        if len(self._groups) == 1:
+            return iter(self._groups)
+        agreeing = [group for group in self._groups if all(_agrees(stated.get(a), v) for a, v in group[0])]
+        merged: dict[AttributeId, Value] = {}
+        for forced, _ in agreeing:
+            for attribute, value in forced:
+                if not _agrees(merged.setdefault(attribute, value), value):
+                    raise _ambiguous(self.event_type)
+        if not agreeing and self._groups:
+            raise _ambiguous(self.event_type)
+        return iter(agreeing)
+
+
+def _agrees(stated: Scalar, forced: Value) -> bool:
+    return stated is None or (kind_of(stated) is kind_of(forced) and stated == forced)
+
+
+def _ambiguous(event_type: EventType) -> RefusedError:
+    return RefusedError(
+        "guard.ambiguous-forced",
+        f"several rights to publish `{event_type.name.name}` force different values, and the event fits none or more",
+        hint="state the values of the right that is meant",
+    )

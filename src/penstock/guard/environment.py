@@ -1,0 +1,74 @@
+"""The environment that dynamic conditions speak about: time, how often a client publishes, and facts from outside.
+
+A condition such as `hour BETWEEN 9 AND 16 AND on_duty` is evaluated at the local broker for each event (paper 5,
+section 6.4). The broker builds the environment; nothing here reads a clock.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import MappingProxyType
+from typing import Final
+
+from penstock.errors import MalformedError
+from penstock.model.instants import in_utc
+from penstock.model.values import AttributeSpec, Kind, Ranged, Scalar, Schema
+
+ENVIRONMENT: Final[Schema] = MappingProxyType(
+    {
+        "time": AttributeSpec(Kind.TIMESTAMP),
+        "hour": AttributeSpec(Kind.INTEGER, Ranged(0, 23)),
+        "minute": AttributeSpec(Kind.INTEGER, Ranged(0, 59)),
+        "weekday": AttributeSpec(Kind.INTEGER, Ranged(1, 7)),
+        "rate": AttributeSpec(Kind.INTEGER),
+    }
+)
+"""What every broker knows. `hour`, `minute` and `weekday` (1 is Monday) are in the broker's zone, UTC unless it says
+otherwise; `rate` is how many events the client published within the last minute."""
+
+
+def environment_schema(facts: Schema | None = None) -> Schema:
+    """Return what conditions may speak about where a broker knows further facts.
+
+    Raises `MalformedError` (`environment.reserved`) when a fact takes a name that every broker uses.
+    """
+    taken = ENVIRONMENT.keys() & (facts or {}).keys()
+    if taken:
+        raise MalformedError(
+            "environment.reserved", f"`{min(taken)}` is a name that every broker uses", hint="choose another name"
+        )
+    return MappingProxyType({**ENVIRONMENT, **(facts or {})})
+
+
+def environment(
+    now: datetime, *, rate: int | None = None, facts: Mapping[str, Scalar] | None = None, zone: tzinfo = UTC
+) -> Mapping[str, Scalar]:
+    """Return the environment at one moment. Raises `MalformedError` (`value.zone`) when `now` has no time zone."""
+    moment = in_utc(now)
+    local = moment.astimezone(zone)
+    own: dict[str, Scalar] = {
+        "time": moment,
+        "hour": local.hour,
+        "minute": local.minute,
+        "weekday": local.isoweekday(),
+        "rate": rate,
+    }
+    return MappingProxyType({**(facts or {}), **own})
+
+
+class PublicationRate:
+    """How many events one client published within the last minute."""
+
+    def __init__(self, window: timedelta = timedelta(minutes=1)) -> None:
+        self._window = window
+        self._times: deque[datetime] = deque()
+
+    def note(self, now: datetime) -> None:
+        """Count one publication."""
+        self._times.append(now)
+
+    def at(self, now: datetime) -> int:
+        """Return the number of publications within the window that ends now."""
+        while self._times and self._times[0] <= now - self._window:
+            self._times.popleft()
+        return len(self._times)
