@@ -233,6 +233,21 @@ def test_intersections_do_not_grow_without_bound() -> None:
     assert all(isinstance(place, Set) and len(place.atoms) == 50 for place in both[1:])
 
 
+def test_nested_sets_share_one_bound_on_the_work() -> None:
+    def nested(letter: bytes) -> SExp:
+        tag: SExp = (b"*", b"glob", b"*%b*" % letter)
+        for level in range(3):
+            lists = (((b"f%d" % level), (b"*", b"glob", b"*%b%d*" % (letter, i)), tag) for i in range(10))
+            tag = (b"*", b"set", *lists)
+        return tag
+
+    s, t = parse_tag(nested(b"x")), parse_tag(nested(b"y"))
+    with pytest.raises(LimitError) as caught:
+        intersect(s, t)
+    assert caught.value.code == "tag.limit"
+    assert not covers(s, t)
+
+
 def test_large_sets_meet_quickly() -> None:
     def attributes(start: int) -> SExp:
         return (b"*", b"set", *((b"attr", b"owner", b"type", b"%d" % i) for i in range(start, start + 4_000)))

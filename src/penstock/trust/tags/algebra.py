@@ -2,7 +2,7 @@
 
 Lists are intersected place by place and sets member by member, so that sets in several places never multiply.
 Within sets, atoms and lists of atoms are looked up; only the other members meet pairwise, and their number is bounded
-(`SET_COMPLEX`), as are the members of any result (`Limits.tag_set`) and the pairs of one intersection (`PAIRS`).
+(`SET_COMPLEX`), as are the members of any result (`Limits.tag_set`) and the steps of one question (`STEPS`).
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +16,28 @@ from penstock.trust.tags.values import ANY, ATOM, EVENT, NOTHING, Atom, Flat, Se
 
 #: members of one set that are neither atoms nor lists of atoms
 SET_COMPLEX = 128
-#: pairs of members that one intersection, one set or one question of coverage looks at
-PAIRS = 65_536
+#: comparisons that reading one tag, intersecting two or asking for coverage may take: a fraction of a second
+STEPS = 100_000
+#: what intersecting two such members costs, counted in comparisons
+PAIR_STEPS = 8
 
 Holds = Callable[[SExp], bool]
+
+
+class Room:
+    """What is left of the bounds on one question: `steps` to take, `tag_set` members in any one set."""
+
+    __slots__ = ("steps", "tag_set")
+
+    def __init__(self, tag_set: int) -> None:
+        self.steps = STEPS
+        self.tag_set = tag_set
+
+    def spend(self, steps: int) -> None:
+        """Take steps. Raises LimitError `tag.limit` where none are left."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise _above("comparisons of set members", STEPS)
 
 
 def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
@@ -67,7 +85,7 @@ def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS) -> Tag | None:
     if a is ANY or b is ANY:
         other = b if a is ANY else a
         return None if other == NOTHING else other
-    return _meet(a, b, [PAIRS, limits.tag_set])
+    return _meet(a, b, Room(limits.tag_set))
 
 
 def covers(a: Tag, b: Tag) -> bool:
@@ -76,16 +94,18 @@ def covers(a: Tag, b: Tag) -> bool:
     A yes is certain. A no is certain for atoms, lists, prefixes, globs, ranges of one ordering, and sets of them as
     far as single members cover (a list with sets in it is taken apart). It may be a yes that was not
     found where only several patterns together cover one, where `b` has an `(* and …)`, across kinds of patterns, and
-    for selectors, whose text is opaque here. After `PAIRS` comparisons the answer is no.
+    for selectors, whose text is opaque here. After `STEPS` comparisons the answer is no.
     """
-    return _covers(a, b, [PAIRS])
+    try:
+        return _covers(a, b, Room(0))
+    except LimitError:
+        return False
 
 
-def make_set(members: Iterable[Tag], tag_set: int) -> Tag | None:
+def make_set(members: Iterable[Tag], room: Room) -> Tag | None:
     """Return the union of tags in normal form: flat, without members that another covers, None without any.
 
-    Raises LimitError `tag.limit` above `tag_set` members, or `SET_COMPLEX` that are not of atoms alone, or above
-    `PAIRS` of the latter with all.
+    Raises LimitError `tag.limit` above `tag_set` members, `SET_COMPLEX` that are not of atoms alone, or `STEPS`.
     """
     atoms: set[Atom] = set()
     flats: set[Flat] = set()
@@ -106,19 +126,16 @@ def make_set(members: Iterable[Tag], tag_set: int) -> Tag | None:
     if len(complex_) > SET_COMPLEX:
         raise _above("members of a set that are not plain", SET_COMPLEX)
     total = len(atoms) + len(flats) + len(complex_)
-    if total > tag_set:
-        raise _above("members of a set", tag_set)
-    if total * len(complex_) > PAIRS:
-        raise _above("pairs of members in one set", PAIRS)
+    if total > room.tag_set:
+        raise _above("members of a set", room.tag_set)
     lengths = {len(flat) for flat in flats}
     if len(lengths) > 1:
         flats = {f for f in flats if not any(n < len(f) and _start(f, n) in flats for n in lengths)}
     rest: list[Tag] = []
     if complex_:
-        budget = [PAIRS]
-        rest = _widest(complex_, flats, lengths, budget)
-        atoms = {atom for atom in atoms if not any(_covers(member, atom, budget) for member in rest)}
-        flats = {flat for flat in flats if not any(_covers(member, flat, budget) for member in rest)}
+        rest = _widest(complex_, flats, lengths, room)
+        atoms = {atom for atom in atoms if not any(_covers(member, atom, room) for member in rest)}
+        flats = {flat for flat in flats if not any(_covers(member, flat, room) for member in rest)}
     if len(atoms) + len(flats) + len(rest) > 1:
         return Set(frozenset(atoms), frozenset(flats), frozenset(rest), tuple(sorted({len(flat) for flat in flats})))
     return next(iter((*atoms, *flats, *rest)), None)
@@ -150,8 +167,8 @@ def to_sexp(tag: Tag) -> SExp:
     return form(tag)
 
 
-def _meet(a: Tag, b: Tag, room: list[int]) -> Tag | None:
-    """Intersect two tags. `room` holds the pairs still allowed, and the bound on members of a set."""
+def _meet(a: Tag, b: Tag, room: Room) -> Tag | None:
+    """Intersect two tags. `room` bounds the work and the sets."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return _meet_lists(a, b, room)
     if a is ANY:
@@ -177,7 +194,7 @@ def _meet(a: Tag, b: Tag, room: list[int]) -> Tag | None:
     return a if isinstance(a, Hinted) and a == b else None
 
 
-def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: list[int]) -> tuple[Tag, ...] | None:
+def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: Room) -> tuple[Tag, ...] | None:
     shared: list[Tag] = []
     for x, y in zip(a, b, strict=False):
         # The cases that make up nearly all of a chain first: equal atoms, and `(*)` on one side.
@@ -199,9 +216,9 @@ def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: list[int]) -> tupl
     return (*shared, *longer[len(shared) :])
 
 
-def _meet_set(a: Set, b: Tag, room: list[int]) -> Tag | None:
+def _meet_set(a: Set, b: Tag, room: Room) -> Tag | None:
     if isinstance(b, ATOM):
-        return b if b in a.atoms or any(_covers(member, b, [PAIRS]) for member in a.rest) else None
+        return b if b in a.atoms or any(_covers(member, b, room) for member in a.rest) else None
     if not isinstance(b, Set):
         flat = isinstance(b, tuple) and is_flat(b)
         alone = frozenset((b,))
@@ -215,11 +232,11 @@ def _meet_set(a: Set, b: Tag, room: list[int]) -> Tag | None:
         found.extend(member for member in one.flats if any(_start(member, n) in other.flats for n in other.lengths))
         for member in one.rest:
             plain: frozenset[Tag] = other.flats if isinstance(member, tuple) else other.atoms
-            _spend(room, len(plain))
+            room.spend(PAIR_STEPS * len(plain))
             found.extend(both for simple in plain if (both := _meet(member, simple, room)) is not None)
-    _spend(room, len(a.rest) * len(b.rest))
+    room.spend(PAIR_STEPS * len(a.rest) * len(b.rest))
     found.extend(both for x in a.rest for y in b.rest if (both := _meet(x, y, room)) is not None)
-    return make_set(found, room[1])
+    return make_set(found, room)
 
 
 def _meet_plain(a: Set, b: Set) -> Tag | None:
@@ -233,17 +250,18 @@ def _meet_plain(a: Set, b: Set) -> Tag | None:
     return next(iter((*atoms, *flats)), None)
 
 
-def _covers(a: Tag, b: Tag, budget: list[int]) -> bool:
+def _covers(a: Tag, b: Tag, room: Room) -> bool:
+    room.spend(1)
     if a is ANY or a == b:
         return True
     if isinstance(b, Set):
-        return all(_covers(a, member, budget) for member in b.members())
+        return all(_covers(a, member, room) for member in b.members())
     if isinstance(a, tuple):
         return (
-            isinstance(b, tuple) and len(b) >= len(a) and all(_covers(x, y, budget) for x, y in zip(a, b, strict=False))
+            isinstance(b, tuple) and len(b) >= len(a) and all(_covers(x, y, room) for x, y in zip(a, b, strict=False))
         )
     if isinstance(a, Set):
-        return _set_covers(a, b, budget)
+        return _set_covers(a, b, room)
     if isinstance(a, Where):
         return isinstance(b, Where) and a.conjuncts <= b.conjuncts
     if isinstance(a, ATOM):
@@ -253,34 +271,31 @@ def _covers(a: Tag, b: Tag, budget: list[int]) -> bool:
     return isinstance(b, PATTERN) and includes(a, b)
 
 
-def _set_covers(a: Set, b: Tag, budget: list[int]) -> bool:
+def _set_covers(a: Set, b: Tag, room: Room) -> bool:
     if isinstance(b, ATOM) and b in a.atoms:
         return True
     if isinstance(b, tuple) and any(_start(b, length) in a.flats for length in a.lengths):
         return True
-    budget[0] -= 1 + len(a.rest)
-    if budget[0] < 0:
-        return False
-    if any(_covers(member, b, budget) for member in a.rest):
+    if any(_covers(member, b, room) for member in a.rest):
         return True
     if isinstance(b, tuple):
         # No member covers the whole list; perhaps several do, each for some members of a set in it.
         for place, element in enumerate(b):
             if isinstance(element, Set):
                 apart = [(*b[:place], member, *b[place + 1 :]) for member in element.members()]
-                return all(_covers(a, list_, budget) for list_ in apart)
+                return all(_covers(a, list_, room) for list_ in apart)
     return False
 
 
-def _widest(members: set[Tag], flats: set[Flat], lengths: set[int], budget: list[int]) -> list[Tag]:
+def _widest(members: set[Tag], flats: set[Flat], lengths: set[int], room: Room) -> list[Tag]:
     """Drop members that another one, or one of the lists of atoms, covers."""
     kept: list[Tag] = []
     # Of two that cover each other the first in this order stays, whatever order they came in.
     for member in sorted(members, key=lambda tag: canonical(to_sexp(tag))):
         if isinstance(member, tuple) and any(_start(member, length) in flats for length in lengths):
             continue
-        if not any(_covers(other, member, budget) for other in kept):
-            kept = [other for other in kept if not _covers(member, other, budget)]
+        if not any(_covers(other, member, room) for other in kept):
+            kept = [other for other in kept if not _covers(member, other, room)]
             kept.append(member)
     return kept
 
@@ -289,12 +304,6 @@ def _start(value: tuple[SExp, ...] | tuple[Tag, ...], length: int) -> Flat:
     """Return the beginning of a list, to be looked up among lists of atoms."""
     # A list that is not of atoms alone is simply not found there.
     return cast("Flat", value[:length]) if length <= len(value) else ()
-
-
-def _spend(room: list[int], pairs: int) -> None:
-    room[0] -= pairs
-    if room[0] < 0:
-        raise _above("pairs of set members in one intersection", PAIRS)
 
 
 def _above(what: str, limit: int) -> LimitError:

@@ -6,7 +6,7 @@ from typing import Final
 from penstock.codec.sexp import SExp, text
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.trust.tags.algebra import make_set, make_where
+from penstock.trust.tags.algebra import Room, make_set, make_where
 from penstock.trust.tags.algebra import to_sexp as to_sexp
 from penstock.trust.tags.globs import GLOB_BYTES, Glob, Prefix, make_glob
 from penstock.trust.tags.patterns import Pattern, conjoin, contains
@@ -27,10 +27,10 @@ def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
     >>> parse_tag((b"foo", (b"*", b"set", b"bar")))
     (b'foo', b'bar')
     """
-    return _parse(sexp, limits, TAG_DEPTH)
+    return _parse(sexp, Room(limits.tag_set), TAG_DEPTH)
 
 
-def _parse(sexp: SExp, limits: Limits, depth: int) -> Tag:
+def _parse(sexp: SExp, room: Room, depth: int) -> Tag:
     if isinstance(sexp, ATOM):
         return sexp
     if depth == 0:
@@ -41,13 +41,13 @@ def _parse(sexp: SExp, limits: Limits, depth: int) -> Tag:
     if not sexp or not isinstance(sexp[0], bytes):
         raise _malformed("a list in a tag must begin with an atom")
     if sexp[0] != b"*":
-        elements = tuple([_parse(element, limits, depth - 1) for element in sexp])
+        elements = tuple([_parse(element, room, depth - 1) for element in sexp])
         return NOTHING if any(element is NOTHING for element in elements) else elements
     if len(sexp) == 1:
         return ANY
     name = sexp[1]
     if name == b"set":
-        members = make_set((_parse(member, limits, depth - 1) for member in sexp[2:]), limits.tag_set)
+        members = make_set((_parse(member, room, depth - 1) for member in sexp[2:]), room)
         return NOTHING if members is None else members
     read = _FORMS.get(name) if isinstance(name, bytes) else None
     if read is None:
