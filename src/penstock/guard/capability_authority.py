@@ -1,11 +1,11 @@
 """Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.guard.decision import EventRequest, NetworkRequest, Problem, Request, Ruling
-from penstock.guard.environment import ENVIRONMENT
+from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, TypeScope, When, force
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
@@ -29,7 +29,7 @@ class CapabilityAuthority:
 
     credentials: Credentials
     online: OnlineChecker = no_online_checker
-    environment: Schema = ENVIRONMENT
+    environment: Schema = field(default_factory=environment_schema)
     limits: Limits = DEFAULT_LIMITS
 
     def rule(self, request: Request) -> Ruling:

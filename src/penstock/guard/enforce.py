@@ -9,13 +9,13 @@ Whatever raises refuses: a selector without a value, a guard that fails, a guard
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import TypeAlias
 
 from penstock.errors import EvaluationError, MalformedError, RefusedError
-from penstock.guard.environment import ENVIRONMENT
+from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import AttributeId
@@ -43,8 +43,8 @@ def ignore_problem(_code: str, _because: tuple[str, ...]) -> None:
 class Rules:
     """What a broker knows when it compiles restrictions: guards by name, and the environment's schema."""
 
-    guards: Mapping[str, Guard] = MappingProxyType({})
-    environment: Schema = ENVIRONMENT
+    guards: Mapping[str, Guard] = field(default_factory=dict)
+    environment: Schema = field(default_factory=environment_schema)
     on_problem: OnProblem = ignore_problem
 
 
