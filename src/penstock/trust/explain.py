@@ -124,7 +124,11 @@ def refusal(code: str, what: str, question: Question) -> RefusedError:
     """Return the error that says what is missing."""
     explanation = explain(question)
     broken = [link for link in explanation.links if link.code]
-    reason = broken[0].problem if broken else explanation.missing or "the right that was found is narrower"
+    reason = explanation.missing or "the right that was found is narrower"
+    if broken:
+        statement = broken[0].certificate.statement
+        whose = f"{statement.issuer.short} for {describe_subject(statement.subject, None)}"
+        reason = f"the certificate of {whose} {broken[0].problem}"
     return RefusedError(
         code,
         f"{question.principal.short} may not {what}: {reason}",
