@@ -86,7 +86,6 @@ class _Program:
         lines = [
             "def select(row):",
             "    try:",
-            "        get = row.get",
             *(f"        {line}" for line in body),
             "    except (Irregular, EvaluationError):",
             "        return evaluate(row)",
@@ -109,7 +108,7 @@ class _Program:
         """Define a function for a nested condition and return its name."""
         body = self.block(node, negated=negated)
         name = f"part{len(self.functions)}"
-        self.functions.append("\n".join([f"def {name}(get):", *(f"    {line}" for line in body)]))
+        self.functions.append("\n".join([f"def {name}(row):", *(f"    {line}" for line in body)]))
         return name
 
 
@@ -149,31 +148,40 @@ class _BlockWriter(TermWriter):
                 operand = self.term(value)
                 self.decide("", f"{operand.code} is {'not ' if negated else ''}None")
 
-    def decide(self, null: str, true: str) -> None:
-        """Write the outcome of a predicate: `null` and `true` are Python tests, the first one tried first."""
+    def decide(self, null: str, true: str, pending: Operand | None = None) -> None:
+        """Write the outcome of a predicate: `null` and `true` are Python tests, the first one tried first.
+
+        With an operand whose check is pending, that check takes the place of the test for null.
+        """
         test = true if self.decisive else f"not ({true})"
-        if null:
-            self.nullable = True
-            self.lines += [f"if {null}:", "    null = True", f"elif {test}:"]
+        self.nullable = self.nullable or bool(null)
+        if pending is not None and pending.pending:
+            self.lines += [f"if {pending.pending}:", f"    if {test}:", f"        return {self.decisive}"]
+            self.lines += [f"elif {pending.code} is None:", "    null = True", "else:", "    raise Irregular"]
+        elif null:
+            self.lines += [f"if {null}:", "    null = True", f"elif {test}:", f"    return {self.decisive}"]
         else:
-            self.lines.append(f"if {test}:")
-        self.lines.append(f"    return {self.decisive}")
+            self.lines += [f"if {test}:", f"    return {self.decisive}"]
 
     def nested(self, node: Condition, *, negated: bool) -> None:
         name = self.program.function(node, negated=negated)
         result = self.variable()
-        self.lines.append(f"{result} = {name}(get)")
+        self.lines.append(f"{result} = {name}(row)")
         self.decide(f"{result} is None", result)
 
     def truth(self, node: Attribute | Literal, *, negated: bool) -> None:
-        operand = self.term(node)
+        operand = self.tested(node)
         if operand.expected not in (Kind.BOOLEAN, None):
             self.give_up()
         else:
-            self.decide(operand.null, f"not {operand.code}" if negated else operand.code)
+            self.decide(operand.null, f"not {operand.code}" if negated else operand.code, operand)
 
     def comparison(self, node: Compare, *, negated: bool) -> None:
-        left, right = self.term(node.left), self.term(node.right)
+        if isinstance(node.left, Literal):
+            node = Compare(node.operator.flipped, node.right, node.left)
+        constant = isinstance(node.right, Literal) and node.right.value is not None
+        left = self.tested(node.left) if constant else self.term(node.left)
+        right = self.term(node.right)
         operator = node.operator.negated if negated else node.operator
         if left.expected is None or right.expected is None:
             self.decide("True", "True")
@@ -184,22 +192,23 @@ class _BlockWriter(TermWriter):
         elif not _comparable(operator, left, right):
             self.give_up()
         else:
-            self.decide(_any_null(left, right), f"{left.code} {_PYTHON[operator]} {right.code}")
+            self.decide(_any_null(left, right), f"{left.code} {_PYTHON[operator]} {right.code}", left)
 
     def between(self, node: Between, *, negated: bool) -> None:
         bounds = And((Compare(Comparison.GE, node.value, node.low), Compare(Comparison.LE, node.value, node.high)))
         if not (isinstance(node.low, Literal) and isinstance(node.high, Literal)):
             self.nested(bounds, negated=negated)
             return
-        value, low, high = self.term(node.value), self.term(node.low), self.term(node.high)
+        value, low, high = self.tested(node.value), self.term(node.low), self.term(node.high)
         if not _comparable(Comparison.LE, value, low) or not _comparable(Comparison.LE, value, high):
+            self.settle(value)
             self.nested(bounds, negated=negated)
             return
         test = f"{low.code} <= {value.code} <= {high.code}"
-        self.decide(value.null, f"not ({test})" if negated else test)
+        self.decide(value.null, f"not ({test})" if negated else test, value)
 
     def membership(self, node: In, *, negated: bool) -> None:
-        value = self.term(node.value)
+        value = self.tested(node.value)
         items = [item for item in node.items if isinstance(item, Literal) and item.value is not None]
         nulls = any(isinstance(item, Literal) and item.value is None for item in node.items)
         hashable = value.expected not in (None, Loose.ANYTHING) and all(
@@ -208,16 +217,18 @@ class _BlockWriter(TermWriter):
             for item in node.items
         )
         if not hashable:
+            self.settle(value)
             self.call_equalities(node, negated=negated)
             return
         # Python's sets compare integers with floats exactly, as the language does.
         members = self.constant(frozenset(item.value for item in items))
         test = f"{value.code} in {members}"
         if nulls:
+            self.settle(value)
             absent = f"{value.code} not in {members}"
             self.decide(absent, "False" if negated else "True")
         else:
-            self.decide(value.null, f"not ({test})" if negated else test)
+            self.decide(value.null, f"not ({test})" if negated else test, value)
 
     def call_equalities(self, node: In, *, negated: bool) -> None:
         equalities = tuple(Compare(Comparison.EQ, node.value, item) for item in node.items)
@@ -227,7 +238,7 @@ class _BlockWriter(TermWriter):
             self.nested(Or(equalities), negated=negated)
 
     def like(self, node: Like, *, negated: bool) -> None:
-        value = self.term(node.value)
+        value = self.tested(node.value)
         if value.expected is None:
             self.decide("True", "True")
             return
@@ -235,7 +246,7 @@ class _BlockWriter(TermWriter):
             self.give_up()
             return
         test = self.pattern_test(value.code, node)
-        self.decide(value.null, f"not ({test})" if negated else test)
+        self.decide(value.null, f"not ({test})" if negated else test, value)
 
     def pattern_test(self, code: str, node: Like) -> str:
         shape, argument = compile_pattern(node.pattern, node.escape)

@@ -1,6 +1,6 @@
 """Generate Python for the terms of a selector: load attributes, check what they hold, compute."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Kind
@@ -27,6 +27,8 @@ class Operand:
     code: str
     expected: Expected | None
     nullable: bool
+    #: the Python test that it is a value of its kind, where the code has not made it yet
+    pending: str = ""
 
     @property
     def null(self) -> str:
@@ -34,6 +36,25 @@ class Operand:
         if self.expected is None:
             return "True"
         return f"{self.code} is None" if self.nullable else ""
+
+
+def regular(code: str, expected: Expected) -> str:
+    """Return the Python test that `code` is a proper value of its kind; empty where a test alone cannot tell."""
+    match expected:
+        case Kind.STRING:
+            return f"type({code}) is str"
+        case Kind.BOOLEAN:
+            return f"type({code}) is bool"
+        case Kind.INTEGER:
+            return f"type({code}) is int"
+        case Kind.FLOAT:
+            # Only a NaN differs from itself.
+            return f"type({code}) is float and {code} == {code}"
+        case Loose.NUMBER:
+            integer = f"type({code}) is int and {INTEGER_MIN} <= {code} <= {INTEGER_MAX}"
+            return f"{regular(code, Kind.FLOAT)} or {integer}"
+        case Kind.TIMESTAMP | Loose.ANYTHING:
+            return ""
 
 
 class TermWriter:
@@ -81,29 +102,39 @@ class TermWriter:
 
     def load(self, name: str) -> Operand:
         """Write the reading of an attribute, and the check that it is null or of its kind."""
+        operand = self.fetch(name)
+        code = operand.code
+        match operand.expected:
+            case Loose.ANYTHING:
+                self.lines.append(f"{code} = read({code})")
+            case Kind.TIMESTAMP:
+                self.lines += [f"if type({code}) is datetime:", f"    if {code}.tzinfo is not UTC:"]
+                self.lines += [f"        {code} = in_utc({code})", f"elif {code} is not None:", "    raise Irregular"]
+            case _:
+                self.settle(operand)
+        return replace(operand, pending="")
+
+    def fetch(self, name: str) -> Operand:
+        """Write the reading of an attribute; the check is pending."""
         code = self.variable()
         expected = self.expected.get(name, Loose.ANYTHING)
-        fetch = f"{code} = get({self.constant(name)})"
-        other = [f"elif {code} is not None:", "    raise Irregular"]
-        match expected:
-            case Kind.STRING | Kind.BOOLEAN | Kind.INTEGER:
-                kind = {Kind.STRING: "str", Kind.BOOLEAN: "bool", Kind.INTEGER: "int"}[expected]
-                self.lines += [fetch, f"if type({code}) is not {kind} and {code} is not None:", "    raise Irregular"]
-            case Kind.FLOAT:
-                # Only a NaN differs from itself.
-                self.lines += [fetch, f"if type({code}) is float:", f"    if {code} != {code}:"]
-                self.lines += ["        raise Irregular", *other]
-            case Kind.TIMESTAMP:
-                self.lines += [fetch, f"if type({code}) is datetime:", f"    if {code}.tzinfo is not UTC:"]
-                self.lines += [f"        {code} = in_utc({code})", *other]
-            case Loose.NUMBER:
-                self.lines += [fetch, f"if type({code}) is int:"]
-                self.lines += [f"    if not {INTEGER_MIN} <= {code} <= {INTEGER_MAX}:", "        raise Irregular"]
-                self.lines += [f"elif type({code}) is float:", f"    if {code} != {code}:", "        raise Irregular"]
-                self.lines += other
-            case Loose.ANYTHING:
-                self.lines += [fetch, f"{code} = read({code})"]
-        return Operand(code, expected, nullable=True)
+        self.lines.append(f"{code} = row.get({self.constant(name)})")
+        return Operand(code, expected, nullable=True, pending=regular(code, expected))
+
+    def settle(self, operand: Operand) -> None:
+        """Write the check that is pending."""
+        if operand.pending:
+            self.lines += [f"if not ({operand.pending}) and {operand.code} is not None:", "    raise Irregular"]
+
+    def tested(self, node: Term) -> Operand:
+        """Write a term whose outcome is decided next, so that one test can serve the check and the decision."""
+        if not isinstance(node, Attribute) or node.name in self.loaded:
+            return self.term(node)
+        if not regular("", self.expected.get(node.name, Loose.ANYTHING)):
+            return self.term(node)
+        operand = self.fetch(node.name)
+        self.loaded[node.name] = replace(operand, pending="")
+        return operand
 
     def call(self, function: str, *operands: Operand, extra: str = "") -> Operand:
         """Write a call of one of the operators in scalar.py, which knows every case."""

@@ -113,7 +113,7 @@ class Encoder:
         match operator:
             case Comparison.EQ:
                 # fp.eq and not identity: the two zeros are equal.
-                return z3.fpEQ(left, right) if doubles else left == right
+                return z3.fpEQ(left, right, self.values.context) if doubles else left == right
             case Comparison.NE:
                 return z3.Not(self._relate(Comparison.EQ, left, right, doubles=doubles))
             case Comparison.LT:
@@ -201,16 +201,17 @@ class Encoder:
 
     def _attribute(self, name: str) -> Encoded:
         spec = self.schema[name]
+        context = self.values.context
         # Numbered, since names are the user's and z3's symbols are its own.
         number = len(self.attributes)
         value = self.values.variable(f"value{number}", spec.kind)
-        null = z3.Bool(f"null{number}", self.values.context)
+        null = z3.Bool(f"null{number}", context)
         error = self.false
         if spec.kind is Kind.FLOAT:
             if spec.domain is None:
-                error = z3.fpIsNaN(value) if self.values.exact else z3.Bool(f"nan{number}", self.values.context)
+                error = z3.fpIsNaN(value, context) if self.values.exact else z3.Bool(f"nan{number}", context)
             elif self.values.exact:
-                self.constraints.append(z3.Not(z3.fpIsNaN(value)))
+                self.constraints.append(z3.Not(z3.fpIsNaN(value, context)))
         self.constraints += self.values.bounds(value, spec)
         return Encoded(spec.kind, null, self._all(z3.Not(null), error), value)
 
@@ -231,7 +232,9 @@ class Encoder:
             return operand
         overflow = operand.value == INTEGER_MIN if operand.kind is Kind.INTEGER else self.false
         error = self._any(operand.error, self._all(z3.Not(operand.null), overflow))
-        return Encoded(operand.kind, operand.null, error, -operand.value)
+        doubles = operand.kind is Kind.FLOAT and self.values.exact
+        value = z3.fpNeg(operand.value, self.values.context) if doubles else -operand.value
+        return Encoded(operand.kind, operand.null, error, value)
 
     def _arithmetic(self, operator: Operator, left: Encoded, right: Encoded) -> Encoded:
         if left.kind is right.kind is Kind.INTEGER:
@@ -246,19 +249,21 @@ class Encoder:
         return value, z3.Or(right == 0, overflow) if operator is Operator.DIVIDE else overflow
 
     def _doubles(self, operator: Operator, left: Formula, right: Formula) -> tuple[Formula, Formula]:
-        nearest = z3.RNE(self.values.context)
-        value = _DOUBLES[operator](nearest, left, right)
-        overflow = z3.And(z3.fpIsInf(value), z3.Not(z3.fpIsInf(left)), z3.Not(z3.fpIsInf(right)))
-        error = z3.Or(z3.fpIsNaN(value), overflow)
-        return value, z3.Or(error, z3.fpIsZero(right)) if operator is Operator.DIVIDE else error
+        context = self.values.context
+        value = _DOUBLES[operator](z3.RNE(context), left, right, context)
+        overflow = z3.And(
+            z3.fpIsInf(value, context), z3.Not(z3.fpIsInf(left, context)), z3.Not(z3.fpIsInf(right, context))
+        )
+        error = z3.Or(z3.fpIsNaN(value, context), overflow)
+        return value, z3.Or(error, z3.fpIsZero(right, context)) if operator is Operator.DIVIDE else error
 
     def _to_double(self, term: Encoded) -> Formula:
         if term.kind is Kind.FLOAT:
             return term.value
         if isinstance(term.constant, int):
             return self.values.double(float(term.constant))
-        bits = z3.Int2BV(term.value, 64)
-        return z3.fpSignedToFP(z3.RNE(self.values.context), bits, self.values.double_sort)
+        context = self.values.context
+        return z3.fpSignedToFP(z3.RNE(context), z3.Int2BV(term.value, 64), self.values.double_sort, context)
 
     # --- connectives, leaving out what is settled ----------------------------------------------------------------
 
@@ -287,7 +292,7 @@ _INTEGERS: Final[dict[Operator, Callable[[Formula, Formula], Formula]]] = {
     Operator.MULTIPLY: python.mul,
     Operator.DIVIDE: _divide,
 }
-_DOUBLES: Final[dict[Operator, Callable[[Formula, Formula, Formula], Formula]]] = {
+_DOUBLES: Final[dict[Operator, Callable[[Formula, Formula, Formula, z3.Context], Formula]]] = {
     Operator.ADD: z3.fpAdd,
     Operator.SUBTRACT: z3.fpSub,
     Operator.MULTIPLY: z3.fpMul,

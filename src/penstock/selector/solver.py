@@ -22,6 +22,7 @@ from penstock.model.values import Enumerated, Kind, Scalar, Schema
 from penstock.selector.alphabet import Alphabet
 from penstock.selector.ast import Arithmetic, Attribute, Like, Literal, Node, Term, walk
 from penstock.selector.encode import Encoder
+from penstock.selector.like import parse_pattern
 from penstock.selector.question import Question
 from penstock.selector.represent import Representation
 from penstock.selector.represent import UnsettledError as UnsettledError
@@ -87,7 +88,8 @@ def _alphabet(question: Question) -> Alphabet:
         for node in walk(selector.root):
             nodes += 1
             if isinstance(node, Like):
-                named.update(node.pattern)
+                segments = parse_pattern(node.pattern, node.escape).segments
+                named.update(*(character for segment in segments for character in segment if character))
             elif isinstance(node, Literal) and isinstance(node.value, str):
                 named.update(node.value)
     for name in question.attributes:
