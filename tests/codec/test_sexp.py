@@ -274,3 +274,11 @@ def test_head_field_and_text() -> None:
         with pytest.raises(MalformedError) as caught:
             sexp.text(wrong)
         assert caught.value.code == "sexp.text"
+
+
+def test_a_file_of_values_is_bounded_as_a_whole() -> None:
+    assert parse_many(b"a b", limits=Limits(file_values=2)) == [b"a", b"b"]
+    for limits in (Limits(file_values=1), Limits(file_bytes=2)):
+        with pytest.raises(LimitError) as refused:
+            parse_many(b"a b", limits=limits)
+        assert refused.value.code == "sexp.limit"

@@ -15,6 +15,9 @@ class Limits:
     sexp_bytes: int = 1 << 20
     sexp_depth: int = 64
     sexp_nodes: int = 65_536
+    #: a file of several S-expressions: bytes, and values in it
+    file_bytes: int = 16 << 20
+    file_values: int = 65_536
 
     #: a selector: characters, nesting, nodes of its syntax tree, values in one IN list
     selector_length: int = 16_384
@@ -28,10 +31,20 @@ class Limits:
     certificates: int = 10_000
     chain_length: int = 64
     grants_per_principal: int = 64
-    #: members of a threshold subject, names in a name chain, elements of one tag set
+    #: members of a threshold subject, names in a name chain
     threshold_members: int = 64
     name_length: int = 16
+
+    #: a tag: nesting, members of one set, those of them that are not plain, patterns in one conjunction
+    tag_depth: int = 32
     tag_set: int = 4_096
+    tag_set_complex: int = 128
+    tag_and: int = 64
+    #: the longest glob (one octet at least is a `*`, so at most 255 of 256 can occur), and the longest number or date
+    tag_glob: int = 256
+    tag_value: int = 128
+    #: comparisons that reading one tag, intersecting two or asking for coverage may take: a fraction of a second
+    tag_steps: int = 100_000
 
     #: an event type: attributes, name length, and versions followed backwards to check a change
     type_attributes: int = 1_024

@@ -52,11 +52,16 @@ def parse(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
 def parse_many(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> list[SExp]:
     """Read a file of any number of values, each in any form, with white space around them.
 
-    The limits hold for each value, not for the file. Raises as `parse` does.
+    The limits on S-expressions hold for each value, `file_bytes` and `file_values` for the file. Raises as `parse`
+    does.
     """
+    if len(data) > limits.file_bytes:
+        raise above(limits.file_bytes, "bytes in one file", limits.file_bytes)
     values: list[SExp] = []
     position = _skip(data, 0)
     while position < len(data):
+        if len(values) == limits.file_values:
+            raise above(position, "values in one file", limits.file_values)
         value, position = _read(data, position, limits)
         values.append(value)
         position = _skip(data, position)

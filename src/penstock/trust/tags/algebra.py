@@ -15,9 +15,8 @@ from penstock.trust.tags.patterns import PATTERN, contains, form, includes, meet
 from penstock.trust.tags.values import ANY, ATOM, EVENT, NOTHING, Atom, Flat, Set, Tag, Where, is_flat
 
 #: members of one set that are neither atoms nor lists of atoms
-SET_COMPLEX = 128
-#: comparisons that reading one tag, intersecting two or asking for coverage may take: a fraction of a second
-STEPS = 100_000
+SET_COMPLEX = DEFAULT_LIMITS.tag_set_complex
+STEPS = DEFAULT_LIMITS.tag_steps
 #: what intersecting two such members costs, counted in comparisons
 PAIR_STEPS = 8
 

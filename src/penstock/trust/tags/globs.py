@@ -9,8 +9,9 @@ take; that is exact as long as some octet does not occur in the including patter
 
 from dataclasses import dataclass, field
 
-#: the longest pattern: with at least one `*` in it, at most 255 of the 256 octets can occur
-GLOB_BYTES = 256
+from penstock.model.limits import DEFAULT_LIMITS
+
+GLOB_BYTES = DEFAULT_LIMITS.tag_glob
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
 
-#: the longest number, time or date; atoms are hostile, and no honest one comes near
-VALUE_BYTES = 128
+VALUE_BYTES = DEFAULT_LIMITS.tag_value
 
 #: A place on the scale of an ordering. The second part places limits beside their value: for the lower limit 1 is
 #: just above it (`g`), for the upper one 0 is just below (`l`).

@@ -13,8 +13,7 @@ from penstock.trust.tags.patterns import Pattern, conjoin, contains
 from penstock.trust.tags.ranges import Range, make_range
 from penstock.trust.tags.values import ANY, ATOM, NOTHING, Tag, Where
 
-#: lists and sets inside each other
-TAG_DEPTH = 32
+TAG_DEPTH = DEFAULT_LIMITS.tag_depth
 
 
 def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
