@@ -277,8 +277,8 @@ def test_head_field_and_text() -> None:
 
 
 def test_a_file_of_values_is_bounded_as_a_whole() -> None:
-    assert parse_many(b"a b", limits=Limits(file_values=2)) == [b"a", b"b"]
+    assert sexp.parse_many(b"a b", limits=Limits(file_values=2)) == [b"a", b"b"]
     for limits in (Limits(file_values=1), Limits(file_bytes=2)):
         with pytest.raises(LimitError) as refused:
-            parse_many(b"a b", limits=limits)
+            sexp.parse_many(b"a b", limits=limits)
         assert refused.value.code == "sexp.limit"
