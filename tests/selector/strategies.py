@@ -59,6 +59,7 @@ class Grammar:
     nulls: bool = True
     kinds: tuple[Kind, ...] = tuple(Kind)
     like: bool = True
+    float_arithmetic: bool = True
 
 
 FULL = Grammar(SCHEMA, LITERALS)
@@ -69,7 +70,8 @@ def terms(draw: st.DrawFn, grammar: Grammar, kind: Kind, depth: int = 2) -> str:
     """Draw the text of a term of one kind."""
     names = [name for name, spec in grammar.schema.items() if spec.kind is kind]
     choices = ["literal"] + ["attribute"] * (3 if names else 0) + (["null"] if grammar.nulls else [])
-    if depth and kind in (Kind.INTEGER, Kind.FLOAT) and grammar.arithmetic:
+    numbers = (Kind.INTEGER, Kind.FLOAT) if grammar.float_arithmetic else (Kind.INTEGER,)
+    if depth and kind in numbers and grammar.arithmetic:
         choices += ["arithmetic", "minus"]
     if depth and kind is Kind.STRING and grammar.concat:
         choices.append("concat")

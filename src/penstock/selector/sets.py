@@ -74,6 +74,10 @@ class ValueSet:
         if low == _LOWEST[self.kind] and high is not None and not isinstance(low, str):
             # The other end was written by somebody and says more than the smallest integer.
             low = _previous(high)
+        elif isinstance(low, float) and math.isfinite(low):
+            # The next whole number reads better than the next double.
+            whole = float(math.floor(low) + 1)
+            low = whole if high is None or whole < high else low
         value: Scalar = low
         return value
 
