@@ -7,20 +7,34 @@ The rules, applied until nothing new follows:
 3. the authority of a threshold subject reaches whomever at least k of its n members pass it to, a member itself
    included: the intersection of k shares (RFC 2693; paper 5, section 2.6.4).
 
-Work is bounded by a polynomial: a principal keeps at most `limits.grants_per_principal` grants of which none covers
-another, and going round a cycle of delegations only narrows, so it adds nothing.
+Work is bounded by a polynomial, and by `EFFORT`: a principal keeps at most `limits.grants_per_principal` grants of
+which none covers another, and going round a cycle of delegations only narrows, so it adds nothing. For rule 3 each
+member of a quorum has a flow of its own beside the main one: what it would pass on if it alone held everything that
+is asked for. That does not depend on who gave the quorum its authority, so there are as many flows as members, however
+many chains lead to their quorums and however quorums are nested. A quorum is known by its hash throughout.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
 
 from penstock.errors import LimitError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.trust.naming import Names, Terminal
+from penstock.trust.naming import Names
 from penstock.trust.reduction import FiveTuple, FourTuple, reduce_pair
-from penstock.trust.subjects import Name, Threshold
-from penstock.trust.tags import covers, intersect
-from penstock.trust.validity import Validity
+from penstock.trust.subjects import Name, Subject, Threshold
+from penstock.trust.tags import ANY, covers, intersect
+from penstock.trust.validity import ALWAYS
+
+#: reductions and comparisons of grants for one question
+EFFORT: Final = 500_000
+
+_Source = tuple[Principal | Name, bool] | None
+"""Whose flow: a member of a quorum with or without the right to pass its share on; None for the entries."""
+
+_Held = dict[Principal, list[FiveTuple]]
 
 
 def dominates(one: FiveTuple, other: FiveTuple) -> bool:
@@ -36,116 +50,171 @@ class Closure:
     """Everything that some entries entail together with a bag of certificates.
 
     With `exhaustive`, only equal grants are dropped, as RFC 2693 would list them, and more of them than
-    `limits.certificates` raise `LimitError`. Without it, grants that another one covers are dropped too, and
-    `truncated` says whether a principal had more than could be kept.
+    `limits.certificates`, or more work than `effort`, raise `LimitError`. Without it, grants that another one covers
+    are dropped too, and `truncated` says whether something had to be left out for a limit.
     """
 
     def __init__(
         self,
-        fives: Iterable[FiveTuple],
-        names: Names,
-        quorums: dict[Principal, Threshold],
-        *,
-        exhaustive: bool = False,
-        limits: Limits = DEFAULT_LIMITS,
-    ) -> None:
-        self._by_issuer: dict[Principal, list[FiveTuple]] = {}
-        for five in fives:
-            if five.issuer is not None:
-                self._by_issuer.setdefault(five.issuer, []).append(five)
-        self._names = names
-        self._quorums = quorums
-        self._exhaustive = exhaustive
-        self._limits = limits
-        self.truncated = False
-
-    @classmethod
-    def of(
-        cls,
         fives: Iterable[FiveTuple],
         fours: Iterable[FourTuple],
         quorums: dict[Principal, Threshold],
         *,
         exhaustive: bool = False,
         limits: Limits = DEFAULT_LIMITS,
-    ) -> "Closure":
-        """Prepare the closure of a bag."""
-        return cls(fives, Names(fours, limits=limits), quorums, exhaustive=exhaustive, limits=limits)
+    ) -> None:
+        self.quorums = dict(quorums)
+        self.by_issuer: dict[Principal, list[FiveTuple]] = {}
+        for five in fives:
+            if five.issuer is not None:
+                self.by_issuer.setdefault(five.issuer, []).append(self._plain(five))
+        self.names = Names(fours, limits=limits)
+        self.exhaustive = exhaustive
+        self.limits = limits
+        self.effort = EFFORT
+        self.truncated = False
 
     def follow(self, entries: Sequence[FiveTuple]) -> list[FiveTuple]:
         """Return all grants that follow, the entries included, in the order in which they were found.
 
         Raises `LimitError` (`chain.limit`) when `exhaustive` finds too many.
         """
-        order: list[FiveTuple] = []
-        self._run(entries, frozenset(), order)
-        return order
+        return _Flows(self, [self._plain(entry) for entry in entries]).order
 
     def grants(self, entries: Sequence[FiveTuple], principal: Principal) -> list[FiveTuple]:
         """Return the grants that follow for one principal, those with the fewest credentials first."""
-        found = self._run(entries, frozenset()).get(principal, [])
+        found = _Flows(self, [self._plain(entry) for entry in entries]).held[None].get(principal, [])
         return sorted(found, key=lambda grant: len(grant.because))
 
-    def _run(
-        self, entries: Iterable[FiveTuple], active: frozenset[Threshold], order: list[FiveTuple] | None = None
-    ) -> dict[Terminal, list[FiveTuple]]:
-        held: dict[Terminal, list[FiveTuple]] = {}
-        found = [] if order is None else order
-        pending = [grant for entry in entries for grant in self._resolve(entry)]
-        for grant in pending:  # grows while it is walked: breadth first, shortest chains first
-            if not self._keep(held.setdefault(_terminal(grant), []), grant):
-                continue
-            found.append(grant)
-            if self._exhaustive and len(found) > self._limits.certificates:
-                raise LimitError("chain.limit", f"more than {self._limits.certificates} grants follow from this list")
-            pending += self._next(grant, active)
-        return held
+    def plain(self, subject: Subject) -> Principal | Name:
+        """Return a subject with the hash of a quorum in the place of the quorum, which is noted."""
+        if not isinstance(subject, Threshold):
+            return subject
+        principal = subject.principal
+        self.quorums.setdefault(principal, subject)
+        return principal
 
-    def _next(self, grant: FiveTuple, active: frozenset[Threshold]) -> Iterator[FiveTuple]:
-        subject = _terminal(grant)
-        if isinstance(subject, Threshold):
-            # A share that comes back to its own quorum can only be narrower than what the quorum had.
-            if subject not in active:
-                yield from self._shares(grant, subject, active | {subject})
+    def _plain(self, five: FiveTuple) -> FiveTuple:
+        return replace(five, subject=self.plain(five.subject)) if isinstance(five.subject, Threshold) else five
+
+
+class _Flows:
+    """One computation: the flow of the entries, and those of the members of the quorums that it meets."""
+
+    def __init__(self, closure: Closure, entries: Sequence[FiveTuple]) -> None:
+        self.order: list[FiveTuple] = []
+        self.held: dict[_Source, _Held] = {None: {}}
+        self._closure = closure
+        self._effort = closure.effort
+        # What a share may be of: what all entries are about.
+        tags = {entry.tag for entry in entries}
+        self._asked = tags.pop() if len(tags) == 1 else ANY
+        self._pending: deque[tuple[_Source, FiveTuple]] = deque()
+        #: the quorums, with or without the right to pass on, that have authority; from whose flow, and what it is
+        self._holders: dict[tuple[Principal, bool], list[tuple[_Source, FiveTuple]]] = {}
+        #: what such a quorum, if it held everything that is asked for, would pass to whom
+        self._passed: dict[tuple[Principal, bool], _Held] = {}
+        self._members: dict[Principal, list[Principal | Name]] = {}
+        #: the quorums that a member's share counts in
+        self._seats: dict[_Source, list[Principal]] = {}
+        #: quorums, and whom some of their members newly pass shares to
+        self._met: dict[tuple[Principal, bool, Principal], None] = {}
+        for entry in entries:
+            self._push(None, entry)
+        # Shortest chains first, and shares are only counted when no flow has anything pending.
+        while self._effort >= 0 and (self._pending or self._met):
+            if self._pending:
+                self._arrive(*self._pending.popleft())
+            else:
+                quorum, propagate, principal = next(iter(self._met))
+                del self._met[quorum, propagate, principal]
+                self._count(quorum, propagate, principal)
+        if self._effort < 0:
+            self._exhausted()
+        closure.truncated |= closure.names.truncated
+
+    def _push(self, source: _Source, grant: FiveTuple) -> None:
+        """Rule 1."""
+        subject = grant.subject
+        if not isinstance(subject, Name):
+            self._pending.append((source, grant))
             return
-        if not grant.propagate or len(grant.because) >= self._limits.chain_length:
+        for found in self._closure.names.resolve(subject):
+            validity = grant.validity.intersect(found.validity)
+            if validity is not None:
+                because = grant.because + found.because
+                self._pending.append(
+                    (source, FiveTuple(grant.issuer, found.member, grant.propagate, grant.tag, validity, because))
+                )
+
+    def _arrive(self, source: _Source, grant: FiveTuple) -> None:
+        principal = _principal(grant)
+        if not self._keep(self.held[source].setdefault(principal, []), grant):
             return
-        for five in self._by_issuer.get(subject, ()):
+        if source is None:
+            self.order.append(grant)
+            if self._closure.exhaustive and len(self.order) > self._closure.limits.certificates:
+                self._exhausted()
+        else:
+            for quorum in self._seats[source]:
+                self._met[quorum, source[1], principal] = None
+        if principal in self._closure.quorums:
+            self._convene(source, grant, principal)
+        elif grant.propagate:
+            self._pass_on(source, grant, principal)
+
+    def _pass_on(self, source: _Source, grant: FiveTuple, principal: Principal) -> None:
+        """Rule 2."""
+        issued = self._closure.by_issuer.get(principal, ())
+        if issued and len(grant.because) >= self._closure.limits.chain_length:
+            self._closure.truncated = True
+            return
+        self._effort -= len(issued)
+        for five in issued:
             reduced = reduce_pair(grant, five)
             if reduced is not None:
-                yield from self._resolve(reduced)
+                self._push(source, reduced)
 
-    def _resolve(self, grant: FiveTuple) -> Iterator[FiveTuple]:
-        """Rule 1; and a quorum that is named by its hash is replaced by its members."""
-        subject = grant.subject
-        if isinstance(subject, Name):
-            for found in self._names.resolve(subject):
-                validity = grant.validity.intersect(found.validity)
-                if validity is not None:
-                    yield self._about(found.member, grant, validity, grant.because + found.because)
-        elif isinstance(subject, Principal) and subject in self._quorums:
-            yield self._about(subject, grant, grant.validity, grant.because)
+    def _convene(self, source: _Source, grant: FiveTuple, principal: Principal) -> None:
+        """Rule 3, when authority reaches a quorum."""
+        key = (principal, grant.propagate)
+        if key not in self._holders:
+            self._holders[key] = []
+            self._passed[key] = {}
+            if principal not in self._members:
+                # Whoever is listed twice, by hash and written out, has one share all the same.
+                subjects = self._closure.quorums[principal].subjects
+                self._members[principal] = list(dict.fromkeys(self._closure.plain(subject) for subject in subjects))
+            for member in self._members[principal]:
+                self._seat(principal, member, grant.propagate)
+        self._holders[key].append((source, grant))
+        for known in self._passed[key].values():
+            for share in known:
+                self._hand_over(source, grant, share)
+
+    def _seat(self, quorum: Principal, member: Principal | Name, propagate: bool) -> None:
+        source = (member, propagate)
+        self._seats.setdefault(source, []).append(quorum)
+        if source in self.held:
+            self._met.update(dict.fromkeys((quorum, propagate, principal) for principal in self.held[source]))
         else:
-            yield grant
+            self.held[source] = {}
+            self._push(source, FiveTuple(None, member, propagate, self._asked, ALWAYS))
 
-    def _about(self, member: Terminal, grant: FiveTuple, validity: Validity, because: tuple[str, ...]) -> FiveTuple:
-        subject = self._quorums.get(member, member) if isinstance(member, Principal) else member
-        return FiveTuple(grant.issuer, subject, grant.propagate, grant.tag, validity, because)
-
-    def _shares(self, grant: FiveTuple, quorum: Threshold, active: frozenset[Threshold]) -> Iterator[FiveTuple]:
-        """Rule 3. Each member's share flows on its own; k shares that meet at one principal count."""
-        tables = [
-            self._run(
-                [FiveTuple(grant.issuer, member, grant.propagate, grant.tag, grant.validity, grant.because)], active
-            )
-            for member in quorum.subjects
-        ]
-        for terminal in dict.fromkeys(terminal for table in tables for terminal in table):
-            if terminal == quorum:
-                continue
-            ways = [table[terminal] for table in tables if terminal in table]
-            if len(ways) >= quorum.k:
-                yield from self._combine(ways, quorum.k)
+    def _count(self, quorum: Principal, propagate: bool, principal: Principal) -> None:
+        """Rule 3, when shares reach someone: what at least k members pass on is passed on by the quorum."""
+        if principal == quorum:
+            return  # what comes back to the quorum is narrower than what it had
+        key = (quorum, propagate)
+        k = self._closure.quorums[quorum].k
+        ways = [way for member in self._members[quorum] if (way := self.held[member, propagate].get(principal))]
+        if len(ways) < k:
+            return
+        known = self._passed[key].setdefault(principal, [])
+        for share in self._combine(ways, k):
+            if self._keep(known, share):
+                for source, grant in self._holders[key]:
+                    self._hand_over(source, grant, share)
 
     def _combine(self, ways: list[list[FiveTuple]], k: int) -> list[FiveTuple]:
         """Return the intersections of one grant each from k of the members' ways."""
@@ -155,14 +224,30 @@ class Closure:
             for c in range(k - 1, 0, -1):
                 for left in list(partial[c]):
                     for right in way:
-                        if (both := _both(left, right)) is not None:
+                        if self._effort < 0:
+                            return []
+                        if (both := self._both(left, right)) is not None:
                             self._keep(partial[c + 1], both)
             for share in way:
                 self._keep(partial[1], share)
         return partial[k]
 
+    def _hand_over(self, source: _Source, grant: FiveTuple, share: FiveTuple) -> None:
+        if (both := self._both(grant, share)) is not None:
+            self._pending.append((source, replace(both, subject=share.subject)))
+
+    def _both(self, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
+        self._effort -= 1
+        tag = intersect(left.tag, right.tag)
+        validity = left.validity.intersect(right.validity)
+        if tag is None or validity is None:
+            return None
+        because = tuple(dict.fromkeys(left.because + right.because))
+        return FiveTuple(left.issuer, left.subject, left.propagate and right.propagate, tag, validity, because)
+
     def _keep(self, held: list[FiveTuple], grant: FiveTuple) -> bool:
-        if self._exhaustive:
+        self._effort -= 1 + len(held)
+        if self._closure.exhaustive:
             if any(_same(other, grant) for other in held):
                 return False
             held.append(grant)
@@ -170,27 +255,23 @@ class Closure:
         if any(dominates(other, grant) for other in held):
             return False
         held[:] = [other for other in held if not dominates(grant, other)]
-        if len(held) >= self._limits.grants_per_principal:
-            self.truncated = True
+        if len(held) >= self._closure.limits.grants_per_principal:
+            self._closure.truncated = True
             return False
         held.append(grant)
         return True
 
+    def _exhausted(self) -> None:
+        self._closure.truncated = True
+        if self._closure.exhaustive:
+            raise LimitError("chain.limit", "more grants follow from this list than can be listed")
 
-def _terminal(grant: FiveTuple) -> Terminal:
-    if isinstance(grant.subject, Name):
-        raise TypeError("names are resolved before grants are kept")
+
+def _principal(grant: FiveTuple) -> Principal:
+    if not isinstance(grant.subject, Principal):
+        raise TypeError("names and quorums are resolved before grants are kept")
     return grant.subject
 
 
 def _same(one: FiveTuple, other: FiveTuple) -> bool:
     return one.propagate == other.propagate and one.tag == other.tag and one.validity == other.validity
-
-
-def _both(left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
-    tag = intersect(left.tag, right.tag)
-    validity = left.validity.intersect(right.validity)
-    if tag is None or validity is None:
-        return None
-    because = left.because + tuple(id_ for id_ in right.because if id_ not in left.because)
-    return FiveTuple(left.issuer, left.subject, left.propagate and right.propagate, tag, validity, because)

@@ -67,7 +67,7 @@ class Credentials:
 
     def thresholds(self) -> dict[Principal, Threshold]:
         """Return every threshold in the bag, also those written out inside a subject, by its principal."""
-        found = list(self.quorums)
+        found = [inner for quorum in self.quorums for inner in thresholds(quorum)]
         for certificate in self.certificates:
             found += thresholds(certificate.statement.subject)
         return {threshold.principal: threshold for threshold in found}
@@ -129,6 +129,8 @@ def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMI
                 raise _unsigned()
             certificates[pending] = read_certificate(pending, item)
             pending = None
+            if len(certificates) > limits.certificates:
+                raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
         elif kind == b"cert":
             pending = item
         elif kind == b"k-of-n":
@@ -143,8 +145,6 @@ def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMI
             )
     if pending is not None:
         raise _unsigned()
-    if len(certificates) > limits.certificates:
-        raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
     return UnverifiedCredentials(tuple(certificates.values()), tuple(quorums))
 
 

@@ -3,7 +3,8 @@
 `discover` answers one question: what may this principal do, of what is asked, by the word of this root? The request
 is a tag; what comes back are the reductions of all chains that lead from the root to the principal, narrowed to the
 request, none of which covers another. For a request that names one thing the answer is complete; for one that names
-many, a principal keeps at most `limits.grants_per_principal` different grants and `truncated` says if there were more.
+many, a principal keeps at most `limits.grants_per_principal` different grants and `truncated` says if there were more,
+or if following them all would have been too much work.
 
 The order of checks: dates and on-line tests first, then names, then authority. `now` comes in as an argument.
 """
@@ -105,7 +106,7 @@ def _ask(validity: Validity, certificate: str, now: datetime, online: OnlineChec
         narrowed = period.intersect(online(test, certificate, now))
         if narrowed is None or not narrowed.contains(now):
             raise RefusedError("cert.online-test", f"the on-line test `{test.kind}` does not hold now")
-        period = narrowed
+        period = Validity(narrowed.not_before, narrowed.not_after)
     return period
 
 
@@ -132,6 +133,6 @@ def follow(
     evidence: Evidence, root: Principal, principal: Principal, request: Tag, *, limits: Limits = DEFAULT_LIMITS
 ) -> Findings:
     """Find authority among sifted certificates; see `discover`."""
-    closure = Closure.of(evidence.fives, evidence.fours, evidence.quorums, limits=limits)
+    closure = Closure(evidence.fives, evidence.fours, evidence.quorums, limits=limits)
     grants = closure.grants([FiveTuple(None, root, True, request, ALWAYS)], principal)
     return Findings(tuple(grants), evidence, closure.truncated)

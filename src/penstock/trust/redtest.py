@@ -8,6 +8,7 @@ understood, which nothing else in Penstock does.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.closure import Closure
 from penstock.trust.reduction import FiveTuple, FourTuple
-from penstock.trust.subjects import Subject, Threshold, read_subject, subject_to_sexp, thresholds
+from penstock.trust.subjects import Name, Threshold, read_subject, subject_to_sexp, thresholds
 from penstock.trust.tags import Tag, intersect, parse_tag, to_sexp
 from penstock.trust.validity import ALWAYS, Validity, parse_validity, validity_to_sexp
 
@@ -49,13 +50,9 @@ def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     entries = [_entry(value, ring) for value in acl[1:]]
     fives: list[FiveTuple] = []
     fours: list[FourTuple] = []
-    quorums: list[Threshold] = []
     for value in (sexp_field(case, b"sequence") or (b"",))[1:]:
-        _collect(value, ring, fives, fours, quorums)
-    for five in (*entries, *fives):
-        quorums += thresholds(five.subject)
-    known = {quorum.principal: quorum for quorum in quorums}
-    closure = Closure.of(fives, fours, known, exhaustive=True, limits=limits)
+        _collect(value, ring, fives, fours)
+    closure = Closure(fives, fours, ring.quorums, exhaustive=True, limits=limits)
     originals = {id(entry) for entry in entries}
     found = closure.follow(entries)
     derived = [grant for grant in found if id(grant) not in originals]
@@ -80,15 +77,20 @@ def _narrow(entries: list[FiveTuple], case: tuple[SExp, ...], ring: "_Ring") -> 
 
 
 class _Ring:
-    """The keys that a case mentions, so that a hash can be written as the key it stands for."""
+    """The keys and quorums that a case mentions, so that a hash can be written as what it stands for."""
 
     def __init__(self, case: SExp) -> None:
+        self.quorums: dict[Principal, Threshold] = {}
         self._written: dict[Principal, SExp] = {}
         self._hashed: dict[tuple[bytes, bytes], Principal] = {}
-        for key in _keys(case):
-            principal = Principal(digest(key))
-            self._written[principal] = key
-            data = canonical(key)
+        # Inner lists first, so that a quorum finds its members by their hashes; beside each other, as they stand.
+        for _, value in sorted(_mentioned(case), key=lambda found: -found[0]):
+            try:
+                principal = self._quorum(value) if value[0] == b"k-of-n" else Principal(digest(value))
+            except MalformedError:
+                continue  # in a tag it may be anything; where a subject is wanted it is read again
+            self._written[principal] = value
+            data = canonical(value)
             for algorithm in _HASHES:
                 # Not for security: the cases name keys by these hashes.
                 octets = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
@@ -106,21 +108,27 @@ class _Ring:
                 return known
         raise _malformed("not a principal", "expected `(public-key …)` or `(hash md5|sha1|sha256 …)`")
 
-    def subject(self, value: SExp) -> Subject:
-        return read_subject(value, self.principal)
+    def subject(self, value: SExp) -> Principal | Name:
+        subject = read_subject(value, self.principal)
+        return subject.principal if isinstance(subject, Threshold) else subject
+
+    def _quorum(self, value: SExp) -> Principal:
+        (quorum, *_) = thresholds(read_subject(value, self.principal))
+        return self.quorums.setdefault(quorum.principal, quorum).principal
 
     def write(self, principal: Principal) -> SExp:
         return self._written[principal]
 
 
-def _keys(value: SExp) -> Iterator[SExp]:
-    pending = [value]
+def _mentioned(value: SExp) -> Iterator[tuple[int, tuple[SExp, ...]]]:
+    """Yield all keys and quorums in a value, with their depth in it."""
+    pending = deque([(0, value)])
     while pending:
-        current = pending.pop()
+        depth, current = pending.popleft()
         if isinstance(current, tuple):
-            if len(current) > 1 and current[0] == b"public-key":
-                yield current
-            pending += current
+            if len(current) > 1 and current[0] in (b"public-key", b"k-of-n"):
+                yield depth, current
+            pending += [(depth + 1, part) for part in current]
 
 
 def _entry(value: SExp, ring: _Ring) -> FiveTuple:
@@ -148,9 +156,7 @@ def _validity(value: tuple[SExp, ...]) -> Validity:
     return ALWAYS if valid is None else parse_validity(valid[1:])
 
 
-def _collect(
-    value: SExp, ring: _Ring, fives: list[FiveTuple], fours: list[FourTuple], quorums: list[Threshold]
-) -> None:
+def _collect(value: SExp, ring: _Ring, fives: list[FiveTuple], fours: list[FourTuple]) -> None:
     match value:
         case (b"cert", *_):
             issuer = sexp_field(value, b"issuer")
@@ -163,10 +169,8 @@ def _collect(
                     fours.append(FourTuple(ring.principal(principal), name, meaning, _validity(value)))
                 case other:
                     fives.append(_five(value, ring.principal(other), ring))
-        case (b"k-of-n", *_):
-            quorums += thresholds(ring.subject(value))
-        case (b"public-key" | b"signature" | b"do", *_):
-            pass  # keys are in the ring already; signatures are not what these cases are about
+        case (b"public-key" | b"k-of-n" | b"signature" | b"do", *_):
+            pass  # keys and quorums are in the ring already; signatures are not what these cases are about
         case _:
             raise _malformed("a sequence holds something unknown", "known: cert, public-key, k-of-n, signature, do")
 

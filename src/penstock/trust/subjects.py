@@ -9,14 +9,17 @@ the reader of test cases passes its own `principal` function that accepts them.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from penstock.codec.sexp import SExp
 from penstock.crypto import PublicKey, digest
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import DIGEST_BYTES, THRESHOLD, Principal
+
+#: thresholds inside each other, written out
+QUORUM_DEPTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +35,34 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Any k of n subjects acting together. Raises `MalformedError` (`subject.threshold`), `LimitError`."""
+    """Any k of n subjects acting together; `principal` is the hash of its written form, and what it is compared by.
 
-    k: int
-    subjects: tuple["Subject", ...]
+    Raises `MalformedError` (`subject.threshold`), `LimitError` (`subject.limit`).
+    """
+
+    k: int = field(compare=False)
+    subjects: tuple["Subject", ...] = field(compare=False)
+    principal: Principal = field(init=False, repr=False)
+    depth: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.subjects) > DEFAULT_LIMITS.threshold_members:
             raise LimitError("subject.limit", f"a threshold has more than {DEFAULT_LIMITS.threshold_members} members")
+        depth = 1 + max((member.depth for member in self.subjects if isinstance(member, Threshold)), default=0)
+        if depth > QUORUM_DEPTH:
+            raise LimitError("subject.limit", f"more than {QUORUM_DEPTH} thresholds inside each other")
         if not 1 <= self.k <= len(self.subjects):
             raise MalformedError(
                 "subject.threshold",
                 f"{self.k} of {len(self.subjects)} subjects make no quorum",
                 hint="k lies between 1 and the number of subjects",
             )
-        if len(set(self.subjects)) != len(self.subjects):
+        # A quorum within this one is the same subject written out and by its hash.
+        members = {member.principal if isinstance(member, Threshold) else member for member in self.subjects}
+        if len(members) != len(self.subjects):
             raise MalformedError("subject.threshold", "a threshold names a subject twice, who would count twice")
-
-    @property
-    def principal(self) -> Principal:
-        """The quorum as a principal: the hash of its written form."""
-        return Principal(digest(subject_to_sexp(self)), THRESHOLD)
+        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "principal", Principal(digest(subject_to_sexp(self)), THRESHOLD))
 
     def __str__(self) -> str:
         return f"{self.k} of {len(self.subjects)} ({self.principal.short})"
