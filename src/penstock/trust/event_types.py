@@ -10,11 +10,13 @@ What was read is an `UnverifiedType`; only `verify_type` gives a `VerifiedType`.
 1. the signature is the key's, over the canonical definition;
 2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation
    that leads from the previous version to this one, which is compared with it;
-3. a type that extends another owner's type is made by someone whom that owner lets add attributes to it, because
-   whoever receives the parent's events will receive this type's events too;
+3. a type that extends another one is made by someone whom the parent's owner lets add attributes to the parent,
+   because whoever receives the parent's events will receive this type's events too; where the previous version
+   extends the same parent already, keeping the parent needs no new right;
 4. where a network is given, the signer may install types on it.
 
-A type is valid while the credentials are on which that rests.
+A type is valid while the credentials are on which that rests. Each definition is verified once, however many others
+lead to it, and what leads back to itself is refused.
 """
 
 import base64
@@ -223,23 +225,37 @@ def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a de
     `types` is asked for the parent, and for the previous version where a single-operation right has to be compared
     with it. Raises `RefusedError`: `key.bad-signature`, `cert.wrong-key`, `type.forged`, `type.over-reach`,
     `type.not-installable`, `type.extends-foreign`, `type.unknown-parent`, `type.unknown-previous`;
-    `MalformedError` (`type.*`); `LimitError` (`type.limit`).
+    `MalformedError` (`type.*`, `type.cycle` among them); `LimitError` (`type.limit`).
     """
     return _Verification(now, types, network, verifier, online, limits).verify(unverified, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Verification:
+    """Follows a definition to its parents and predecessors; `known` has those that are done, None for those begun."""
+
     now: datetime
     types: TypeSource
     network: NetworkName | None
     verifier: CertificateVerifier
     online: OnlineChecker
     limits: Limits
+    known: dict[bytes, VerifiedType | None] = field(default_factory=dict)
 
     def verify(self, unverified: UnverifiedType, depth: int) -> VerifiedType:
+        if unverified.fingerprint in self.known:
+            verified = self.known[unverified.fingerprint]
+            if verified is None:
+                name = unverified.definition.name
+                raise MalformedError("type.cycle", f"`{name.name}` is its own ancestor or predecessor", type=name)
+            return verified
         if depth > self.limits.type_history:
             raise LimitError("type.limit", f"more than {self.limits.type_history} definitions must be followed")
+        self.known[unverified.fingerprint] = None
+        verified = self.known[unverified.fingerprint] = self._verify(unverified, depth)
+        return verified
+
+    def _verify(self, unverified: UnverifiedType, depth: int) -> VerifiedType:
         definition = unverified.definition
         # (1) section 4.2.2: authenticity and integrity.
         unverified.key.verify(canonical(unverified.body), unverified.octets)
@@ -248,7 +264,7 @@ class _Verification:
         proof = _Proof(credentials, sift(credentials, self.now, self.online), signer, self.limits)
         # (2) section 4.3.3: the link between the signature and the owner in the name.
         self._check_manager(definition, proof, depth)
-        # (3) decision 2 of the house plan: sub-types inherit ids, and with them their readers.
+        # (3) decision 2 of the house plan: sub-types inherit ids, and with them their readers (ADR 0007).
         parent = self._parent(definition, proof, depth)
         # (4) section 5.2.1.
         if self.network is not None:
@@ -266,11 +282,13 @@ class _Verification:
 
     def _check_manager(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> None:
         name = definition.name
-        scheme = KEY if proof.signer == name.owner else None
-        if name.owner in proof.evidence.quorums:
-            scheme = THRESHOLD
-        if scheme is not None and name.owner.scheme != scheme:
-            raise RefusedError("type.forged", f"the owner of `{name.name}` is written as another kind of principal")
+        # Principals compare by digest alone, but tags and attribute ids hold their text: it must be the true one.
+        if name.owner.scheme != (THRESHOLD if name.owner in proof.evidence.quorums else KEY):
+            raise RefusedError(
+                "type.forged",
+                f"the owner of `{name.name}` is written as a {name.owner.scheme} principal, which is not shown",
+                hint="the credentials of a type that a quorum owns hold the quorum",
+            )
         if proof.signer == name.owner:
             return
         # A grant may name the version that may be changed, so the previous version is what is asked about.
@@ -280,7 +298,7 @@ class _Verification:
             return
         if definition.previous is None:
             proof.need(name.owner, whole, "type.forged", "define this type")
-        previous = self._previous(definition, proof, depth)
+        previous = self._previous(definition, proof, depth).definition
         needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}
         if Right.MANAGE_RETYPE in needed and not proof.has(name.owner, type_request(subject, Right.MANAGE_RETYPE)):
             # Section 4.3: changing a type is removing one attribute and adding another.
@@ -290,7 +308,7 @@ class _Verification:
         if not needed and not any(proof.has(name.owner, type_request(subject, r)) for r in _OPERATIONS.values()):
             proof.need(name.owner, whole, "type.forged", "manage this type")
 
-    def _previous(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> TypeDefinition:
+    def _previous(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> VerifiedType:
         name = TypeName(definition.name.owner, definition.name.name, definition.previous or "")
         found = self._lookup(name)
         if found is None:
@@ -299,9 +317,11 @@ class _Verification:
                 f"version {name.version} of `{name.name}` is not known, so the change cannot be checked",
                 hint="give the previous version as well",
             )
+        # Compared before it is verified: what is no predecessor is not worth following.
+        changes(found.definition, definition)
         previous = self.verify(found, depth + 1)
         proof.rest_on(previous.validity, previous.because)
-        return previous.definition
+        return previous
 
     def _parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> EventType | None:
         if definition.extends is None:
@@ -314,12 +334,19 @@ class _Verification:
                 hint="give the parent's definition as well",
                 parent=definition.extends,
             )
+        owner, request = definition.extends.owner, type_request(definition.extends, Right.MANAGE_ADD)
+        if not proof.has(owner, request) and not self._keeps_parent(definition, proof, depth):
+            proof.need(owner, request, "type.extends-foreign", "extend this type")
         parent = self.verify(found, depth + 1)
         proof.rest_on(parent.validity, parent.because)
-        if definition.extends.owner != definition.name.owner:
-            request = type_request(definition.extends, Right.MANAGE_ADD)
-            proof.need(definition.extends.owner, request, "type.extends-foreign", "extend this type of another owner")
         return parent.event_type
+
+    def _keeps_parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> bool:
+        """Say whether the previous version is there, and extends the same parent by its own right."""
+        name = definition.name
+        if definition.previous is None or self._lookup(TypeName(name.owner, name.name, definition.previous)) is None:
+            return False
+        return self._previous(definition, proof, depth).definition.extends == definition.extends
 
     def _lookup(self, name: TypeName) -> UnverifiedType | None:
         found = self.types(name)
