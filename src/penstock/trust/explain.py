@@ -3,13 +3,19 @@
 Where there is no chain, the nearest one is looked for: the path from the root to the principal with the fewest broken
 links, over all certificates, also those that are expired, cannot be passed on or give another right. Where not even
 such a path exists, what is missing is a certificate, and the explanation says from whom and to whom.
+
+The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …); the code
+of the explanation says what is wrong where no certificate is: `chain.missing`, `chain.missing-name` where authority
+ends at a name without members, `chain.short-quorum` where each link holds but too few members pass their share on.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.errors import RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Petnames, Principal
 from penstock.trust.certificates import Authorisation, Certificate, Naming
 from penstock.trust.credentials import Credentials
@@ -32,7 +38,8 @@ class Link:
 class Explanation:
     """The answer to "why": the chain that allows it, or the nearest one with its broken links.
 
-    `missing` says in words what would have to be added where no chain of certificates leads to the principal.
+    `missing` says in words what would have to be added where no chain of certificates leads to the principal, and
+    `code` says it for programs.
     """
 
     allowed: bool
@@ -40,6 +47,7 @@ class Explanation:
     principal: Principal
     links: tuple[Link, ...] = ()
     missing: str = ""
+    code: str = ""
 
     def lines(self, names: Petnames | None = None) -> Iterator[str]:
         """Yield the explanation for people, one certificate a line."""
@@ -72,7 +80,7 @@ class Explanation:
                 }
                 for link in self.links
             ],
-            **({"missing": self.missing} if self.missing else {}),
+            **({"code": self.code, "missing": self.missing} if self.missing else {}),
         }
 
 
@@ -129,133 +137,181 @@ def refusal(code: str, what: str, question: Question) -> RefusedError:
         statement = broken[0].certificate.statement
         whose = f"{statement.issuer.short} for {describe_subject(statement.subject, None)}"
         reason = f"the certificate of {whose} {broken[0].problem}"
+    facts: dict[str, object] = {"cause": explanation.code} if explanation.code else {}
+    if broken:
+        facts = {"certificate": broken[0].certificate.id, "cause": broken[0].code}
     return RefusedError(
         code,
         f"{question.principal.short} may not {what}: {reason}",
         hint="`penstock explain` shows the whole chain",
         root=question.root,
         principal=question.principal,
-        **({"certificate": broken[0].certificate.id, "cause": broken[0].code} if broken else {}),
+        **facts,
     )
 
 
 _Node = Principal | Name
 
+#: places of the graph that are looked at; names can be chained into more of them than there are certificates
+_PLACES: Final = 50_000
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class _Edge:
+    """From one place to the next, through a certificate or, without one, from a quorum to a member."""
+
     to: _Node
-    certificate: Certificate | None
+    certificate: Certificate | None = None
     code: str = ""
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a path is: at a node, and whether what was passed on to it may be passed on again."""
+
+    node: _Node
+    passable: bool = True
+
+
 @dataclass(slots=True)
 class _Nearest:
-    """The path with the fewest broken links, by breadth first search over links of cost 0 and 1."""
+    """The path with the fewest broken links."""
 
     question: Question
-    edges: dict[_Node, list[_Edge]] = field(default_factory=dict)
+    authorisations: dict[Principal, list[_Edge]] = field(default_factory=dict)
+    namings: dict[tuple[Principal, bytes], list[_Edge]] = field(default_factory=dict)
 
-    def explanation(self) -> Explanation:
+    def __post_init__(self) -> None:
         unusable = {item.certificate.id: item for item in self.question.evidence.unusable}
-        quorums = self.question.evidence.quorums
         for certificate in self.question.credentials:
             statement = certificate.statement
-            code, problem = "", ""
-            if (item := unusable.get(certificate.id)) is not None:
-                code, problem = item.code, item.why
+            item = unusable.get(certificate.id)
+            code, problem = (item.code, item.why) if item is not None else ("", "")
+            to = _node(statement.subject)
             if isinstance(statement, Naming):
-                source: _Node = Name(statement.issuer, (statement.name,))
-            else:
-                source = statement.issuer
-                if not code:
-                    code, problem = self._fault(statement)
-            for node in _nodes(statement.subject, quorums):
-                self.edges.setdefault(source, []).append(_Edge(node, certificate, code, problem))
-        for quorum, threshold in quorums.items():
-            members = [node for member in threshold.subjects for node in _nodes(member, quorums)]
-            self.edges.setdefault(quorum, []).extend(_Edge(node, None) for node in members)
-        path = self._search()
-        if path is None:
-            return Explanation(False, self.question.root, self.question.principal, (), self._gap())
-        links = tuple(self._judge(path))
-        missing = "" if any(link.code for link in links) else self._short_quorum()
-        return Explanation(False, self.question.root, self.question.principal, links, missing)
+                key = (statement.issuer, statement.name)
+                self.namings.setdefault(key, []).append(_Edge(to, certificate, code, problem))
+                continue
+            if not code and intersect(statement.tag, self.question.request) is None:
+                code, problem = "chain.no-authority", "gives no right to what was asked"
+            self.authorisations.setdefault(statement.issuer, []).append(_Edge(to, certificate, code, problem))
 
-    def _fault(self, statement: Authorisation) -> tuple[str, str]:
-        if intersect(statement.tag, self.question.request) is None:
-            return "chain.no-authority", "gives no right to what was asked"
-        if not statement.propagate and statement.subject != self.question.principal:
-            return "chain.no-propagate", "may not be passed on"
-        return "", ""
+    def explanation(self) -> Explanation:
+        came_from = self._search()
+        root, principal = self.question.root, self.question.principal
+        ends = [place for place in (_Place(principal, True), _Place(principal, False)) if place in came_from]
+        if not ends:
+            code, missing = self._gap({place.node for place in came_from})
+            return Explanation(False, root, principal, (), missing, code)
+        # The search is by cost, so of the two the one that was reached first has the fewest broken links.
+        order = list(came_from)
+        links = self._judge(_path(came_from, min(ends, key=order.index)))
+        if any(link.code for link in links):
+            return Explanation(False, root, principal, links)
+        missing = (
+            "each link holds, but fewer members than the threshold asks for pass the right on, or their dates differ"
+        )
+        return Explanation(False, root, principal, links, missing, "chain.short-quorum")
 
-    def _search(self) -> list[_Edge] | None:
-        best: dict[_Node, tuple[int, list[_Edge]]] = {self.question.root: (0, [])}
-        pending: deque[_Node] = deque([self.question.root])
-        while pending:
-            node = pending.popleft()
-            cost, path = best[node]
-            for edge in self.edges.get(node, ()):
-                total = cost + bool(edge.code)
-                if edge.to not in best or total < best[edge.to][0]:
-                    best[edge.to] = (total, [*path, edge])
-                    if edge.code:
-                        pending.append(edge.to)
-                    else:
-                        pending.appendleft(edge.to)
-        found = best.get(self.question.principal)
-        return None if found is None else found[1]
+    def _edges(self, node: _Node) -> Iterator[_Edge]:
+        if isinstance(node, Principal):
+            yield from self.authorisations.get(node, ())
+            quorum = self.question.evidence.quorums.get(node)
+            if quorum is not None:
+                yield from (_Edge(_node(member)) for member in quorum.subjects)
+            return
+        local, rest = node.names[0], node.names[1:]
+        for edge in self.namings.get((node.principal, local), ()):
+            to = edge.to
+            if rest:
+                base, names = (to, rest) if isinstance(to, Principal) else (to.principal, to.names + rest)
+                to = Name(base, names)
+            if isinstance(to, Principal) or len(to.names) <= DEFAULT_LIMITS.name_length:
+                yield _Edge(to, edge.certificate, edge.code, edge.problem)
 
-    def _judge(self, path: Iterable[_Edge]) -> Iterator[Link]:
+    def _search(self) -> dict[_Place, tuple[_Place, _Edge] | None]:
+        """Return the places that can be reached, cheapest first, each with the last step to it."""
+        start = _Place(self.question.root)
+        came_from: dict[_Place, tuple[_Place, _Edge] | None] = {}
+        count = 0
+        pending: list[tuple[int, int, _Place, tuple[_Place, _Edge] | None]] = [(0, 0, start, None)]
+        while pending and len(came_from) < _PLACES:
+            cost, _, place, step = heapq.heappop(pending)
+            if place in came_from:
+                continue
+            came_from[place] = step
+            for edge in self._edges(place.node):
+                statement = edge.certificate.statement if edge.certificate else None
+                passable, total = place.passable, cost + bool(edge.code)
+                if isinstance(statement, Authorisation):
+                    total += not place.passable
+                    passable = statement.propagate
+                following = _Place(edge.to, passable)
+                if following not in came_from:
+                    count += 1
+                    heapq.heappush(pending, (total, count, following, (place, edge)))
+        return came_from
+
+    def _judge(self, path: list[_Edge]) -> tuple[Link, ...]:
+        """Return the links of a path with what is wrong with them one after the other."""
         tag: Tag | None = self.question.request
+        links: list[Link] = []
+        granted: int | None = None
         for edge in path:
             if edge.certificate is None:
                 continue
             code, problem = edge.code, edge.problem
             statement = edge.certificate.statement
-            if not code and tag is not None and isinstance(statement, Authorisation):
-                tag = intersect(tag, statement.tag)
-                if tag is None:
-                    code, problem = "chain.no-authority", "has no right in common with those above it"
-            yield Link(edge.certificate, code, problem)
+            if isinstance(statement, Authorisation):
+                if granted is not None and not links[granted].code:
+                    above = links[granted].certificate
+                    if isinstance(above.statement, Authorisation) and not above.statement.propagate:
+                        links[granted] = Link(above, "chain.no-propagate", "may not be passed on")
+                granted = len(links)
+                if not code and tag is not None:
+                    tag = intersect(tag, statement.tag)
+                    if tag is None:
+                        code, problem = "chain.no-authority", "has no right in common with those above it"
+            links.append(Link(edge.certificate, code, problem))
+        return tuple(links)
 
-    def _short_quorum(self) -> str:
-        return "each link holds, but fewer members than the threshold asks for pass the right on, or their dates differ"
-
-    def _gap(self) -> str:
+    def _gap(self, reached: set[_Node]) -> tuple[str, str]:
         """Say between whom a certificate is missing."""
-        reached = self._reach(self.question.root, self.edges)
-        backwards: dict[_Node, list[_Edge]] = {}
-        for source, edges in self.edges.items():
+        backwards: dict[_Node, list[_Node]] = {}
+        for issuer, edges in self.authorisations.items():
             for edge in edges:
-                backwards.setdefault(edge.to, []).append(_Edge(source, edge.certificate))
-        wanted = self._reach(self.question.principal, backwards)
+                backwards.setdefault(edge.to, []).append(issuer)
+        for (issuer, name), edges in self.namings.items():
+            for edge in edges:
+                backwards.setdefault(edge.to, []).append(Name(issuer, (name,)))
+        for principal, quorum in self.question.evidence.quorums.items():
+            for member in quorum.subjects:
+                backwards.setdefault(_node(member), []).append(principal)
+        wanted: set[_Node] = {self.question.principal}
+        pending: list[_Node] = [self.question.principal]
+        while pending:
+            new = [node for node in backwards.get(pending.pop(), ()) if node not in wanted]
+            wanted.update(new)
+            pending += new
         left = ", ".join(sorted(_node_text(node) for node in reached)[:5])
         right = ", ".join(sorted(_node_text(node) for node in wanted)[:5])
-        return f"no certificate leads from {{{left}}} to {{{right}}}"
-
-    @staticmethod
-    def _reach(start: _Node, edges: dict[_Node, list[_Edge]]) -> set[_Node]:
-        seen: set[_Node] = {start}
-        pending: list[_Node] = [start]
-        while pending:
-            for edge in edges.get(pending.pop(), ()):
-                if edge.to not in seen:
-                    seen.add(edge.to)
-                    pending.append(edge.to)
-        return seen
+        empty = any(isinstance(node, Name) and not any(self._edges(node)) for node in reached)
+        code = "chain.missing-name" if empty else "chain.missing"
+        return code, f"no certificate leads from {{{left}}} to {{{right}}}"
 
 
-def _nodes(subject: Subject, quorums: dict[Principal, Threshold]) -> Iterator[_Node]:
-    """Yield where a certificate leads; a chained name is followed from its first part."""
-    if isinstance(subject, Threshold):
-        quorums.setdefault(subject.principal, subject)
-        yield subject.principal
-    elif isinstance(subject, Name):
-        yield Name(subject.principal, subject.names[:1])
-    else:
-        yield subject
+def _path(came_from: dict[_Place, tuple[_Place, _Edge] | None], end: _Place) -> list[_Edge]:
+    path: list[_Edge] = []
+    while (step := came_from[end]) is not None:
+        end, edge = step
+        path.append(edge)
+    return path[::-1]
+
+
+def _node(subject: Subject) -> _Node:
+    """Return where a certificate leads; a quorum is known by its hash."""
+    return subject.principal if isinstance(subject, Threshold) else subject
 
 
 def _node_text(node: _Node) -> str:
