@@ -6,6 +6,7 @@
 A certificate lower in a chain may therefore be wider than one above it: the result is the intersection.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -109,24 +110,25 @@ def _broken(code: str, position: int, what: str, chain: Sequence[Certificate]) -
 
 
 class ReductionCache:
-    """Remembers what chains reduce to. Bounded; the oldest entry goes first.
+    """Remembers what chains reduce to. Bounded; what was used least recently goes first.
 
     A reduction does not depend on the time: dates are part of the result and are asked at each use.
     """
 
     def __init__(self, entries: int = DEFAULT_LIMITS.cache_entries) -> None:
         self._entries: Final = entries
-        self._known: dict[tuple[str, ...], FiveTuple] = {}
+        self._known: OrderedDict[tuple[str, ...], FiveTuple] = OrderedDict()
 
     def reduce(self, chain: Sequence[Certificate]) -> FiveTuple:
         """Return `reduce_chain(chain)`, computed once. Raises what it raises; failures are not remembered."""
         key = tuple([link.id for link in chain])
         known = self._known.get(key)
         if known is None:
-            known = reduce_chain(chain)
-            if len(self._known) >= self._entries:
-                del self._known[next(iter(self._known))]
-            self._known[key] = known
+            known = self._known[key] = reduce_chain(chain)
+            if len(self._known) > self._entries:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
         return known
 
     def __len__(self) -> int:

@@ -96,7 +96,7 @@ class Validity:
             return None
         online = self.online
         if other.online:
-            online += tuple(test for test in other.online if test not in online)
+            online = tuple(dict.fromkeys(online + other.online))
         # Most reductions narrow nothing: give back the narrower operand as it is.
         for one in (self, other):
             if one.begin == late.begin and one.end == soon.end and one.online == online:
