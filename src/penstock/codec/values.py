@@ -21,6 +21,7 @@ def value_to_sexp(value: Value) -> SExp:
 
 
 def _write(value: Value) -> bytes:
+    # A subclass (an enumeration, a NumPy float) may print differently from the value that it is.
     if isinstance(value, bool):
         return b"true" if value else b"false"
     if isinstance(value, datetime):
@@ -28,8 +29,10 @@ def _write(value: Value) -> bytes:
     if isinstance(value, float):
         if value != value:  # noqa: PLR0124  # NaN is the value unequal to itself
             raise MalformedError("value.nan", "NaN cannot be written down", hint="use null for a missing number")
-        return repr(value).encode()
-    return str(value).encode()
+        return float.__repr__(value).encode()
+    if isinstance(value, int):
+        return int.__repr__(value).encode()
+    return str.__str__(value).encode()
 
 
 def value_from_sexp(value: SExp) -> Value:
