@@ -1,0 +1,91 @@
+"""Setting up: which Java is taken, and what the locks promise."""
+
+import importlib.util
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "tools" / "bootstrap.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fake_java(folder: Path, words: str, status: int = 0) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!{sys.executable}\nimport sys\nprint({words!r}, file=sys.stderr)\nsys.exit({status})\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    ("words", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('java version "1.8.0_202"', 8),
+        ("no version here", None),
+    ],
+)
+def test_reads_the_version_of_a_java(bootstrap: ModuleType, tmp_path: Path, words: str, version: int | None) -> None:
+    assert bootstrap.java_version(str(fake_java(tmp_path, words))) == version
+
+
+def test_a_java_that_does_not_run_has_no_version(bootstrap: ModuleType, tmp_path: Path) -> None:
+    assert bootstrap.java_version(str(tmp_path / "nowhere")) is None
+    assert bootstrap.java_version(str(fake_java(tmp_path, 'openjdk version "21"', status=1))) is None
+
+
+def test_takes_the_machines_java_when_it_is_new_enough(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    fake_java(old, 'openjdk version "11.0.2"')
+    fake_java(new, 'openjdk version "21.0.1"')
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(new / "bin"))
+    assert bootstrap.machine_java() == new
+    monkeypatch.setenv("PATH", str(old / "bin"))
+    assert bootstrap.machine_java() is None
+
+
+def test_the_shim_drops_the_module_that_the_wheel_lacks(bootstrap: ModuleType, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    real = tmp_path / "real-java"
+    real.write_text(f'#!/bin/sh\nfor a in "$@"; do echo "$a" >> {said}; done\n')
+    real.chmod(0o755)
+    shim = tmp_path / "java"
+    shim.write_text(bootstrap.SHIM.format(java=real))
+    shim.chmod(0o755)
+    bootstrap.subprocess.run([shim, "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""], check=True)
+    assert said.read_text() == "-Xmx1g\na b\n\n"
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_locks_are_pinned_hashed_and_name_no_host(lock: Path) -> None:
+    text = lock.read_text()
+    pins = [line for line in text.splitlines() if re.match(r"[a-z0-9]", line)]
+    assert pins
+    assert all("==" in pin for pin in pins)
+    assert text.count("--hash=sha256:") >= len(pins)
+    assert "://" not in text
+    assert "index" not in text
+
+
+def test_every_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    locked = {line.split("==")[0] for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()}
+    assert {re.split(r"[<>=~! ]", name)[0].lower() for name in wanted} <= locked
