@@ -5,8 +5,8 @@ say when it is TRUE and when FALSE. A row that is neither is null or in error, w
 
 Integers and timestamps are mathematical integers with their bounds and explicit overflow. Floats are real numbers as
 long as nothing is computed with them, with infinity as a number beyond the largest double: no row is lost, so "none
-exists" holds, and a row that is found is evaluated. If it does not survive, or floats are computed with, they are
-IEEE doubles. Strings are z3's, over the alphabet of alphabet.py.
+exists" holds, and a row that is found is evaluated. If it does not survive, or floats are computed with, a few rows
+are tried and then floats are IEEE doubles. Strings are z3's, over the alphabet of alphabet.py.
 
 This module imports z3, which takes a while; analysis.py imports it on first use. Each question has a z3 context of
 its own, so that answers do not depend on earlier ones and threads do not meet.
@@ -27,6 +27,7 @@ from penstock.selector.question import Question
 from penstock.selector.represent import Representation
 from penstock.selector.represent import UnsettledError as UnsettledError
 from penstock.selector.selector import Selector
+from penstock.selector.trial import try_rows
 
 
 def search(question: Question, limits: Limits) -> dict[str, Scalar] | None:
@@ -34,13 +35,19 @@ def search(question: Question, limits: Limits) -> dict[str, Scalar] | None:
 
     Raises `UnsettledError` when z3 gives up, cannot express the question, or its row does not survive.
     """
-    computed = any(_computes_floats(selector.root, question.schema) for selector in _selectors(question))
-    if not computed:
-        row = _search(question, limits, exact=False)
+    if not any(_computes_floats(selector.root, question.schema) for selector in _selectors(question)):
+        try:
+            row = _search(question, limits, exact=False)
+        except UnsettledError:
+            row = try_rows(question)
+            if row is None:
+                raise
         if row is None or question.shown_by(row):
             return row
-        if not any(question.schema[name].kind is Kind.FLOAT for name in question.attributes):
-            raise UnsettledError
+    # Doubles are slow to reason about; a row may be near at hand.
+    row = try_rows(question)
+    if row is not None:
+        return row
     row = _search(question, limits, exact=True)
     if row is None or question.shown_by(row):
         return row
