@@ -22,6 +22,7 @@ import nacl.secret
 from penstock.codec.sexp import SExp
 from penstock.crypto.keys import KEY_BYTES, PublicKey, SigningKey
 from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.principals import Principal
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
 """A source of that many random octets."""
@@ -66,6 +67,11 @@ class ProtectedKey:
     def __post_init__(self) -> None:
         if (len(self.salt), len(self.nonce), len(self.box)) != (SALT_BYTES, NONCE_BYTES, BOX_BYTES):
             raise _malformed("a protected key has parts of a wrong length")
+
+    @property
+    def principal(self) -> Principal:
+        """The principal that this key is, if the file tells the truth; opening it shows."""
+        return self.public.principal
 
     def open(self, passphrase: bytes) -> SigningKey:
         """Return the key. Raises `RefusedError` (`key.passphrase`), whatever the reason."""

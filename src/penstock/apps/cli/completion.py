@@ -1,0 +1,27 @@
+"""`penstock completion`: the script that makes a shell complete our commands."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from penstock.apps.cli.groups import example
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+@example(
+    """
+penstock completion bash > ~/.local/share/bash-completion/completions/penstock
+penstock completion zsh > ~/.zfunc/_penstock
+penstock completion fish > ~/.config/fish/completions/penstock.fish
+"""
+)
+def completion(context: click.Context, *, shell: str) -> None:
+    """Print the completion script of a SHELL; put it where the shell looks for such scripts."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}")
+    root = context.find_root().command
+    script = kind(root, {}, "penstock", "_PENSTOCK_COMPLETE")
+    # Not `script.source()`: for bash that runs a bash to ask for its version.
+    click.echo(script.source_template % script.source_vars())

@@ -1,0 +1,218 @@
+"""Certificates, rights and types as plain data for programs, and as facts in words for people."""
+
+from datetime import datetime
+
+from penstock.apps.cli.names import Names
+from penstock.errors import MalformedError
+from penstock.model.names import AttributeId, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import AttributeDefinition, EventType
+from penstock.model.values import AttributeSpec, Enumerated, Ranged, Value
+from penstock.trust.capabilities import describe_tag
+from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.event_types import UnverifiedType
+from penstock.trust.explain import describe_subject
+from penstock.trust.subjects import Name, Subject
+from penstock.trust.tags import Tag
+from penstock.trust.validity import Validity
+
+Facts = list[tuple[str, str]]
+"""What a table for people shows: a heading and its value, a line each."""
+
+
+def statement_data(statement: Statement) -> dict[str, object]:
+    """Return what a certificate says, for programs."""
+    data: dict[str, object] = {
+        "kind": "authorisation" if isinstance(statement, Authorisation) else "name",
+        "issuer": str(statement.issuer),
+        "subject": subject_data(statement.subject),
+    }
+    if isinstance(statement, Authorisation):
+        data |= {"propagate": statement.propagate, "grants": describe_tag(statement.tag)}
+    else:
+        data["name"] = statement.name.decode(errors="backslashreplace")
+    data |= validity_data(statement.validity)
+    if statement.comment:
+        data["comment"] = statement.comment
+    return data
+
+
+def subject_data(subject: Subject) -> dict[str, object]:
+    """Return a subject, for programs."""
+    if isinstance(subject, Principal):
+        return {"principal": str(subject)}
+    if isinstance(subject, Name):
+        return {
+            "principal": str(subject.principal),
+            "names": [name.decode(errors="backslashreplace") for name in subject.names],
+        }
+    return {
+        "principal": str(subject.principal),
+        "threshold": subject.k,
+        "members": [subject_data(member) for member in subject.subjects],
+    }
+
+
+def validity_data(validity: Validity) -> dict[str, object]:
+    """Return a validity, for programs; a missing date is null."""
+    data: dict[str, object] = {"not_before": _iso(validity.starts), "not_after": _iso(validity.ends)}
+    if validity.online:
+        data["online"] = [test.kind for test in validity.online]
+    return data
+
+
+def type_data(unverified: UnverifiedType) -> dict[str, object]:
+    """Return a type definition, for programs."""
+    definition = unverified.definition
+    return {
+        **name_data(definition.name),
+        "previous": definition.previous,
+        "extends": None if definition.extends is None else name_data(definition.extends),
+        "signer": str(unverified.key.principal),
+        "attributes": [attribute_data(attribute) for attribute in definition.attributes],
+        "credentials": [certificate.id for certificate in unverified.credentials.certificates],
+    }
+
+
+def name_data(name: TypeName) -> dict[str, object]:
+    """Return the name tuple of a type, for programs."""
+    return {"owner": str(name.owner), "name": name.name, "version": name.version}
+
+
+def attribute_data(attribute: AttributeDefinition) -> dict[str, object]:
+    """Return an attribute, for programs."""
+    return {"name": attribute.name, "uid": attribute.uid, "kind": str(attribute.spec.kind), **_domain(attribute.spec)}
+
+
+def _domain(spec: AttributeSpec) -> dict[str, object]:
+    match spec.domain:
+        case Enumerated(values):
+            return {"one_of": sorted(map(value_text, values))}
+        case Ranged(low, high):
+            return {"range": [value_text(low), value_text(high)]}
+    return {}
+
+
+def spec_text(spec: AttributeSpec) -> str:
+    """Return a kind and its domain, in words."""
+    match spec.domain:
+        case Enumerated(values):
+            return f"{spec.kind}, one of {', '.join(sorted(map(value_text, values)))}"
+        case Ranged(low, high):
+            return f"{spec.kind}, {value_text(low)} to {value_text(high)}"
+    return str(spec.kind)
+
+
+def value_text(value: Value) -> str:
+    """Return a value as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _iso(value) or "" if isinstance(value, datetime) else str(value)
+
+
+def _iso(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat().replace("+00:00", "Z")
+
+
+def validity_text(validity: Validity) -> str:
+    """Return a validity in words."""
+    begin, end = _day(validity.starts), _day(validity.ends)
+    period = {
+        (False, False): "for ever",
+        (True, False): f"from {begin}",
+        (False, True): f"until {end}",
+        (True, True): f"{begin} to {end}",
+    }[bool(begin), bool(end)]
+    tests = ", ".join(test.kind for test in validity.online)
+    return f"{period}, if the on-line test holds: {tests}" if tests else period
+
+
+def _day(instant: datetime | None) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}".removesuffix(" 00:00:00") + " UTC"
+
+
+class Wording:
+    """Words for people: petnames for principals, and names for the attributes of a type that is known."""
+
+    def __init__(self, names: Names, event_type: EventType | None = None) -> None:
+        self.names = names
+        self._attributes: dict[str, str] = (
+            {} if event_type is None else {f"{a.id.type_name}#{a.id.uid}": a.name for a in event_type.attributes}
+        )
+
+    def who(self, principal: Principal) -> str:
+        """Name a principal."""
+        return self.names.show(principal)
+
+    def subject(self, subject: Subject) -> str:
+        """Name a subject."""
+        return describe_subject(subject, self.names.petnames)
+
+    def attribute(self, attribute: AttributeId) -> str:
+        """Name an attribute."""
+        written = f"{attribute.type_name}#{attribute.uid}"
+        return self._attributes.get(written, written)
+
+    def statement(self, statement: Statement) -> Facts:
+        """Return what a certificate says."""
+        facts: Facts = [("issuer", self.who(statement.issuer))]
+        if isinstance(statement, Authorisation):
+            facts.append(("subject", self.subject(statement.subject)))
+            facts += self.tag(statement.tag)
+            facts.append(("may pass on", "yes" if statement.propagate else "no"))
+        else:
+            facts.append(("name", repr(statement.name.decode(errors="backslashreplace"))))
+            facts.append(("means", self.subject(statement.subject)))
+        facts.append(("valid", validity_text(statement.validity)))
+        if statement.comment:
+            facts.append(("comment", statement.comment))
+        return facts
+
+    def tag(self, tag: Tag) -> Facts:
+        """Return what a right is about."""
+        data = describe_tag(tag)
+        if "resource" not in data:
+            return [("tag", _flat(data["tag"]))]
+        kind = "network" if data["resource"] == "network" else "type"
+        name = f"{self._owner(data['owner'])}/{_flat(data['name'])}"
+        if data.get("version", "*") != "*":
+            name += f"@{_flat(data['version'])}"
+        facts: Facts = [(kind, name), ("rights", _flat(data["rights"]))]
+        facts += [
+            (place, self._named(_flat(data[place])))
+            for place in ("attributes", "where", "when")
+            if data.get(place, "*") != "*"
+        ]
+        return facts
+
+    def line(self, statement: Statement) -> str:
+        """Return what a certificate says in one line."""
+        who, subject = self.who(statement.issuer), self.subject(statement.subject)
+        if not isinstance(statement, Authorisation):
+            return f"{who} names {statement.name.decode(errors='backslashreplace')!r}: {subject}"
+        facts = dict(self.tag(statement.tag))
+        if "tag" in facts:
+            return f"{who} → {subject}: {facts['tag']}"
+        what = facts.get("type") or facts.get("network")
+        rights = "every right" if facts["rights"] == "*" else facts["rights"]
+        limits = [f"{place} {facts[place]}" for place in ("attributes", "where", "when") if place in facts]
+        return f"{who} → {subject}: {rights} on {what}{''.join(f', {limit}' for limit in limits)}"
+
+    def _owner(self, written: object) -> str:
+        if not isinstance(written, str) or not written.startswith(("ed25519:", "threshold:")):
+            return _flat(written)
+        try:
+            return self.who(Principal.parse(written))
+        except MalformedError:
+            return written
+
+    def _named(self, text: str) -> str:
+        for written, name in self._attributes.items():
+            text = text.replace(written, name)
+        return text
+
+
+def _flat(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_flat(part) for part in value)
+    return str(value)

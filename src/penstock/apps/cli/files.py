@@ -1,0 +1,123 @@
+"""Files: read with a bound, written whole or not at all, and never over another one unasked."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.codec.sexp import SExp, advanced, parse, parse_many
+from penstock.errors import FailedError, LimitError, RefusedError
+
+#: more than any bag of credentials within `Limits` needs
+MAX_BYTES: Final = 32 << 20
+SECRET: Final = 0o600
+PUBLIC: Final = 0o666  # less what the umask takes away
+
+
+def read_bytes(name: str) -> bytes:
+    """Read a file, or standard input for `-`.
+
+    Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with Path(name).open("rb") as stream:
+                data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
+    except (OSError, ValueError) as error:
+        raise FailedError("file.unreadable", f"`{name}` cannot be read: {_reason(error)}") from None
+    if len(data) > MAX_BYTES:
+        raise LimitError("file.limit", f"`{name}` has more than {MAX_BYTES} bytes")
+    return data
+
+
+def read_sexp(name: str) -> SExp:
+    """Read a file of one S-expression in any form. Raises what `read_bytes` and `parse` raise."""
+    return parse(read_bytes(name))
+
+
+def read_sexps(name: str) -> list[SExp]:
+    """Read a file of any number of S-expressions. Raises what `read_bytes` and `parse_many` raise."""
+    return parse_many(read_bytes(name))
+
+
+def as_text(value: SExp) -> bytes:
+    """Return an S-expression as it is written into files: in the form that people can read."""
+    return advanced(value).encode() + b"\n"
+
+
+def check_free(name: str, *, overwrite: bool) -> None:
+    """Check that a file may be written. Raises `RefusedError` (`file.exists`)."""
+    if not overwrite and os.path.lexists(name):
+        raise _exists(name)
+
+
+def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False) -> None:
+    """Write a file; one that is there already is replaced in one step or not at all.
+
+    Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
+    """
+    check_free(name, overwrite=overwrite)
+    path = Path(name)
+    target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite and path.name else path
+    try:
+        # Exclusive, and with its mode from the first moment: nobody else ever sees a secret.
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            if target != path:
+                target.replace(path)
+        except OSError:
+            target.unlink(missing_ok=True)
+            raise
+    except FileExistsError:
+        raise _exists(name) from None
+    except (OSError, ValueError) as error:
+        raise FailedError("file.unwritable", f"`{name}` cannot be written: {_reason(error)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a command that makes something puts it: a file, or standard output."""
+
+    file: str | None
+    overwrite: bool
+    dry_run: bool
+
+    @classmethod
+    def free(cls, file: str | None, *, overwrite: bool, dry_run: bool) -> "Destination":
+        """Check early that the file may be written. Raises `RefusedError` (`file.exists`)."""
+        if file is not None:
+            check_free(file, overwrite=overwrite)
+        return cls(file, overwrite, dry_run)
+
+    @property
+    def written(self) -> bool:
+        """True where a file is really written."""
+        return self.file is not None and not self.dry_run
+
+    def put(self, value: SExp) -> None:
+        """Write the file, where there is one and this is no rehearsal. Raises what `write_bytes` raises."""
+        if self.file is not None and not self.dry_run:
+            write_bytes(self.file, as_text(value), overwrite=self.overwrite)
+
+    def line(self) -> str:
+        """Say what was done."""
+        return f"{'would write' if self.dry_run else 'wrote'} {self.file}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"file": self.file, "written": self.written}
+
+
+def _exists(name: str) -> RefusedError:
+    return RefusedError("file.exists", f"`{name}` exists already", hint="choose another name, or say --overwrite")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "it is no usable path"

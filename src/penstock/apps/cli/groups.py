@@ -1,0 +1,132 @@
+"""Groups of commands: nouns are imported when they are used, and every way to fail ends in one place."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import click
+
+from penstock.apps.cli.session import SPOKEN, report, wants_json
+from penstock.errors import FailedError, MalformedError, PenstockError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A command that is imported only when it is used: `module:attribute`, and its line in the list."""
+
+    where: str
+    help: str
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        module, _, attribute = self.where.partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.where} is no command")
+        return command
+
+
+class Root(click.Group):
+    """The command `penstock` itself."""
+
+    def __init__(self, *, nouns: dict[str, Noun], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.nouns = nouns
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Name all nouns."""
+        return list(self.nouns)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one noun."""
+        noun = self.nouns.get(cmd_name)
+        return None if noun is None else noun.load()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the nouns without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, noun.help) for name, noun in self.nouns.items()])
+
+    def main(  # type: ignore[override]  # click has overloads for its two modes; this group has one
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, and turn every error into a message and an exit status."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra.pop("standalone_mode", None)
+        extra.pop("windows_expand_args", None)
+        name = prog_name or "penstock"
+        self._main_shell_completion(extra, name, complete_var)
+        as_json = wants_json(arguments)
+        spoken: dict[str, str] = {}
+        try:
+            with self.make_context(name, arguments, **extra) as context:
+                # Nested contexts share this, and it outlives them.
+                spoken = context.meta.setdefault(SPOKEN, {})
+                self.invoke(context)
+            sys.stdout.flush()
+        except click.exceptions.Exit as leaving:
+            sys.exit(leaving.exit_code)
+        except BrokenPipeError:
+            _quiet_stdout()
+            sys.exit(FAILED)
+        except (PenstockError, click.ClickException, click.Abort, OSError) as error:
+            problem = _as_penstock_error(error)
+            report(problem, as_json=as_json, spoken=spoken)
+            sys.exit(problem.exit_status)
+        sys.exit(0)
+
+
+def _as_penstock_error(error: PenstockError | click.ClickException | click.Abort | OSError) -> PenstockError:
+    match error:
+        case PenstockError():
+            return error
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx is not None else "penstock"
+            message = error.format_message().rstrip(".")
+            return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=f"`{path} --help` shows how")
+        case click.ClickException():
+            return MalformedError("cli.usage", error.format_message())
+        case click.Abort():
+            return FailedError("cli.aborted", "stopped before anything was changed")
+        case OSError():
+            return FailedError("file.failed", f"{error.strerror or 'input or output failed'}")
+
+
+def _quiet_stdout() -> None:
+    """Send what is still buffered nowhere: whoever was reading has left."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+class Verbs(click.Group):
+    """The verbs of one noun, in the order in which they are written down."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Name the verbs."""
+        return list(self.commands)
+
+
+def example(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Add an example to the help text of a command, kept as it is laid out here."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        lines = "\n".join(f"  {line}" for line in text.strip().split("\n"))
+        function.__doc__ = f"{function.__doc__}\n\n\b\nExample:\n{lines}"
+        return function
+
+    return decorate

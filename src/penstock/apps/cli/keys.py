@@ -1,0 +1,246 @@
+"""`penstock key`: make keys and quorums, and see which principals they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from penstock.apps.cli.files import SECRET, Destination, as_text, check_free, read_bytes, read_sexp, write_bytes
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.names import Names, check_petname, load_names, names_file, names_line, parse_names, read_party
+from penstock.apps.cli.options import JSON, names_option, output_option, passphrase, write_options
+from penstock.apps.cli.session import Session, say, say_json
+from penstock.codec.sexp import advanced
+from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.principals import Principal
+from penstock.trust.subjects import Threshold, subject_to_sexp
+
+
+@click.group(cls=Verbs)
+def key() -> None:
+    """Keys, and the principals that they are."""
+
+
+@key.command("new")
+@click.argument("file")
+@click.option("--public", "public_file", metavar="FILE", help="Write the public key to this file as well.")
+@click.option("--name", "petname", metavar="NAME", help="Remember the principal under this name of yours.")
+@click.option("--protect", "protected", is_flag=True, help="Ask for a passphrase and keep the key under it.")
+@click.option("--passphrase-file", metavar="FILE", help="Keep the key under the passphrase in this file's first line.")
+@click.option("--overwrite", "--force", is_flag=True, help="Replace files that exist. The old key is lost.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write the files.")
+@output_option()
+@names_option
+@click.pass_obj
+@example(
+    """
+penstock key new pito.key --public pito.pub --name pito
+penstock key new root.key --protect   # asks for a passphrase
+"""
+)
+def new(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    file: str,
+    public_file: str | None,
+    petname: str | None,
+    protected: bool,
+    passphrase_file: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Make a new Ed25519 key in FILE, which only you can read."""
+    for written in (file, public_file):
+        if written is not None:
+            check_free(written, overwrite=overwrite)
+    made = new_key(session.random)
+    remember = None if petname is None else _remembered(petname, made.principal, names_file)
+    stored = private_key_to_sexp(made)
+    if protected or passphrase_file is not None:
+        secret = passphrase(passphrase_file, f"New passphrase of {file}", confirm=True)
+        stored = protect(made, secret, session.random).to_sexp()
+    if not dry_run:
+        write_bytes(file, as_text(stored), mode=SECRET, overwrite=overwrite)
+        if public_file is not None:
+            write_bytes(public_file, as_text(made.public.to_sexp()), overwrite=overwrite)
+        if remember is not None:
+            write_bytes(remember[0], remember[1], overwrite=True)
+    if output == JSON:
+        say_json(
+            _described(made.public)
+            | {"file": file, "protected": isinstance(read_key(stored), ProtectedKey), "written": not dry_run}
+        )
+        return
+    say(f"{'would write' if dry_run else 'wrote'} {file}")
+    say(f"principal  {made.principal}")
+
+
+def _remembered(name: str, principal: Principal, chosen: str | None) -> tuple[str, bytes]:
+    check_petname(name)
+    file = names_file(chosen)
+    before = read_bytes(file) if Path(file).exists() else b""
+    if name in parse_names(before, file).by_name:
+        raise RefusedError(
+            "names.exists",
+            f"you know another principal as `{name}`",
+            hint=f"choose another name, or edit {file}",
+        )
+    gap = b"" if not before or before.endswith(b"\n") else b"\n"
+    return file, before + gap + names_line(name, principal)
+
+
+@key.command("show")
+@click.argument("file")
+@click.option("--public", "public_file", metavar="FILE", help="Write the public key to this file.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write the file.")
+@output_option("sexp")
+@names_option
+@example("penstock key show pito.key --public pito.pub")
+def show(  # noqa: PLR0913  # one argument an option
+    *, file: str, public_file: str | None, overwrite: bool, dry_run: bool, output: str, names_file: str | None
+) -> None:
+    """Show the principal and the public key of a key FILE, and never its private half."""
+    names = load_names(names_file)
+    value = read_sexp(file)
+    party = read_party(value, file)
+    if isinstance(party, Threshold):
+        _show_quorum(party, names, output)
+        return
+    stored = read_key(value)
+    public = stored if isinstance(stored, PublicKey) else stored.public
+    if public_file is not None and not dry_run:
+        write_bytes(public_file, as_text(public.to_sexp()), overwrite=overwrite)
+    if output == JSON:
+        say_json(_described(public) | {"kind": _kind(stored)} | _petname(public.principal, names))
+    elif output == "sexp":
+        say(advanced(public.to_sexp()))
+    else:
+        if public.principal in names.petnames:
+            say(f"name        {names.show(public.principal)}")
+        say(f"principal   {public.principal}")
+        say(f"short       {public.principal.short}")
+        say(f"public key  {public.raw.hex()}")
+        say(f"file        {_kind(stored)}")
+        if public_file is not None:
+            say(f"{'would write' if dry_run else 'wrote'} {public_file}")
+
+
+def _show_quorum(quorum: Threshold, names: Names, output: str) -> None:
+    if output == JSON:
+        say_json(_described_quorum(quorum))
+    elif output == "sexp":
+        say(advanced(subject_to_sexp(quorum)))
+    else:
+        say(f"principal   {quorum.principal}")
+        say(f"quorum      {quorum.k} of {len(quorum.subjects)}")
+        for member in quorum.subjects:
+            say(f"member      {names.show(member) if isinstance(member, Principal) else member}")
+
+
+@key.command("list")
+@click.argument("folder", default=".")
+@output_option()
+@names_option
+@example("penstock key list ~/keys")
+def list_(*, folder: str, output: str, names_file: str | None) -> None:
+    """List the key files in a FOLDER, and the names that you know principals by."""
+    names = load_names(names_file)
+    found = list(_keys_in(folder))
+    if output == JSON:
+        say_json(
+            {
+                "keys": [
+                    {"file": file, "kind": kind, "principal": str(who)} | _petname(who, names)
+                    for file, kind, who in found
+                ],
+                "names": {name: str(principal) for name, principal in names.by_name.items()},
+            }
+        )
+        return
+    width = max((len(file) for file, _, _ in found), default=0)
+    for file, kind, who in found:
+        name = names.petnames.get(who, "")
+        say(f"{file:{width}}  {kind:9}  {who.short}  {name}".rstrip())
+    here = {who for _, _, who in found}
+    for name, who in names.by_name.items():
+        if who not in here:
+            say(f"{'':{width}}  {'name':9}  {who.short}  {name}")
+
+
+def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
+    for path in sorted(Path(folder).iterdir()):
+        try:
+            # Keys are small, and other files of a folder are not ours to complain about.
+            if path.is_file() and path.stat().st_size < 65_536:
+                value = read_sexp(str(path))
+                party = read_party(value, str(path))
+                if isinstance(party, Threshold):
+                    yield str(path), "quorum", party.principal
+                else:
+                    stored = read_key(value)
+                    yield str(path), _kind(stored), stored.principal
+        except PenstockError:
+            continue
+
+
+@key.command("quorum")
+@click.option("--threshold", "k", type=int, required=True, metavar="K", help="How many members must agree.")
+@click.option("--member", "members", multiple=True, required=True, metavar="WHO", help="A member; repeat it.")
+@write_options
+@output_option()
+@names_option
+@example("penstock key quorum --threshold 2 --member pito --member met --member ccs --out council.quorum")
+def quorum(  # noqa: PLR0913  # one argument an option
+    *,
+    k: int,
+    members: tuple[str, ...],
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Make a principal that any K of its members are together; its file is accepted wherever a principal is."""
+    names = load_names(names_file)
+    made = Threshold(k, tuple(names.subject(member) for member in members))
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    destination.put(subject_to_sexp(made))
+    if output == JSON:
+        say_json(_described_quorum(made) | destination.as_dict())
+    elif out is None:
+        say(advanced(subject_to_sexp(made)))
+    else:
+        say(destination.line())
+        say(f"principal  {made.principal}")
+
+
+def _described(public: PublicKey) -> dict[str, object]:
+    return {
+        "principal": str(public.principal),
+        "short": public.principal.short,
+        "public_key": public.raw.hex(),
+    }
+
+
+def _described_quorum(made: Threshold) -> dict[str, object]:
+    return {
+        "principal": str(made.principal),
+        "short": made.principal.short,
+        "threshold": made.k,
+        "members": [str(member) for member in made.subjects],
+        "kind": "quorum",
+    }
+
+
+def _petname(principal: Principal, names: Names) -> dict[str, object]:
+    return {"name": names.petnames[principal]} if principal in names.petnames else {}
+
+
+def _kind(stored: PublicKey | SigningKey | ProtectedKey) -> str:
+    if isinstance(stored, PublicKey):
+        return "public"
+    return "protected" if isinstance(stored, ProtectedKey) else "private"

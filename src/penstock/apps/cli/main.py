@@ -1,0 +1,58 @@
+"""The command `penstock`: its nouns, and the one place that reads the clock and a random source."""
+
+import secrets
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import click
+
+from penstock.apps.cli.groups import Noun, Root
+from penstock.apps.cli.session import Session
+
+_HERE = "penstock.apps.cli"
+
+NOUNS = {
+    "key": Noun(f"{_HERE}.keys:key", "Keys, and the principals that they are."),
+    "cert": Noun(f"{_HERE}.certs:cert", "Certificates: who gives which right to whom."),
+    "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),
+    "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
+    "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
+    "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),
+    "sexp": Noun(f"{_HERE}.sexps:sexp", "S-expressions in their three forms."),
+    "completion": Noun(f"{_HERE}.completion:completion", "Complete commands in your shell."),
+}
+
+
+@click.command(
+    cls=Root,
+    nouns=NOUNS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0 yes, 1 no, 2 wrong use or malformed input, 3 failed.",
+)
+@click.version_option(version("penstock"), message="penstock %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Penstock decides which events each organisation may publish, and which attributes each reader gets.
+
+    \b
+    Begin with:
+      penstock key new pito.key --name pito
+      penstock key new met.key --name met
+      penstock type define uk.gov.pito.Numberplate --key pito.key \\
+          --attribute numberplate:string --attribute location:string --out numberplate.type
+      penstock cert issue --key pito.key --to met --type-file numberplate.type \\
+          --right subscribe --attribute numberplate --days 30 --out met.cert
+      penstock explain --type-file numberplate.type --principal met --right subscribe --credential met.cert
+    """
+    if context.obj is None:
+        context.obj = Session(now=datetime.now(UTC), random=secrets.token_bytes)
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not turn an answer into a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    cli.main()

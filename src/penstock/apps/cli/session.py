@@ -1,0 +1,87 @@
+"""What one run of the command line knows about the world: the time, a random source, and how to answer."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import click
+
+from penstock.errors import PenstockError, SelectorError
+
+#: where a command leaves the reader's words for principals, for `report`
+SPOKEN: Final = "penstock.spoken"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The time and the random source of one run; tests bring their own."""
+
+    now: datetime
+    random: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something to know about, that does not stop a command."""
+
+    code: str
+    message: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"code": self.code, "message": self.message}
+
+
+def printable(text: str) -> str:
+    """Return text without control characters: what a stranger wrote must not drive the reader's terminal.
+
+    >>> printable("a\\x1b[31mb")
+    'a�[31mb'
+    """
+    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
+
+
+def say(text: str = "") -> None:
+    """Print one or more lines of an answer for people."""
+    click.echo(printable(text))
+
+
+def say_json(answer: Mapping[str, object]) -> None:
+    """Print an answer for programs."""
+    click.echo(json.dumps(answer, indent=2))
+
+
+def warn(*warnings: Warned) -> None:
+    """Print warnings on standard error."""
+    for warning in warnings:
+        click.echo(printable(f"warning: {warning.message} [{warning.code}]"), err=True)
+
+
+def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) -> None:
+    """Print an error on standard error: message and code, the place in a selector, and what to do next.
+
+    `spoken` holds the reader's own words for principals, by their short form.
+    """
+    if as_json:
+        data = error.as_dict()
+        if isinstance(error, SelectorError):
+            data["pointer"] = error.pointer()
+        click.echo(json.dumps({"error": data}, indent=2), err=True)
+        return
+    lines = [f"error: {error}"]
+    if isinstance(error, SelectorError) and error.text:
+        lines += [f"  {line}" for line in error.pointer().split("\n")]
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    text = "\n".join(lines)
+    for short, petname in spoken.items():
+        text = text.replace(short, petname)
+    click.echo(printable(text), err=True)
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Say whether `-o json` was asked for, also where the rest of the command line was not understood."""
+    joined = " ".join(arguments)
+    return any(form in f" {joined} " for form in (" -o json ", " -ojson ", " --output json ", " --output=json "))

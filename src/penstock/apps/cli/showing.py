@@ -1,0 +1,113 @@
+"""Certificates on the screen: one in full, several as a tree of who gave what to whom."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.describe import Wording, statement_data
+from penstock.errors import RefusedError
+from penstock.model.instants import instant_key
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.trust.certificates import UnverifiedCertificate, verify_certificate
+from penstock.trust.subjects import Name, Subject, Threshold
+from penstock.trust.validity import State
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A certificate as it was read, and what is wrong with it: nothing, or a code and words."""
+
+    certificate: UnverifiedCertificate
+    code: str = ""
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        data = {"id": self.certificate.id, "ok": not self.code, **statement_data(self.certificate.statement)}
+        return data | ({"code": self.code, "problem": self.problem} if self.code else {})
+
+
+def judge(certificate: UnverifiedCertificate, now: datetime) -> Judged:
+    """Check the signature, then the dates. On-line tests are not asked here."""
+    try:
+        verify_certificate(certificate)
+    except RefusedError as error:
+        return Judged(certificate, error.code, error.message)
+    validity = certificate.statement.validity
+    match validity.state(instant_key(now)):
+        case State.EXPIRED:
+            return Judged(certificate, "cert.expired", f"expired on {(validity.not_after or b'').decode()}")
+        case State.NOT_YET:
+            return Judged(certificate, "cert.not-yet-valid", f"valid only from {(validity.not_before or b'').decode()}")
+        case _:
+            return Judged(certificate)
+
+
+def show_bag(judged: list[Judged], quorums: tuple[Threshold, ...], wording: Wording, *, in_full: bool) -> None:
+    """Show one certificate in full, several as a tree."""
+    if in_full or len(judged) == 1:
+        for index, one in enumerate(judged):
+            if index:
+                paint.line()
+            paint.facts(_facts(one, wording))
+    else:
+        paint.tree(_forest(judged, wording))
+    for quorum in quorums:
+        paint.facts([("quorum", wording.subject(quorum)), ("principal", str(quorum.principal))])
+
+
+def _facts(one: Judged, wording: Wording) -> list[tuple[str, str]]:
+    state = f"✗ {one.problem} [{one.code}]" if one.code else "✓ signed and valid"
+    return [("certificate", one.certificate.id), *wording.statement(one.certificate.statement), ("state", state)]
+
+
+def _forest(judged: list[Judged], wording: Wording) -> list[paint.Node]:
+    """Hang each certificate below those that lead to its issuer; what nothing leads to stands at the top."""
+    by_issuer: dict[Principal, list[Judged]] = {}
+    for one in judged:
+        by_issuer.setdefault(one.certificate.statement.issuer, []).append(one)
+    shown: set[str] = set()
+
+    def grow(node: paint.Node, principal: Principal, depth: int) -> None:
+        for one in by_issuer.get(principal, ()):
+            if one.certificate.id in shown:
+                continue
+            shown.add(one.certificate.id)
+            child = paint.Node(_line(one, wording))
+            node.children.append(child)
+            # Cycles end because each certificate is shown once; a long chain goes on at the top.
+            if depth < DEFAULT_LIMITS.chain_length:
+                for reached in _reached(one.certificate.statement.subject):
+                    grow(child, reached, depth + 1)
+
+    led_to = {
+        reached
+        for one in judged
+        for reached in _reached(one.certificate.statement.subject)
+        if reached != one.certificate.statement.issuer
+    }
+    roots: list[paint.Node] = []
+    for principal in [*(issuer for issuer in by_issuer if issuer not in led_to), *by_issuer]:
+        node = paint.Node(wording.who(principal))
+        grow(node, principal, 0)
+        if node.children:
+            roots.append(node)
+    return roots
+
+
+def _reached(subject: Subject) -> list[Principal]:
+    match subject:
+        case Principal():
+            return [subject]
+        case Name():
+            return []
+        case Threshold():
+            return [principal for member in subject.subjects for principal in _reached(member)]
+
+
+def _line(one: Judged, wording: Wording) -> str:
+    mark = f"✗ {one.problem}" if one.code else "✓"
+    # The issuer is the node above.
+    text = wording.line(one.certificate.statement).split(" ", 1)[-1]
+    return f"{mark} {text}"

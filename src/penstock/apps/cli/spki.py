@@ -1,0 +1,33 @@
+"""`penstock spki`: reduction by itself, on cases that other SPKI implementations share."""
+
+import sys
+
+import click
+
+from penstock.apps.cli.files import read_sexp
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.sexps import write_form
+from penstock.trust.redtest import reduce_case
+
+
+@click.group(cls=Verbs)
+def spki() -> None:
+    """Reduce lists of rights as RFC 2693 does."""
+
+
+@spki.command()
+@click.argument("file", default="-")
+@click.option(
+    "--form",
+    type=click.Choice(["canonical", "transport", "advanced"]),
+    default="canonical",
+    show_default=True,
+    help="The form in which the list is printed.",
+)
+@example("penstock spki reduce < case.sexp")
+def reduce(*, file: str, form: str) -> None:
+    """Reduce the `(red-test (acl …) (sequence …) …)` in FILE, or on standard input, to an `(acl …)`.
+
+    Signatures are not looked at: the cases are about reduction alone.
+    """
+    write_form(reduce_case(read_sexp(file)), form, newline=sys.stdout.isatty() or form != "canonical")

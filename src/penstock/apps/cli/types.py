@@ -1,0 +1,280 @@
+"""`penstock type`: define event types, make new versions of them, look at them, verify them."""
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.attributes import parse_attribute
+from penstock.apps.cli.describe import Wording, name_data, spec_text, type_data, validity_data, validity_text
+from penstock.apps.cli.editing import Edits
+from penstock.apps.cli.files import Destination
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.names import Names, load_names
+from penstock.apps.cli.options import JSON, SEXP, moment, open_key
+from penstock.apps.cli.session import Session, say, say_json
+from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
+from penstock.codec.sexp import advanced, transport
+from penstock.model.changes import Change, changes
+from penstock.model.names import TypeName
+from penstock.model.types import TypeDefinition
+from penstock.trust.event_types import UnverifiedType, sign_type
+
+
+@click.group("type", cls=Verbs)
+def type_() -> None:
+    """Signed event types and their versions."""
+
+
+def signing_options(function: options.F) -> options.F:
+    """Add the options of the commands that sign a type."""
+    for option in (
+        click.option("--unchecked", is_flag=True, help="Sign it even where a verifier would refuse it."),
+        click.option(
+            "--credential",
+            "credentials",
+            multiple=True,
+            metavar="FILE",
+            help="Certificates that give you the right to do so; they become part of the type.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@type_.command()
+@click.argument("type_name", metavar="NAME")
+@options.key_options
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it.")
+@click.option("--version", default="0", show_default=True, metavar="VERSION", help="The first version.")
+@click.option("--owner", metavar="WHO", help="Whose type it is, where that is not the signing key.")
+@click.option("--extends", metavar="FILE", help="The signed type that this one extends.")
+@signing_options
+@options.shelf_options
+@options.write_options
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example(
+    """
+penstock type define uk.gov.pito.Numberplate --key pito.key --attribute numberplate:string \\
+    --attribute timestamp:timestamp --attribute speed:integer:0..200 \\
+    --attribute 'zone:string:north|south' --out numberplate.type
+"""
+)
+def define(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    type_name: str,
+    key_file: str,
+    passphrase_file: str | None,
+    attributes: tuple[str, ...],
+    version: str,
+    owner: str | None,
+    extends: str | None,
+    credentials: tuple[str, ...],
+    unchecked: bool,
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Define the event type NAME and sign it.
+
+    Kinds are string, integer, float, boolean and timestamp. A domain is a range or a list of values. Each attribute
+    gets an id that stays when it is renamed; write NAME#ID:KIND to choose it yourself.
+    """
+    names = load_names(names_file)
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    shelf = Shelf.of(*parent, *previous, *([] if extends is None else [extends]))
+    parent_name = None if extends is None else load_type(extends).definition.name
+    key = open_key(key_file, passphrase_file)
+    principal = key.principal if owner is None else names.principal(owner)
+    definition = TypeDefinition(
+        TypeName(principal, type_name, version),
+        tuple(parse_attribute(written, new_uid(session)) for written in attributes),
+        parent_name,
+    )
+    signed = sign_type(definition, key, load_credentials(credentials))
+    if not unchecked:
+        shelf.verify(signed, session.now)
+    _finish(signed, names, destination, output)
+
+
+@type_.command()
+@click.argument("file")
+@options.key_options
+@click.option("--add", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Add an attribute.")
+@click.option("--remove", multiple=True, metavar="NAME", help="Remove an attribute.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Rename an attribute; it keeps its id.")
+@click.option("--retype", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Change an attribute's kind; a new id.")
+@click.option("--version", metavar="VERSION", help="The new version (default: one that nobody else will choose).")
+@signing_options
+@options.shelf_options
+@options.write_options
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example(
+    """
+penstock type edit numberplate.type --key pito.key --add colour:string --rename location=place \\
+    --out numberplate-2.type
+"""
+)
+def edit(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    file: str,
+    key_file: str,
+    passphrase_file: str | None,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    rename: tuple[str, ...],
+    retype: tuple[str, ...],
+    version: str | None,
+    credentials: tuple[str, ...],
+    unchecked: bool,
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Make a new version of the signed type in FILE.
+
+    Attributes are removed first, then renamed, then retyped, then added. Without --credential, those in FILE are
+    used again.
+    """
+    names = load_names(names_file)
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    shelf = Shelf.of(*parent, *previous, file)
+    before = load_type(file)
+    if not unchecked:
+        # A version that is built on a forged one would make the forgery look real.
+        shelf.verify(before, session.now)
+    wanted = Edits(add=add, remove=remove, rename=rename, retype=retype)
+    definition = wanted.apply(before.definition, version or session.random(16).hex(), lambda: new_uid(session))
+    key = open_key(key_file, passphrase_file)
+    bag = load_credentials(credentials) if credentials else before.credentials.verify()
+    signed = sign_type(definition, key, bag)
+    if not unchecked:
+        shelf.verify(signed, session.now)
+    _finish(signed, names, destination, output, changes(before.definition, definition))
+
+
+def _finish(
+    signed: UnverifiedType, names: Names, destination: Destination, output: str, made: tuple[Change, ...] = ()
+) -> None:
+    value = signed.to_sexp()
+    destination.put(value)
+    if output == JSON:
+        told = [
+            {"operation": str(change.operation), "name": change.name, "uid": change.uid, "new_name": change.new_name}
+            for change in made
+        ]
+        say_json(type_data(signed) | {"changes": told, "type": transport(value).decode()} | destination.as_dict())
+    elif destination.file is None:
+        say(advanced(value))
+    else:
+        name = signed.definition.name
+        say(destination.line())
+        say(f"{names.show(name.owner)}/{name.name}@{name.version}")
+        for change in made:
+            say(f"  {change.operation} {change.name}{f' to {change.new_name}' if change.new_name else ''}")
+
+
+def new_uid(session: Session) -> str:
+    """Return an id for an attribute: several managers may add some at once, and none may ever come back."""
+    return session.random(6).hex()
+
+
+@type_.command()
+@click.argument("file")
+@options.output_option(SEXP)
+@options.names_option
+@example("penstock type show numberplate.type")
+def show(*, file: str, output: str, names_file: str | None) -> None:
+    """Show the event type in FILE, as it says; `penstock type verify` says whether to believe it."""
+    names = load_names(names_file)
+    unverified = load_type(file)
+    if output == SEXP:
+        say(advanced(unverified.to_sexp()))
+    elif output == JSON:
+        say_json(type_data(unverified))
+    else:
+        definition = unverified.definition
+        facts = [("type", definition.name.name), ("version", definition.name.version)]
+        facts.append(("owner", names.show(definition.name.owner)))
+        if definition.previous is not None:
+            facts.append(("made from", definition.previous))
+        if definition.extends is not None:
+            parent = definition.extends
+            facts.append(("extends", f"{names.show(parent.owner)}/{parent.name}@{parent.version}"))
+        facts.append(("signed by", f"{names.show(unverified.key.principal)} (not verified here)"))
+        if unverified.credentials.certificates:
+            facts.append(("credentials", str(len(unverified.credentials.certificates))))
+        paint.facts(facts)
+        paint.line()
+        paint.grid(("attribute", "id", "kind"), [(a.name, a.uid, spec_text(a.spec)) for a in definition.attributes])
+
+
+@type_.command()
+@click.argument("file")
+@click.option("--network", metavar="OWNER/NAME", help="Check as well that it may be installed on this network.")
+@options.shelf_options
+@options.at_option
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example("penstock type verify numberplate-2.type --previous numberplate.type")
+def verify(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    file: str,
+    network: str | None,
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    at: str | None,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Check that the event type in FILE is what its owner, or whom the owner let manage it, has signed.
+
+    Shows who signed it, through which certificates they may, and until when that holds.
+    """
+    names = load_names(names_file)
+    unverified = load_type(file)
+    place = None if network is None else names.network(network)
+    verified = Shelf.of(*parent, *previous).verify(unverified, moment(at, session), place)
+    bag = unverified.credentials
+    chain = [certificate for certificate in bag.certificates if certificate.id in verified.because]
+    if output == JSON:
+        say_json(
+            {
+                "ok": True,
+                "id": verified.id,
+                **name_data(verified.event_type.name),
+                "signer": str(verified.signer),
+                **validity_data(verified.validity),
+                "because": list(verified.because),
+                "attributes": [{"name": a.name, "id": str(a.id)} for a in verified.event_type.attributes],
+            }
+        )
+        return
+    wording = Wording(names, verified.event_type)
+    name = verified.event_type.name
+    paint.line(f"✓ {wording.who(name.owner)}/{name.name}@{name.version}")
+    facts = [("signed by", f"{wording.who(verified.signer)}{', the owner' if verified.signer == name.owner else ''}")]
+    facts += [("through" if not index else "", f"✓ {wording.line(c.statement)}") for index, c in enumerate(chain)]
+    if place is not None:
+        facts.append(("installable", f"on {wording.who(place.owner)}/{place.name}"))
+    facts.append(("valid", validity_text(verified.validity)))
+    facts.append(("attributes", ", ".join(verified.event_type.by_name)))
+    paint.facts(facts, indent=2)
+
+
+def _role(owner: bool) -> str:
+    return ", the owner" if owner else ", a manager of the type"
