@@ -2,12 +2,14 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.errors import EvaluationError
+from penstock.errors import EvaluationError, MalformedError
+from penstock.model.values import AttributeSpec, Schema, check_value, kind_of
 from penstock.selector import compile_selector, evaluate, parse
 
 NAN, INF = float("nan"), float("inf")
@@ -123,6 +125,8 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("-a > 0", {"a": MIN}, "selector.overflow"),
     ("a / -1 > 0", {"a": MIN}, "selector.overflow"),
     ("a * 10.0 > 0", {"a": 1e308}, "selector.overflow"),
+    ("a * b > 0", {"a": 1e308, "b": -10}, "selector.overflow"),
+    ("a / b > 0", {"a": 1e308, "b": 0.1}, "selector.overflow"),
     ("a / 0 > 0", {"a": 1}, "selector.division"),
     ("a / 0.0 > 0", {"a": 1.0}, "selector.division"),
     ("a / b IS NULL", {"a": 1, "b": 0}, "selector.division"),
@@ -160,17 +164,30 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def schema_of(row: dict[str, Any]) -> Schema:
+    """Return the schema that the row fits, as far as its values can be attributes' at all."""
+    fitting: dict[str, AttributeSpec] = {}
+    for name, value in row.items():
+        try:
+            kind = kind_of(value)
+            check_value(kind, value)
+        except MalformedError:
+            continue
+        fitting[name] = AttributeSpec(kind)
+    return fitting
+
+
 @pytest.mark.parametrize(("text", "row", "expected"), TRUTH)
 def test_truth(text: str, row: dict[str, Any], *, expected: bool | None) -> None:
     assert evaluate(parse(text), row) is expected
     assert compile_selector(parse(text))(row) is expected
+    assert compile_selector(parse(text), schema_of(row))(row) is expected
 
 
 @pytest.mark.parametrize(("text", "row", "code"), ERRORS)
 def test_errors(text: str, row: dict[str, Any], code: str) -> None:
-    with pytest.raises(EvaluationError) as caught:
-        evaluate(parse(text), row)
-    assert caught.value.code == code
-    with pytest.raises(EvaluationError) as caught:
-        compile_selector(parse(text))(row)
-    assert caught.value.code == code
+    selector = parse(text)
+    for ask in (partial(evaluate, selector), compile_selector(selector), compile_selector(selector, schema_of(row))):
+        with pytest.raises(EvaluationError) as caught:
+            ask(row)
+        assert caught.value.code == code
