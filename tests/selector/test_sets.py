@@ -100,3 +100,8 @@ def test_examples_are_plain() -> None:
     assert universe(AttributeSpec(Kind.TIMESTAMP)).example() == datetime(2000, 1, 1, tzinfo=UTC)
     assert points(Kind.STRING, ["b", "a"])[0][0] == "a"
     assert ValueSet(Kind.FLOAT, select(Kind.FLOAT, Comparison.GT, 24)).example() == 25.0
+
+
+def test_ends_of_spans_are_text() -> None:
+    # The end of one span is the start of its complement, and may become an example.
+    assert prefixed("\ud7ff") == (("\ud7ff", "\ue000"),)
