@@ -37,7 +37,7 @@ def compiled(pattern: str, escape: str | None, text: str) -> bool:
     }[shape]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=300)
 @given(
     st.text(alphabet="ab%%_", max_size=8), st.text(alphabet="ab", max_size=8) | st.text(alphabet="ab\né", max_size=9)
 )

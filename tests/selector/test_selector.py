@@ -56,13 +56,13 @@ def test_type_errors_point_at_the_place(text: str, code: str, position: int) -> 
     assert caught.value.text == text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(conditions())
 def test_well_typed_selectors_pass(text: str) -> None:
     parse(text).check(SCHEMA)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(conditions(), rows())
 def test_what_passes_never_meets_wrong_operands(text: str, row: dict[str, Scalar]) -> None:
     assert code_of(parse(text), row) != "selector.operands"
@@ -128,7 +128,7 @@ def test_nullify() -> None:
     assert selector.nullify([]) == selector
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(conditions(), rows(), st.sets(st.sampled_from(sorted(SCHEMA))))
 def test_nullify_is_what_a_masked_row_shows(text: str, row: dict[str, Scalar], hidden: set[str]) -> None:
     selector = parse(text)
@@ -202,7 +202,7 @@ def test_equals(value: Any, text: str) -> None:  # values of every kind
     assert evaluate(selector, {"a": value}) is True
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(st.sampled_from(list(Kind)).flatmap(lambda kind: st.tuples(VALUES[kind], VALUES[kind])))
 def test_equals_holds_for_equal_values_only(pair: tuple[Any, Any]) -> None:
     value, other = pair

@@ -30,7 +30,7 @@ def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, Any, Any]:
     return kind, value, draw(LITERALS[other])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(kinds_and_values(), st.sampled_from([Comparison.EQ, Comparison.NE]) | st.sampled_from(list(Comparison)))
 def test_spans_hold_what_compares_so(drawn: tuple[Kind, Any, Any], operator: Comparison) -> None:
     kind, value, constant = drawn
@@ -46,7 +46,7 @@ SMALL = st.lists(st.tuples(st.integers(-9, 9), st.none() | st.integers(-9, 9)), 
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(SMALL, SMALL, st.integers(-12, 12))
 def test_set_operations(first: Spans, second: Spans, value: int) -> None:
     assert contains(intersect(first, second), value) is (contains(first, value) and contains(second, value))
