@@ -20,6 +20,10 @@ Facts = list[tuple[str, str]]
 """What a table for people shows: a heading and its value, a line each."""
 
 
+_NETWORK_PLACES = ("owner", "name", "rights")
+_TYPE_PLACES = ("owner", "name", "version", "rights", "attributes", "where", "when")
+
+
 def statement_data(statement: Statement) -> dict[str, object]:
     """Return what a certificate says, for programs."""
     data: dict[str, object] = {
@@ -28,7 +32,7 @@ def statement_data(statement: Statement) -> dict[str, object]:
         "subject": subject_data(statement.subject),
     }
     if isinstance(statement, Authorisation):
-        data |= {"propagate": statement.propagate, "grants": describe_tag(statement.tag)}
+        data |= {"propagate": statement.propagate, "grants": tag_data(statement.tag)}
     else:
         data["name"] = statement.name.decode(errors="backslashreplace")
     data |= validity_data(statement.validity)
@@ -51,6 +55,15 @@ def subject_data(subject: Subject) -> dict[str, object]:
         "threshold": subject.k,
         "members": [subject_data(member) for member in subject.subjects],
     }
+
+
+def tag_data(tag: Tag) -> dict[str, object]:
+    """Return a right, for programs; every place is there, and one that is not restricted is `*`."""
+    data = describe_tag(tag)
+    if "resource" not in data:
+        return data
+    places = _NETWORK_PLACES if data["resource"] == "network" else _TYPE_PLACES
+    return {"resource": data["resource"], **dict.fromkeys(places, "*"), **data}
 
 
 def validity_data(validity: Validity) -> dict[str, object]:
@@ -170,7 +183,7 @@ class Wording:
 
     def tag(self, tag: Tag) -> Facts:
         """Return what a right is about."""
-        data = describe_tag(tag)
+        data = tag_data(tag)
         if "resource" not in data:
             return [("tag", _flat(data["tag"]))]
         kind = "network" if data["resource"] == "network" else "type"

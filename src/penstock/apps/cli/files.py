@@ -1,5 +1,6 @@
 """Files: read with a bound, written whole or not at all, and never over another one unasked."""
 
+import errno
 import os
 import sys
 from dataclasses import dataclass
@@ -63,8 +64,10 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
     """
     check_free(name, overwrite=overwrite)
     path = Path(name)
-    target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite and path.name else path
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
         # Exclusive, and with its mode from the first moment: nobody else ever sees a secret.
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:

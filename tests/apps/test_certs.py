@@ -1,0 +1,201 @@
+"""`penstock cert`: what can be issued, what is shown, what verifies."""
+
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+
+from penstock.trust.capabilities import Right
+
+
+@pytest.fixture
+def people(penstock: Shell) -> Shell:
+    """A few keys with names, and a type."""
+    for name in ("pito", "met", "smith"):
+        penstock.ok("key", "new", f"{name}.key", "--name", name)
+    attributes = ("plate:string", "seen:timestamp", "speed:integer:0..200", "zone:string:north|south", "ok:boolean")
+    given = [part for attribute in attributes for part in ("--attribute", attribute)]
+    penstock.ok("type", "define", "uk.Plate", "--key", "pito.key", *given, "--out", "plate.type")
+    return penstock
+
+
+def issue(*more: str) -> tuple[str, ...]:
+    return ("cert", "issue", "--key", "pito.key", *more)
+
+
+def test_the_certificate_goes_to_standard_output_or_into_a_file(people: Shell) -> None:
+    line = issue("--to", "met", "--network", "pito/N", "--right", "connect")
+    shown = people.ok(*line)
+    people.ok(*line, "--out", "a.cert")
+    assert Path("a.cert").read_text() == shown.out
+    assert people(*line, "--out", "a.cert").code == "file.exists"
+    people.ok(*line, "--out", "a.cert", "--overwrite")
+    people.ok(*line, "--out", "b.cert", "--dry-run")
+    assert not Path("b.cert").exists()
+
+
+def test_all_of_the_vocabulary(people: Shell) -> None:
+    made = people.ok(
+        *issue("--to", "smith", "--type-file", "plate.type", "--version", "0", "--right", "subscribe"),
+        *("--attribute", "plate", "--force", "zone=north", "--force", "seen=2026-01-01T00:00Z", "--force", "ok=true"),
+        *("--where", "speed > 30", "--when", "hour < 17", "--when", "day <> 'Sunday'", "--comment", "court order 7"),
+        *("--not-before", "2026-05-01", "--days", "31", "-o", "json"),
+    ).json
+    grants = made["grants"]
+    assert (grants["name"], grants["version"], grants["rights"]) == ("uk.Plate", "0", "subscribe")
+    assert len(grants["attributes"]) == 4  # the forced ones count as listed
+    assert "speed > 30" in grants["where"]
+    assert len(grants["where"]) == 4
+    assert sorted(grants["when"]) == ["day <> 'Sunday'", "hour < 17"]
+    assert (made["not_before"], made["not_after"]) == ("2026-05-01T00:00:00Z", "2026-06-01T00:00:00Z")
+    assert (made["comment"], made["propagate"], made["warnings"]) == ("court order 7", False, [])
+
+
+@pytest.mark.parametrize("right", [right.value for right in Right])
+def test_every_right(people: Shell, right: str) -> None:
+    on = ("--network", "pito/N") if Right(right).on_network else ("--type", "pito/uk.*")
+    assert people.ok(*issue("--to", "met", *on, "--right", right, "-o", "json")).json["grants"]["rights"] == right
+    other = ("--type", "pito/uk.*") if Right(right).on_network else ("--network", "pito/N")
+    assert people(*issue("--to", "met", *other, "--right", right)).code == "capability.right"
+
+
+@pytest.mark.parametrize(
+    ("written", "owner", "name"),
+    [("*", "*", "*"), ("pito/*", "pito", "*"), ("pito/uk.*", "pito", "uk.*"), ("*/uk.*.Plate", "*", "uk.*.Plate")],
+)
+def test_patterns(people: Shell, written: str, owner: str, name: str) -> None:
+    grants = people.ok(*issue("--to", "met", "--type", written, "--all-rights", "-o", "json")).json["grants"]
+    pito = people.ok("key", "show", "pito.key", "-o", "json").json["principal"]
+    assert (grants["owner"], grants["name"]) == (pito if owner == "pito" else "*", name)
+    assert grants["rights"] == "*"
+
+
+def test_subjects(people: Shell) -> None:
+    on = ("--network", "pito/N", "--right", "connect", "-o", "json")
+    met = people.ok("key", "show", "met.key", "-o", "json").json["principal"]
+    for written in ("met", "met.key", "./met.key", met):
+        assert people.ok(*issue("--to", written, *on)).json["subject"] == {"principal": met}
+    own = people.ok(*issue("--to-name", "Brokers", *on)).json["subject"]
+    assert own["names"] == ["Brokers"]
+    other = people.ok(*issue("--to", "met", "--to-name", "Brokers", "--to-name", "Spares", *on)).json["subject"]
+    assert other == {"principal": met, "names": ["Brokers", "Spares"]}
+    quorum = people.ok(*issue("--threshold", "1", "--member", "met", "--member", "smith", *on)).json["subject"]
+    assert (quorum["threshold"], len(quorum["members"])) == (1, 2)
+    for wrong in ((), ("--member", "met"), ("--to", "met", "--threshold", "1"), ("--to-name", "")):
+        assert people(*issue(*wrong, *on[:-2])).code == "cli.subject"
+
+
+def test_attributes_by_id_need_no_type(people: Shell) -> None:
+    uid = people.ok("type", "show", "plate.type", "-o", "json").json["attributes"][0]["uid"]
+    line = issue("--to", "met", "--type", "pito/uk.Plate", "--right", "subscribe")
+    by_id = people.ok(*line, "--attribute", f"pito/uk.Plate#{uid}", "-o", "json").json
+    by_name = people.ok(*line, "--type-file", "plate.type", "--attribute", "plate", "-o", "json").json
+    assert by_id["id"] == by_name["id"]
+
+
+def test_warnings_go_to_standard_error(people: Shell) -> None:
+    ran = people.ok(*issue("--to", "met", "--type", "pito/*", "--all-rights", "--propagate"))
+    assert "[capability.no-expiry]" in ran.err
+    assert ran.out.startswith("(sequence")
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (("--type", "pito/uk.Plate"), "cli.rights"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--all-rights"), "cli.rights"),
+        (("--right", "publish"), "cli.resource"),
+        (("--type", "pito/uk.Plate", "--network", "pito/N", "--right", "publish"), "cli.resource"),
+        (("--network", "pito/N", "--right", "connect", "--version", "1"), "cli.resource"),
+        (("--tag", "(x)", "--right", "publish"), "cli.resource"),
+        (("--tag", "(x"), "sexp.truncated"),
+        (("--tag", "(* frobnicate x)"), "tag.unknown-form"),
+        (("--type", "nobody/uk.Plate", "--right", "publish"), "principal.unknown"),
+        (("--type", "uk.Plate", "--right", "publish"), "name.malformed"),
+        (("--type", "pito/uk.Plate", "--right", "fly"), "cli.usage"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--version", "?"), "name.malformed"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--attribute", "plate"), "cli.type-file"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--where", "speed > 1"), "cli.type-file"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--when", "hour >"), "selector.syntax"),
+        (("--type-file", "plate.type", "--right", "publish", "--attribute", "colour"), "type.unknown-attribute"),
+        (("--type-file", "plate.type", "--right", "publish", "--where", "colour = 1"), "selector.unknown-attribute"),
+        (("--type-file", "plate.type", "--right", "publish", "--where", "speed = 'x'"), "selector.type"),
+        (("--type-file", "plate.type", "--right", "publish", "--force", "speed"), "cli.pair"),
+        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=fast"), "value.malformed"),
+        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=201"), "value.domain"),
+        (("--type-file", "plate.type", "--right", "publish", "--force", "zone=east"), "value.domain"),
+        (("--network", "pito/N", "--right", "connect", "--not-after", "soon"), "date.malformed"),
+        (("--network", "pito/N", "--right", "connect", "--not-after", "2027-01-01", "--days", "3"), "cli.validity"),
+        (("--network", "pito/N", "--right", "connect", "--days", "999999999"), "cli.validity"),
+        (("--network", "pito/N", "--right", "connect", "--days", "0"), "cli.usage"),
+        (
+            ("--network", "pito/N", "--right", "connect", "--not-before", "2027-01-01", "--not-after", "2026-01-01"),
+            "validity.empty",
+        ),
+    ],
+)
+def test_wrong_use_is_said_to_be_so(people: Shell, more: tuple[str, ...], code: str) -> None:
+    ran = people(*issue("--to", "met", *more))
+    assert (ran.status, ran.code) == (2, code)
+    assert ran.out == ""
+
+
+def test_a_selector_error_points_at_the_place(people: Shell) -> None:
+    ran = people(*issue("--to", "met", "--type", "pito/*", "--right", "publish", "--when", "hour > > 3"))
+    assert "  hour > > 3\n         ^\n" in ran.err
+    assert "hint: " in ran.err
+
+
+def test_a_public_key_cannot_sign(people: Shell) -> None:
+    people.ok("key", "show", "pito.key", "--public", "pito.pub")
+    ran = people("cert", "issue", "--key", "pito.pub", "--to", "met", "--network", "pito/N", "--right", "connect")
+    assert (ran.status, ran.code) == (2, "key.public-only")
+
+
+def test_show_one_in_full_and_several_as_a_tree(people: Shell) -> None:
+    people.ok(
+        *issue("--to", "met", "--type", "pito/uk.*", "--right", "subscribe", "--propagate", "--days", "9", "--out", "1")
+    )
+    people.ok(
+        *("cert", "issue", "--key", "met.key", "--to", "smith", "--type-file", "plate.type", "--right", "subscribe"),
+        *("--attribute", "plate", "--comment", "for Smith", "--out", "2"),
+    )
+    one = people.ok("cert", "show", "2").out
+    for text in ("met", "smith", "pito/uk.Plate", "subscribe", "for Smith", "✓"):
+        assert text in one
+    assert "attributes   plate\n" in people.ok("cert", "show", "2", "--type-file", "plate.type").out
+    tree = people.ok("cert", "show", "1", "2").out.splitlines()
+    assert tree[0] == "pito"
+    assert tree[1].startswith("└── ✓ → met")
+    assert tree[2].startswith("    └── ✓ → smith")
+    assert people.ok("cert", "show", "1", "2", "--long").out.count("certificate ") == 2
+    data = people.ok("cert", "show", "1", "2", "-o", "json").json
+    assert [entry["ok"] for entry in data["certificates"]] == [True, True]
+    assert people.ok("cert", "show", "1", "-o", "sexp").out == Path("1").read_text()
+
+
+def test_verify_now_and_at_another_time(people: Shell) -> None:
+    people.ok(*issue("--to", "met", "--network", "pito/N", "--right", "connect", "--days", "9", "--out", "1"))
+    people.ok(
+        "cert", "name", "Brokers", "--key", "met.key", "--to", "smith", "--not-before", "2026-04-01", "--out", "2"
+    )
+    assert people.ok("cert", "verify", "1", "2").out.count("✓") == 2
+    late = people("cert", "verify", "1", "2", "--at", "2026-06-01")
+    assert (late.status, late.code) == (1, "cert.expired")
+    early = people("cert", "verify", "1", "2", "--at", "2026-03-01")
+    assert (early.status, early.code) == (1, "cert.not-yet-valid")
+    data = people("cert", "verify", "1", "2", "--at", "2026-06-01", "-o", "json").json
+    assert data["ok"] is False
+    assert [entry["ok"] for entry in data["certificates"]] == [False, True]
+    assert data["certificates"][0]["code"] == "cert.expired"
+    Path("nothing").touch()
+    assert people("cert", "verify", "nothing").code == "cert.none"
+
+
+def test_what_a_stranger_wrote_does_not_drive_the_terminal(people: Shell) -> None:
+    people.ok(
+        *issue("--to", "met", "--network", "pito/N", "--right", "connect", "--comment", "\x1b[2J[bold]x", "--out", "1")
+    )
+    out = people.ok("cert", "show", "1").out
+    assert "\x1b" not in out
+    assert "[2J[bold]x" in out
