@@ -87,10 +87,10 @@ def test_a_passphrase_from_a_file(penstock: Shell) -> None:
 
 
 def test_a_passphrase_from_the_prompt(penstock: Shell) -> None:
-    ran = penstock.ok("key", "new", "a.key", "--protect", stdin="sesame\nsesame\n")
+    ran = penstock.ok("key", "new", "a.key", "--passphrase", stdin="sesame\nsesame\n")
     assert isinstance(stored("a.key"), ProtectedKey)
     assert "sesame" not in ran.out + ran.err
-    stopped = penstock("key", "new", "b.key", "--protect", stdin="sesame\n")
+    stopped = penstock("key", "new", "b.key", "--passphrase", stdin="sesame\n")
     assert (stopped.status, stopped.code) == (3, "cli.aborted")
     assert not Path("b.key").exists()
 

@@ -70,8 +70,8 @@ def test_completion(shell: str) -> None:
     script = run("completion", shell)
     assert script.returncode == 0
     assert b"_PENSTOCK_COMPLETE" in script.stdout
-    place = {"COMP_CWORD": "" if shell == "fish" else "2"}
-    words = run(COMP_WORDS="penstock cert ", _PENSTOCK_COMPLETE=f"{shell}_complete", **place)
+    word = "" if shell == "fish" else "2"
+    words = run(COMP_WORDS="penstock cert ", COMP_CWORD=word, _PENSTOCK_COMPLETE=f"{shell}_complete")
     assert b"issue" in words.stdout
     assert b"verify" in words.stdout
 

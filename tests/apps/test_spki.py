@@ -41,3 +41,7 @@ def test_sexp_turns_one_form_into_another(penstock: Shell) -> None:
     assert transport.startswith(b"{")
     assert penstock.ok("sexp", "canonical", stdin=transport).raw == whole
     assert penstock.ok("sexp", "show", stdin=b"(a) (b)\n").out == "(a)\n(b)\n"
+    for line in (("sexp", "canonical"), ("sexp", "transport")):
+        assert penstock.ok(*line, "-o", "json", stdin=whole).json == {"value": transport.decode().strip()}
+    assert len(penstock.ok("sexp", "show", "-o", "json", stdin=b"(a) (b)").json["values"]) == 2
+    assert penstock.ok("spki", "reduce", "-o", "json", stdin=whole).json["value"].startswith("{")

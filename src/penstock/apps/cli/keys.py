@@ -26,7 +26,7 @@ def key() -> None:
 @click.argument("file")
 @click.option("--public", "public_file", metavar="FILE", help="Write the public key to this file as well.")
 @click.option("--name", "petname", metavar="NAME", help="Remember the principal under this name of yours.")
-@click.option("--protect", "protected", is_flag=True, help="Ask for a passphrase and keep the key under it.")
+@click.option("--passphrase", "protected", is_flag=True, help="Ask for a passphrase and keep the key under it.")
 @click.option("--passphrase-file", metavar="FILE", help="Keep the key under the passphrase in this file's first line.")
 @click.option("--overwrite", "--force", is_flag=True, help="Replace files that exist. The old key is lost.")
 @click.option("--dry-run", is_flag=True, help="Do everything but write the files.")
@@ -36,7 +36,7 @@ def key() -> None:
 @example(
     """
 penstock key new pito.key --public pito.pub --name pito
-penstock key new root.key --protect   # asks for a passphrase
+penstock key new root.key --passphrase   # asks for a passphrase
 """
 )
 def new(  # noqa: PLR0913  # one argument an option

@@ -6,7 +6,8 @@ import click
 
 from penstock.apps.cli.files import read_sexp, read_sexps
 from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.session import printable
+from penstock.apps.cli.options import JSON, output_option
+from penstock.apps.cli.session import printable, say_json
 from penstock.codec.sexp import SExp
 from penstock.codec.sexp import advanced as to_advanced
 from penstock.codec.sexp import canonical as to_canonical
@@ -23,31 +24,44 @@ def sexp() -> None:
 @click.option(
     "--width", type=click.IntRange(20, 1000), default=100, show_default=True, help="Lines no wider than this."
 )
+@output_option()
 @example("penstock sexp show met.cert --width 80")
-def show(*, file: str, width: int) -> None:
+def show(*, file: str, width: int, output: str) -> None:
     """Show all values in FILE, or on standard input, in the advanced form, which people can read."""
-    for value in read_sexps(file):
+    values = read_sexps(file)
+    if output == JSON:
+        say_json({"values": [to_transport(value).decode() for value in values]})
+        return
+    for value in values:
         click.echo(printable(to_advanced(value, width=width)))
 
 
 @sexp.command()
 @click.argument("file", default="-")
+@output_option()
 @example("penstock sexp canonical met.cert | sha256sum")
-def canonical(*, file: str) -> None:
+def canonical(*, file: str, output: str) -> None:
     """Print the one value in FILE in the canonical form, which is what signatures are over."""
-    write_form(read_sexp(file), "canonical", newline=sys.stdout.isatty())
+    write_form(read_sexp(file), "canonical", output)
 
 
 @sexp.command()
 @click.argument("file", default="-")
+@output_option()
 @example("penstock sexp transport met.cert   # one line that survives mail and chat")
-def transport(*, file: str) -> None:
+def transport(*, file: str, output: str) -> None:
     """Print the one value in FILE in the transport form: base64 in braces."""
-    write_form(read_sexp(file), "transport", newline=True)
+    write_form(read_sexp(file), "transport", output)
 
 
-def write_form(value: SExp, form: str, *, newline: bool) -> None:
-    """Print a value in one of the three forms, as the bytes that it is."""
+def write_form(value: SExp, form: str, output: str) -> None:
+    """Print a value in one of the three forms, as the bytes that it is; for programs, its transport form.
+
+    The canonical form has no end of line, and gets one only where a person is reading.
+    """
+    if output == JSON:
+        say_json({"value": to_transport(value).decode()})
+        return
     match form:
         case "canonical":
             data = to_canonical(value)
@@ -55,4 +69,4 @@ def write_form(value: SExp, form: str, *, newline: bool) -> None:
             data = to_transport(value)
         case _:
             data = to_advanced(value).encode()
-    click.echo(data, nl=newline)
+    click.echo(data, nl=form != "canonical" or sys.stdout.isatty())

@@ -1,11 +1,10 @@
 """`penstock spki`: reduction by itself, on cases that other SPKI implementations share."""
 
-import sys
-
 import click
 
 from penstock.apps.cli.files import read_sexp
 from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.options import output_option
 from penstock.apps.cli.sexps import write_form
 from penstock.trust.redtest import reduce_case
 
@@ -24,10 +23,11 @@ def spki() -> None:
     show_default=True,
     help="The form in which the list is printed.",
 )
+@output_option()
 @example("penstock spki reduce < case.sexp")
-def reduce(*, file: str, form: str) -> None:
+def reduce(*, file: str, form: str, output: str) -> None:
     """Reduce the `(red-test (acl …) (sequence …) …)` in FILE, or on standard input, to an `(acl …)`.
 
     Signatures are not looked at: the cases are about reduction alone.
     """
-    write_form(reduce_case(read_sexp(file)), form, newline=sys.stdout.isatty() or form != "canonical")
+    write_form(reduce_case(read_sexp(file)), form, output)
