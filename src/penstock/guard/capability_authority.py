@@ -1,20 +1,20 @@
 """Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.guard.decision import EventRequest, NetworkRequest, Problem, Request, Ruling
 from penstock.guard.environment import environment_schema
-from penstock.guard.restriction import Branch, TypeScope, When, force
+from penstock.guard.restriction import Branch, TypeScope, When, check_forced, force
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Schema
 from penstock.selector import conjunction
-from penstock.trust.capabilities import Terms, network_request, read_terms, type_request
+from penstock.trust.capabilities import network_request, read_terms, type_request
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import OnlineChecker, no_online_checker, sift
+from penstock.trust.discovery import OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import Explanation, Question, explain
 from penstock.trust.reduction import FiveTuple
 from penstock.trust.tags import Tag
@@ -34,16 +34,18 @@ class CapabilityAuthority:
 
     def rule(self, request: Request) -> Ruling:
         """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
-        findings = self.question(request).findings()
+        question = self.question(request)
+        findings = follow(question.evidence, question.root, question.principal, question.request, limits=self.limits)
         problems: list[Problem] = []
         if findings.truncated:
             problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
         if isinstance(request, NetworkRequest):
-            wanted = _asked(request)
-            granted = (grant for grant in findings.grants if grant.tag == wanted)
+            granted = (grant for grant in findings.grants if grant.tag == question.request)
             branches = tuple(_network_branch(request, grant) for grant in granted)
             return Ruling(branches, tuple(problems))
-        return Ruling(tuple(self._branches(request, findings.grants, problems)), tuple(problems))
+        # A grant may be narrower than what was asked: `(manage add)` does not answer `(manage)`.
+        whole = [grant for grant in findings.grants if _answers(grant.tag, question.request)]
+        return Ruling(tuple(self._branches(request, whole, problems)), tuple(problems))
 
     def question(self, request: Request) -> Question:
         """Return the request as a question about certificates, which can be explained."""
@@ -55,45 +57,25 @@ class CapabilityAuthority:
         return explain(self.question(request))
 
     def _branches(
-        self, request: EventRequest, grants: tuple[FiveTuple, ...], problems: list[Problem]
+        self, request: EventRequest, grants: Iterable[FiveTuple], problems: list[Problem]
     ) -> Iterator[Branch]:
-        event_type = request.type.event_type
         for grant in grants:
             try:
-                terms = read_terms(grant.tag, event_type)
-                self._check(terms, event_type)
+                branch = _event_branch(request, grant)
+                self._check(branch, request.type.event_type)
             except PenstockError as error:
                 source = grant.because[-1] if grant.because else ""
                 problems.append(Problem(error.code, error.message, source))
-                continue
-            name = event_type.name
-            yield Branch(
-                action=request.action,
-                types=TypeScope((str(name.owner).encode(), name.name.encode(), name.version.encode())),
-                attributes=terms.attributes,
-                forced=force(terms.forced),
-                where=conjunction(*terms.where),
-                when=When(grant.validity, conjunction(*terms.when)),
-                because=grant.because,
-            )
+            else:
+                yield branch
 
-    def _check(self, terms: Terms, event_type: EventType) -> None:
-        """Check the terms against the type and the environment, so that enforcing them cannot fail for a kind."""
-        by_id = {attribute.id: attribute.spec for attribute in event_type.attributes}
-        schema: Schema = {str(attribute): spec for attribute, spec in by_id.items()}
-        for selector in terms.where:
-            # Section 5.2.2: attributes need not exist in this version; what does not exist is null.
-            selector.check(schema, missing="null")
-        for condition in terms.when:
-            condition.check(self.environment)
-        for attribute, value in terms.forced.items():
-            if (spec := by_id.get(attribute)) is not None:
-                try:
-                    spec.check(value)
-                except MalformedError as error:
-                    raise MalformedError(
-                        "capability.forced", f"a forced value does not fit: {error.message}"
-                    ) from error
+    def _check(self, branch: Branch, event_type: EventType) -> None:
+        """Check a branch against the type and the environment, so that one that cannot be enforced harms no other."""
+        schema: Schema = {str(attribute.id): attribute.spec for attribute in event_type.attributes}
+        check_forced(branch, event_type)
+        # Section 5.2.2: attributes need not exist in this version; what does not exist is null.
+        branch.holds_where().check(schema, missing="null")
+        branch.when.condition.check(self.environment)
 
 
 def _root(request: Request) -> Principal:
@@ -104,6 +86,25 @@ def _asked(request: Request) -> Tag:
     if isinstance(request, NetworkRequest):
         return network_request(request.network, request.action)
     return type_request(request.type.event_type.name, request.action)
+
+
+def _answers(tag: Tag, request: Tag) -> bool:
+    return isinstance(tag, tuple) and isinstance(request, tuple) and tag[: len(request)] == request
+
+
+def _event_branch(request: EventRequest, grant: FiveTuple) -> Branch:
+    event_type = request.type.event_type
+    name = event_type.name
+    terms = read_terms(grant.tag, event_type)
+    return Branch(
+        action=request.action,
+        types=TypeScope((str(name.owner).encode(), name.name.encode(), name.version.encode())),
+        attributes=terms.attributes,
+        forced=force(terms.forced),
+        where=conjunction(*terms.where),
+        when=When(grant.validity, conjunction(*terms.when)),
+        because=grant.because,
+    )
 
 
 def _network_branch(request: NetworkRequest, grant: FiveTuple) -> Branch:

@@ -3,18 +3,23 @@
 A request meets every source of authority; what they allow is collected into one `Restriction`. A source that cannot
 answer, or a credential that is not understood, never allows anything: it becomes an error in the decision. No branch
 and an error is INDETERMINATE, which is enforced exactly as DENY.
+
+What a source says counts only as far as it speaks about the request: the same action, a scope that covers the type, and
+no longer than the type itself is valid. A right on a network is enforced once, by this answer, so that a branch with
+something left to ask does not count there.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NoReturn, Protocol, TypeAlias
 
-from penstock.errors import PenstockError, RefusedError
-from penstock.guard.restriction import NOTHING, Branch, Restriction
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.guard.restriction import NOTHING, Branch, Restriction, When
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
+from penstock.selector import ALWAYS as TRUE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -29,22 +34,44 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventRequest:
-    """A principal wants to publish or subscribe to a type. The type is verified: it says who its owner is."""
+    """A principal wants to publish or subscribe to a type. The type is verified: it says who its owner is.
+
+    Raises `MalformedError` (`guard.action`) for a right on networks.
+    """
 
     principal: Principal
     action: Right
     type: VerifiedType
     now: datetime
 
+    def __post_init__(self) -> None:
+        if self.action.on_network:
+            raise _wrong_action(self.action)
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkRequest:
-    """A principal wants to connect to a network or to install types on it."""
+    """A principal wants to connect to a network or to install types on it.
+
+    Raises `MalformedError` (`guard.action`) for a right on event types.
+    """
 
     principal: Principal
     action: Right
     network: NetworkName
     now: datetime
+
+    def __post_init__(self) -> None:
+        if not self.action.on_network:
+            raise _wrong_action(self.action)
+
+
+def _wrong_action(action: Right) -> MalformedError:
+    return MalformedError(
+        "guard.action",
+        f"`{action}` is asked of the wrong thing",
+        hint="connect and install are rights on a network, all others on event types",
+    )
 
 
 Request: TypeAlias = EventRequest | NetworkRequest
@@ -97,14 +124,18 @@ class Decision:
             raise RefusedError(
                 "guard.denied", "no credential gives this right", hint="`penstock explain` shows what is missing"
             )
-        first = self.errors[0]
+        first = self.errors[0] if self.errors else Problem("guard.indeterminate", "no reason is known")
         raise RefusedError(
             "guard.indeterminate", f"the request could not be decided: {first.message}", cause=first.code
         )
 
 
 def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
-    """Decide a request. Never raises for the fault of a credential or a source."""
+    """Decide a request.
+
+    Never raises for the fault of a credential, nor for a source that refuses to answer with a `PenstockError`.
+    Raises `MalformedError` (`value.zone`) when `now` has no time zone.
+    """
     branches: list[Branch] = []
     problems: list[Problem] = []
     if isinstance(request, EventRequest) and not request.type.validity.contains(request.now):
@@ -118,10 +149,32 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
             problems.append(Problem(error.code, error.message))
             continue
         problems += ruling.problems
-        branches += ruling.branches
+        for branch in ruling.branches:
+            if branch.action is not request.action:
+                continue
+            if isinstance(request, EventRequest):
+                branches += _on_type(branch, request.type)
+            elif _settled(branch, request.now):
+                branches.append(branch)
+            else:
+                problems.append(
+                    Problem("guard.unsettled", "a right on a network depends on what nobody asks", *branch.because[-1:])
+                )
     restriction = Restriction.of(branches)
     if restriction.branches:
-        rests_on = request.type.because if isinstance(request, EventRequest) else ()
-        because = tuple(dict.fromkeys(restriction.because + rests_on))
-        return Decision(Effect.PERMIT, restriction, because, tuple(problems))
+        return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems))
     return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=tuple(problems))
+
+
+def _on_type(branch: Branch, verified: VerifiedType) -> Iterator[Branch]:
+    """Yield what a branch allows of a type while the type is valid: it rests on the type's credentials too."""
+    when = branch.when.intersect(When(verified.validity))
+    if when is not None and branch.types.covers(verified.event_type):
+        yield replace(branch, when=when, because=tuple(dict.fromkeys(branch.because + verified.because)))
+
+
+def _settled(branch: Branch, now: datetime) -> bool:
+    """Say whether a branch allows something now, with nothing left to be asked of an event or the environment."""
+    validity = branch.when.validity
+    asks = branch.where != TRUE or branch.when.condition != TRUE or branch.forced or branch.guards or validity.online
+    return not asks and validity.contains(now)

@@ -5,22 +5,33 @@ conditions are checked. On delivery: selectors, guards and conditions are checke
 not see become null, the event is translated to the subscriber's version, and the subscriber's own selector is asked
 about the masked view alone, so that a filter never tells what a field would not.
 
-Whatever raises refuses: a selector without a value, a guard that fails, a guard that is not known.
+Whatever raises refuses: a selector without a value, a guard that fails, a guard that is not known. Values are looked at
+once more on both ways, since an event may come from a client or a broker that checked nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.errors import EvaluationError, MalformedError, RefusedError
 from penstock.guard.environment import environment_schema
-from penstock.guard.restriction import Branch, Restriction
+from penstock.guard.restriction import Branch, Restriction, check_forced
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import AttributeId
-from penstock.model.types import EventType
-from penstock.model.values import Scalar, Schema, Value, kind_of
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import (
+    INTEGER_MAX,
+    INTEGER_MIN,
+    AttributeSpec,
+    Kind,
+    Scalar,
+    Schema,
+    Value,
+    checked_value,
+    kind_of,
+)
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector, compile_selector
 from penstock.trust.capabilities import Right
@@ -65,6 +76,8 @@ class _Gate:
         if branch.when.validity.online:
             raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
         self._guards = [(name, rules.guards.get(name)) for name in sorted(branch.guards)]
+        #: whether the answer depends on the event
+        self.reads = self._where is not None or bool(self._guards)
         self.always = self._where is None and self._dynamic is None and not self._dated and not self._guards
 
     def __call__(self, values: Values, environment: Environment) -> bool:
@@ -81,11 +94,13 @@ class _Gate:
 
     def _in_time(self, environment: Environment) -> bool:
         now = environment.get("time")
-        if not isinstance(now, datetime):
+        if not isinstance(now, datetime) or now.utcoffset() is None:
             return False
         return (self._starts is None or self._starts <= now) and (self._ends is None or now <= self._ends)
 
     def _ask(self, values: Values, environment: Environment) -> bool:
+        # A guard answers; it changes nothing.
+        values, environment = MappingProxyType(values), MappingProxyType(environment)
         for _name, guard in self._guards:
             if guard is None:
                 return self._problem("guard.unknown")
@@ -125,7 +140,10 @@ class Delivery:
         self._on_problem = rules.on_problem
         self._nulls: dict[str, Scalar] = {a.name: None for a in event_type.attributes}
         self._branches = [
-            (_Gate(branch, branch.holds_where(), event_type, rules), _columns(branch, event_type))
+            (
+                _Gate(branch, branch.holds_where(), event_type, rules),
+                [column for column in _columns(event_type) if branch.shows(column[0].id)],
+            )
             for branch in self.restriction.branches
         ]
 
@@ -143,10 +161,10 @@ class Delivery:
             if gate.always or gate(values, environment):
                 if shown is None:
                     shown = self._nulls.copy()
-                for name, attribute, fits in columns:
-                    value = values.get(attribute)
-                    if value is not None and fits(value):
-                        shown[name] = value
+                for attribute, fits in columns:
+                    value = values.get(attribute.id)
+                    if value is not None:
+                        shown[attribute.name] = value if fits(value) else _mended(value, attribute)
         if shown is None:
             return None
         if self._selector is not None:
@@ -159,25 +177,41 @@ class Delivery:
         return Event(event_type, MappingProxyType(shown), event.id, event.time)
 
 
-_PYTHON_TYPES = {"string": str, "integer": int, "float": float, "boolean": bool, "timestamp": datetime}
+_Fits: TypeAlias = Callable[[Value], bool]
+
+_PLAIN: Final[Mapping[Kind, _Fits]] = {
+    Kind.STRING: lambda value: type(value) is str and value.isascii(),
+    Kind.INTEGER: lambda value: type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX,
+    Kind.FLOAT: lambda value: type(value) is float,
+    Kind.BOOLEAN: lambda value: type(value) is bool,
+    Kind.TIMESTAMP: lambda value: type(value) is datetime and value.tzinfo is UTC,
+}
+"""What nearly every value of a kind is; the others are looked at more closely."""
 
 
-def _columns(branch: Branch, event_type: EventType) -> list[tuple[str, AttributeId, Callable[[Value], bool]]]:
-    """Return name, id and fitness of each attribute that a branch shows.
+def _columns(event_type: EventType) -> list[tuple[Attribute, _Fits]]:
+    """Return each attribute with a quick test whose yes is certain: the value is one that the attribute may take."""
 
-    A value that does not fit the version of the reader (its UID was reused against the rules) stays null.
+    def fits(spec: AttributeSpec) -> _Fits:
+        plain, domain = _PLAIN[spec.kind], spec.domain
+        return plain if domain is None else lambda value: plain(value) and domain.contains(value)
+
+    return [(attribute, fits(attribute.spec)) for attribute in event_type.attributes]
+
+
+def _mended(value: Value, attribute: Attribute) -> Scalar:
+    """Return a value in its canonical form; null where it does not fit the reader's version.
+
+    Its UID was then reused against the rules, or a broker on the way checked nothing.
     """
+    try:
+        return checked_value(attribute.name, attribute.spec, value)
+    except MalformedError:
+        return None
 
-    def fits(kind: type, contains: Callable[[Value], bool] | None) -> Callable[[Value], bool]:
-        if contains is None:
-            return lambda value: type(value) is kind
-        return lambda value: type(value) is kind and contains(value)
 
-    return [
-        (a.name, a.id, fits(_PYTHON_TYPES[a.spec.kind], a.spec.domain.contains if a.spec.domain else None))
-        for a in event_type.attributes
-        if branch.shows(a.id)
-    ]
+_Forced: TypeAlias = tuple[tuple[AttributeId, Value], ...]
+_Group: TypeAlias = tuple[_Forced, list[tuple[_Gate, Branch]]]
 
 
 class Publication:
@@ -186,48 +220,92 @@ class Publication:
     Branches that force the same values form a group. An event goes through the groups whose forced values it states
     or leaves null. Where it contradicts all of them and there is one group, the values are forced all the same
     (paper 5, section 5.2.2); where there are several, which one is meant would be a guess, and the event is refused.
+
+    A branch holds if it does so on what it lets through itself, and on what all branches together let through. A value
+    forced on an attribute that this version lacks is passed over; a branch that may not publish what it forces never
+    holds (`guard.forced-unlisted`). Raises `MalformedError`, `RefusedError` (`guard.online-test`) for a restriction
+    that cannot be enforced.
     """
 
     def __init__(self, restriction: Restriction, event_type: EventType, rules: Rules | None = None) -> None:
+        rules = rules or Rules()
         self.event_type = event_type
         self.restriction = restriction.for_type(event_type, Right.PUBLISH)
-        groups: dict[tuple[tuple[AttributeId, Value], ...], list[tuple[_Gate, Branch]]] = {}
+        self._columns = _columns(event_type)
+        groups: dict[tuple[_Forced, tuple[type, ...]], _Group] = {}
         for branch in self.restriction.branches:
-            gate = _Gate(branch, branch.where, event_type, rules or Rules())
-            groups.setdefault(branch.forced, []).append((gate, branch))
-        self._groups = list(groups.items())
+            gate = _Gate(branch, branch.where, event_type, rules)
+            try:
+                check_forced(branch, event_type)
+            except RefusedError as error:
+                rules.on_problem(error.code, branch.because)
+                continue
+            forced = tuple((a, v) for a, v in branch.forced if a in event_type.by_id)
+            key = forced, tuple(type(value) for _, value in forced)
+            groups.setdefault(key, (forced, []))[1].append((gate, branch))
+        self._groups = list(groups.values())
 
     def __call__(self, event: Event, environment: Environment) -> TransitEvent:
         """Return the event as it may travel.
 
-        Raises `RefusedError`: `guard.not-permitted` when no branch holds, `guard.ambiguous-forced`; `MalformedError`
-        (`event.type`) for an event of another type or version.
+        Raises `RefusedError`: `guard.not-permitted` when no branch holds, `guard.ambiguous-forced`; `MalformedError`:
+        `event.type` for an event of another type or version, `value.*` for a value that does not fit it.
         """
-        if event.type.name != self.event_type.name:
-            raise MalformedError("event.type", f"the advertisement is for `{self.event_type.name.name}`")
-        stated = {self.event_type.by_name[name].id: value for name, value in event.values.items() if value is not None}
-        final: dict[str, Scalar] = {}
-        held = False
+        event_type = self.event_type
+        # The type of the event is the client's word: it must be ours, or its ancestors would choose who receives it.
+        if event.type is not event_type and event.type != event_type:
+            raise MalformedError("event.type", f"the advertisement is for `{event_type.name}`")
+        values = event.values
+        stated: dict[AttributeId, Scalar] = {}
+        for attribute, fits in self._columns:
+            value = values.get(attribute.name)
+            if value is not None:
+                ours = value if fits(value) else checked_value(attribute.name, attribute.spec, value)
+                stated[attribute.id] = ours
+        final = self._settle(list(self._candidates(stated, environment)), environment)
+        if final is None:
+            raise RefusedError(
+                "guard.not-permitted",
+                f"no right to publish this event of `{event_type.name.name}`",
+                hint="its values, or the moment, are outside of what the credentials allow",
+            )
+        return TransitEvent(event_type.key, event_type.ancestors, MappingProxyType(final), event.id, event.time)
+
+    def _candidates(
+        self, stated: Mapping[AttributeId, Scalar], environment: Environment
+    ) -> Iterator[tuple[_Gate, dict[str, Scalar]]]:
+        """Yield what each branch lets through, where it holds on that."""
         for forced, branches in self._chosen(stated):
             for gate, branch in branches:
                 candidate: dict[str, Scalar] = {a: v for a, v in stated.items() if branch.shows(a)}
                 candidate.update(forced)
                 if gate.always or gate(candidate, environment):
-                    final.update(candidate)
-                    held = True
-        if not held:
-            raise RefusedError(
-                "guard.not-permitted",
-                f"no right to publish this event of `{self.event_type.name.name}`",
-                hint="its values, or the moment, are outside of what the credentials allow",
-            )
-        return TransitEvent(event.type.key, event.type.ancestors, MappingProxyType(final), event.id, event.time)
+                    yield gate, candidate
 
-    def _chosen(
-        self, stated: Mapping[AttributeId, Scalar]
-    ) -> Iterator[tuple[tuple[tuple[AttributeId, Value], ...], list[tuple[_Gate, Branch]]]]:
+    def _settle(
+        self, held: list[tuple[_Gate, dict[str, Scalar]]], environment: Environment
+    ) -> dict[str, Scalar] | None:
+        """Return what the branches let through together; one that does not hold on it takes no part.
+
+        Candidates agree where they overlap, so that one as large as the whole is the whole.
+        """
+        while held:
+            final: dict[str, Scalar] = {}
+            for _, candidate in held:
+                final.update(candidate)
+            kept = [
+                (gate, candidate)
+                for gate, candidate in held
+                if not gate.reads or len(candidate) == len(final) or gate(final, environment)
+            ]
+            if len(kept) == len(held):
+                return final
+            held = kept
+        return None
+
+    def _chosen(self, stated: Mapping[AttributeId, Scalar]) -> list[_Group]:
         if len(self._groups) == 1:
-            return iter(self._groups)
+            return self._groups
         agreeing = [group for group in self._groups if all(_agrees(stated.get(a), v) for a, v in group[0])]
         merged: dict[AttributeId, Value] = {}
         for forced, _ in agreeing:
@@ -236,7 +314,7 @@ class Publication:
                     raise _ambiguous(self.event_type)
         if not agreeing and self._groups:
             raise _ambiguous(self.event_type)
-        return iter(agreeing)
+        return agreeing
 
 
 def _agrees(stated: Scalar, forced: Value) -> bool:

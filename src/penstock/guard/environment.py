@@ -43,9 +43,16 @@ def environment_schema(facts: Schema | None = None) -> Schema:
 def environment(
     now: datetime, *, rate: int | None = None, facts: Mapping[str, Scalar] | None = None, zone: tzinfo = UTC
 ) -> Mapping[str, Scalar]:
-    """Return the environment at one moment. Raises `MalformedError` (`value.zone`) when `now` has no time zone."""
+    """Return the environment at one moment.
+
+    Raises `MalformedError`: `value.zone` when `now` has no time zone, `value.range` when it lies outside the years 1
+    to 9999 of UTC or the broker's zone.
+    """
     moment = in_utc(now)
-    local = moment.astimezone(zone)
+    try:
+        local = moment.astimezone(zone)
+    except OverflowError as error:
+        raise MalformedError("value.range", "the moment has no date in the broker's zone") from error
     own: dict[str, Scalar] = {
         "time": moment,
         "hour": local.hour,
@@ -65,10 +72,15 @@ class PublicationRate:
 
     def note(self, now: datetime) -> None:
         """Count one publication."""
+        self._forget(now)
         self._times.append(now)
 
     def at(self, now: datetime) -> int:
         """Return the number of publications within the window that ends now."""
-        while self._times and self._times[0] <= now - self._window:
-            self._times.popleft()
+        self._forget(now)
         return len(self._times)
+
+    def _forget(self, now: datetime) -> None:
+        # Also when a publication is noted: a client whose rate nobody asks for must not fill the memory.
+        while self._times and now - self._times[0] >= self._window:
+            self._times.popleft()

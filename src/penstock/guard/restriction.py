@@ -7,8 +7,10 @@ none holds the event is not published, or not delivered. Branches are never merg
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.types import EventType
 from penstock.model.values import Value, kind_of
@@ -59,9 +61,10 @@ ANYTIME: Final = When()
 class Branch:
     """One way in which something is allowed.
 
-    `attributes` is None where all are. A forced value filters on subscribe and substitutes on publish. `where` is a
-    selector over attribute ids that can be pushed towards publishers (class 2 of the papers); `guards` name
-    predicates that only the local broker can evaluate (class 1). `because` names what the branch rests on.
+    `attributes` is None where all are. A forced value filters on subscribe and substitutes on publish, where it can
+    only be set if its attribute is listed too. `where` is a selector over attribute ids that can be pushed towards
+    publishers (class 2 of the papers); `guards` name predicates that only the local broker can evaluate (class 1).
+    `because` names what the branch rests on. Raises `MalformedError` (`guard.forced-twice`).
     """
 
     action: Right
@@ -72,6 +75,10 @@ class Branch:
     guards: frozenset[str] = frozenset()
     when: When = ANYTIME
     because: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if len({attribute for attribute, _ in self.forced}) != len(self.forced):
+            raise MalformedError("guard.forced-twice", "a branch forces one attribute to two values")
 
     def shows(self, attribute: AttributeId) -> bool:
         """Say whether the branch lists an attribute."""
@@ -113,7 +120,7 @@ class Branch:
             "attributes": "*" if self.attributes is None else sorted(show.get(a, str(a)) for a in self.attributes),
         }
         if self.forced:
-            plain["forced"] = {show.get(attribute, str(attribute)): value for attribute, value in self.forced}
+            plain["forced"] = {show.get(attribute, str(attribute)): _plain(value) for attribute, value in self.forced}
         if self.where != TRUE:
             plain["where"] = self.where.rename(show).text
         if self.guards:
@@ -128,6 +135,33 @@ class Branch:
 def force(values: Mapping[AttributeId, Value]) -> tuple[tuple[AttributeId, Value], ...]:
     """Return forced values in the order in which branches keep them, so that equal ones are equal."""
     return tuple(sorted(values.items(), key=lambda pair: pair[0]))
+
+
+def check_forced(branch: Branch, event_type: EventType) -> None:
+    """Check that the forced values of a branch can be forced on events of a type; what the type lacks is passed over.
+
+    Whoever may not set an attribute may not have it set either, or a domain could write through the values that it
+    forces on its own clients. Raises `MalformedError` (`guard.forced`) for a value that does not fit, `RefusedError`
+    (`guard.forced-unlisted`).
+    """
+    for attribute, value in branch.forced:
+        known = event_type.by_id.get(attribute)
+        if known is None:
+            continue
+        try:
+            known.spec.check(value)
+        except MalformedError as error:
+            raise MalformedError("guard.forced", f"a value forced on `{known.name}` does not fit") from error
+        if branch.action is Right.PUBLISH and not branch.shows(attribute):
+            raise RefusedError(
+                "guard.forced-unlisted",
+                f"a value is forced on `{known.name}`, which may not be published",
+                hint="list the attribute in every certificate of the chain",
+            )
+
+
+def _plain(value: Value) -> Value:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _merge(
@@ -151,13 +185,15 @@ class Restriction:
     @classmethod
     def of(cls, branches: Iterable[Branch]) -> "Restriction":
         """Collect branches; equal ones become one that rests on what all of them rest on."""
-        kept: dict[Branch, Branch] = {}
+        kept: dict[tuple[Branch, tuple[type, ...]], Branch] = {}
         for branch in branches:
-            known = kept.get(branch)
+            # In Python 1, 1.0 and True are equal; as forced values they are three.
+            key = branch, tuple(type(value) for _, value in branch.forced)
+            known = kept.get(key)
             if known is None:
-                kept[branch] = branch
+                kept[key] = branch
             else:
-                kept[branch] = replace(known, because=tuple(dict.fromkeys(known.because + branch.because)))
+                kept[key] = replace(known, because=tuple(dict.fromkeys(known.because + branch.because)))
         return cls(tuple(kept.values()))
 
     def __or__(self, other: "Restriction") -> "Restriction":
