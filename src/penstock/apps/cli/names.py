@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from penstock.apps.cli.files import read_bytes
-from penstock.apps.cli.session import SPOKEN
+from penstock.apps.cli.session import SPOKEN, speak
 from penstock.codec.sexp import SExp, parse
 from penstock.crypto import read_key
 from penstock.errors import MalformedError, RefusedError
@@ -76,9 +76,11 @@ class Names:
 
     def speak(self, text: str) -> str:
         """Put petnames into a text that names principals by their short form."""
-        for principal, petname in self.petnames.items():
-            text = text.replace(principal.short, petname)
-        return text
+        return speak(text, self.spoken())
+
+    def spoken(self) -> dict[str, str]:
+        """Return the petnames by the short form of their principals."""
+        return {principal.short: petname for principal, petname in self.petnames.items()}
 
     def principal(self, text: str) -> Principal:
         """Return the principal that a word means. Raises as `subject` does."""
@@ -148,8 +150,7 @@ def load_names(chosen: str | None) -> Names:
         return Names.of({})
     names = parse_names(read_bytes(name), name)
     # Errors name principals by their short form; whoever prints one may find here what the reader calls them.
-    spoken = {who.short: petname for who, petname in names.petnames.items()}
-    click.get_current_context().meta.setdefault(SPOKEN, {}).update(spoken)
+    click.get_current_context().meta.setdefault(SPOKEN, {}).update(names.spoken())
     return names
 
 

@@ -1,6 +1,7 @@
 """What one run of the command line knows about the world: the time, a random source, and how to answer."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +13,7 @@ from penstock.errors import PenstockError, SelectorError
 
 #: where a command leaves the reader's words for principals, for `report`
 SPOKEN: Final = "penstock.spoken"
+_SET: Final = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,18 @@ def warn(*warnings: Warned) -> None:
         click.echo(printable(f"warning: {warning.message} [{warning.code}]"), err=True)
 
 
+def speak(text: str, spoken: Mapping[str, str]) -> str:
+    """Put the reader's words for principals into a text that names them by their short form.
+
+    >>> speak("no one leads from {k:9a…, k:b7…} to k:c3…", {"k:9a…": "pito", "k:b7…": "met"})
+    'no one leads from {met, pito} to k:c3…'
+    """
+    for short, petname in spoken.items():
+        text = text.replace(short, petname)
+    # A set that was in the order of the keys is now in the order of their names.
+    return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text) if spoken else text
+
+
 def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) -> None:
     """Print an error on standard error: message and code, the place in a selector, and what to do next.
 
@@ -75,10 +89,7 @@ def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) ->
         lines += [f"  {line}" for line in error.pointer().split("\n")]
     if error.hint:
         lines.append(f"hint: {error.hint}")
-    text = "\n".join(lines)
-    for short, petname in spoken.items():
-        text = text.replace(short, petname)
-    click.echo(printable(text), err=True)
+    click.echo(printable(speak("\n".join(lines), spoken)), err=True)
 
 
 def wants_json(arguments: list[str]) -> bool:
