@@ -181,6 +181,42 @@ def test_an_unknown_tag_grants_nothing(files: Shell) -> None:
         assert (ran.status, ran.code) == (2, "tag.unknown-form")
 
 
+def test_a_right_that_is_not_understood_grants_nothing(files: Shell) -> None:
+    owner = str(OWNER.principal).encode()
+    star = (b"*",)
+    # Nine places, and a forced value where a condition belongs.
+    for tag in (
+        (b"event-type", owner, b"uk.Plate", star, b"subscribe", star, star, star, b"more"),
+        (
+            b"event-type",
+            owner,
+            b"uk.Plate",
+            star,
+            b"subscribe",
+            star,
+            star,
+            (b"*", b"where", (b"is", (b"a",), (b"b",))),
+        ),
+    ):
+        odd = issue(Authorisation(OWNER.principal, SMITH.principal, parse_tag(tag)), OWNER)
+        Path("odd").write_bytes(Credentials.of(odd).to_bytes())
+        ran = files(*explain("odd"))
+        assert (ran.status, ran.code) == (1, "capability.malformed")
+        assert "✗" in ran.out
+        files.ok(*explain("odd", "good.cert"))
+        files.ok("cert", "show", "odd")
+
+
+def test_arguments_that_are_no_text(files: Shell) -> None:
+    line = ("cert", "issue", "--key", "met.key", "--to", "met.key", "--network", "met.key/N", "--right", "connect")
+    ran = files(*line, "--comment", "\udcff")
+    assert (ran.status, ran.code) == (2, "value.text")
+    for option in ("--to", "--names", "--not-after"):
+        assert files(*line, option, "\udcff").status in (2, 3)
+    assert files("cert", "name", "\udcff", "--key", "met.key", "--to", "met.key", "-o", "json").json["name"] == "\\xff"
+    assert files("selector", "check", "\udcff").code == "selector.syntax"
+
+
 def test_the_wrong_type_of_thing(files: Shell) -> None:
     for line, code in {
         ("type", "verify", "good.cert"): "type.malformed",

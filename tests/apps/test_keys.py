@@ -167,5 +167,7 @@ def test_a_quorum_is_a_principal(penstock: Shell) -> None:
     for form in ("human", "json", "sexp"):
         assert penstock.ok("key", "show", "council", "-o", form).out
     assert penstock.ok("key", "show", "council", "-o", "json").json["principal"] == made["principal"]
+    penstock.ok(*line, "--out", "again", "--name", "elders")
+    assert "elders" in penstock.ok("key", "list").out
     assert penstock("key", "quorum", "--threshold", "4", "--member", "a").code == "subject.threshold"
     assert penstock("key", "quorum", "--threshold", "1", "--member", "nobody").code == "principal.unknown"

@@ -7,7 +7,7 @@ import click
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.describe import Wording, statement_data
 from penstock.apps.cli.files import Destination
-from penstock.apps.cli.granting import Wanted, subject_of, validity_of
+from penstock.apps.cli.granting import Wanted, check_comment, subject_of, validity_of
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
@@ -126,7 +126,7 @@ def issue(  # noqa: PLR0913  # one argument an option
 
     def state(key: SigningKey) -> Statement:
         subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
-        return Authorisation(key.principal, subject, wanted, propagate, validity, comment)
+        return Authorisation(key.principal, subject, wanted, propagate, validity, check_comment(comment))
 
     _issue(
         state,
@@ -179,7 +179,7 @@ def name(  # noqa: PLR0913  # one argument an option
 
     def state(key: SigningKey) -> Statement:
         subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
-        return Naming(key.principal, written, subject, validity, comment)
+        return Naming(key.principal, written, subject, validity, check_comment(comment))
 
     _issue(
         state,

@@ -1,7 +1,7 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import click
@@ -11,7 +11,7 @@ from penstock.apps.cli.describe import Wording, validity_data, validity_text, va
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, moment
-from penstock.apps.cli.session import Session, say_json, warn
+from penstock.apps.cli.session import Session, Warned, say_json, warn
 from penstock.apps.cli.trusted import load_event_type, usable_credentials
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import NetworkName, TypeName
@@ -36,11 +36,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question: the explanation, and every grant that was found."""
+    """The answer to one question: the explanation, and every grant that was found with what it says.
+
+    The terms are None where the event type is not known.
+    """
 
     asked: Asked
     explanation: Explanation
-    grants: tuple[FiveTuple, ...]
+    grants: tuple[tuple[FiveTuple, Terms | None], ...] = ()
+    warnings: tuple[Warned, ...] = ()
 
     @property
     def code(self) -> str:
@@ -57,17 +61,29 @@ class Answer:
                 return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {link.problem}"
         return wording.names.speak(self.explanation.missing) or "no certificate leads there"
 
-    def terms(self) -> list[tuple[FiveTuple, Terms | None]]:
-        """Return what each grant says; None where the event type is not known."""
-        known = self.asked.event_type
-        return [(grant, None if known is None else read_terms(grant.tag, known)) for grant in self.grants]
-
 
 def ask(asked: Asked) -> Answer:
     """Answer a question."""
-    grants = asked.question.findings().grants
-    explanation = explain_grant(asked.question, grants[0]) if grants else find_explanation(asked.question)
-    return Answer(asked, explanation, grants)
+    question, known = asked.question, asked.event_type
+    findings = question.findings()
+    warnings: list[Warned] = []
+    if findings.truncated:
+        warnings.append(Warned("explain.truncated", "there are more grants than are followed; some are not shown"))
+    grants: list[tuple[FiveTuple, Terms | None]] = []
+    unread: Explanation | None = None
+    for grant in findings.grants:
+        try:
+            grants.append((grant, None if known is None else read_terms(grant.tag, known)))
+        except MalformedError as error:
+            # A right that is not understood grants nothing; the last certificate is the one that words it.
+            found = explain_grant(question, grant)
+            *above, last = found.links
+            link = replace(last, code=error.code, problem=f"is not understood: {error.message}")
+            unread = replace(found, allowed=False, links=(*above, link))
+            warnings.append(Warned(error.code, f"a right that is not understood grants nothing: {error.message}"))
+    if grants:
+        return Answer(asked, explain_grant(question, grants[0][0]), tuple(grants), tuple(warnings))
+    return Answer(asked, unread or find_explanation(question), (), tuple(warnings))
 
 
 @click.command()
@@ -119,6 +135,8 @@ def explain(  # noqa: PLR0913  # one argument an option
         raise MalformedError("cli.resource", "--type and --type-file are different types", hint="give one of the two")
     asked = list(_questions(who, Right(right), name, event_type, place, bag, now))
     answers = [ask(one) for one in asked]
+    found = [warning for answer in answers for warning in answer.warnings]
+    warn(*found)
     wording = Wording(names, event_type)
     if output == JSON:
         say_json(
@@ -127,7 +145,7 @@ def explain(  # noqa: PLR0913  # one argument an option
                 "principal": str(who),
                 "right": right,
                 "answers": [_data(answer, wording) for answer in answers],
-                "warnings": [warning.as_dict() for warning in warnings],
+                "warnings": [warning.as_dict() for warning in (*warnings, *found)],
             }
         )
     else:
@@ -191,7 +209,7 @@ def _data(answer: Answer, wording: Wording) -> dict[str, object]:
     if not answer.explanation.allowed:
         return data | {"code": answer.code, "reason": answer.reason(wording)}
     grants: list[dict[str, object]] = []
-    for grant, terms in answer.terms():
+    for grant, terms in answer.grants:
         told: dict[str, object] = {"because": list(grant.because), **validity_data(grant.validity)}
         if terms is not None and answer.asked.event_type is not None:
             told |= _terms_data(terms, answer.asked.event_type)
@@ -223,7 +241,7 @@ def _show(answer: Answer, wording: Wording) -> None:
         paint.line(f"    {mark} {wording.line(link.certificate.statement)}{until}")
     if explanation.missing:
         paint.line(f"    ✗ {wording.names.speak(explanation.missing)}")
-    for grant, terms in answer.terms():
+    for grant, terms in answer.grants:
         facts = [("valid", validity_text(grant.validity))]
         if terms is not None and answer.asked.event_type is not None:
             facts = _term_facts(terms, answer.asked.event_type) + facts

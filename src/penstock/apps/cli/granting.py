@@ -12,7 +12,7 @@ from penstock.model.instants import parse_instant
 from penstock.model.names import AttributeId, check_token
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import Value
+from penstock.model.values import Kind, Value, check_value
 from penstock.trust.capabilities import BoundSelector, Right, event_tag, network_tag
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Tag, parse_tag
@@ -152,6 +152,12 @@ def _subject() -> MalformedError:
         "a certificate is for one subject",
         hint="give --to WHO, --to-name NAME (of --to WHO, else of your own), or --threshold K with --member WHO …",
     )
+
+
+def check_comment(comment: str) -> str:
+    """Return a comment that can be written down. Raises `MalformedError` (`value.text`)."""
+    check_value(Kind.STRING, comment)
+    return comment
 
 
 def validity_of(now: datetime, not_before: str | None, not_after: str | None, days: int | None) -> Validity:

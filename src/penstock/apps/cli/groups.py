@@ -81,14 +81,16 @@ class Root(click.Group):
         except BrokenPipeError:
             _quiet_stdout()
             sys.exit(FAILED)
-        except (PenstockError, click.ClickException, click.Abort, OSError) as error:
+        except (PenstockError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
             problem = _as_penstock_error(error)
             report(problem, as_json=as_json, spoken=spoken)
             sys.exit(problem.exit_status)
         sys.exit(0)
 
 
-def _as_penstock_error(error: PenstockError | click.ClickException | click.Abort | OSError) -> PenstockError:
+def _as_penstock_error(
+    error: PenstockError | click.ClickException | click.Abort | KeyboardInterrupt | OSError,
+) -> PenstockError:
     match error:
         case PenstockError():
             return error
@@ -98,8 +100,8 @@ def _as_penstock_error(error: PenstockError | click.ClickException | click.Abort
             return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=f"`{path} --help` shows how")
         case click.ClickException():
             return MalformedError("cli.usage", error.format_message())
-        case click.Abort():
-            return FailedError("cli.aborted", "stopped before anything was changed")
+        case click.Abort() | KeyboardInterrupt():
+            return FailedError("cli.aborted", "stopped")
         case OSError():
             return FailedError("file.failed", f"{error.strerror or 'input or output failed'}")
 

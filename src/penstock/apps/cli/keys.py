@@ -190,6 +190,7 @@ def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
 @key.command("quorum")
 @click.option("--threshold", "k", type=int, required=True, metavar="K", help="How many members must agree.")
 @click.option("--member", "members", multiple=True, required=True, metavar="WHO", help="A member; repeat it.")
+@click.option("--name", "petname", metavar="NAME", help="Remember the quorum under this name of yours.")
 @write_options
 @output_option()
 @names_option
@@ -198,6 +199,7 @@ def quorum(  # noqa: PLR0913  # one argument an option
     *,
     k: int,
     members: tuple[str, ...],
+    petname: str | None,
     out: str | None,
     overwrite: bool,
     dry_run: bool,
@@ -208,7 +210,10 @@ def quorum(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     made = Threshold(k, tuple(names.subject(member) for member in members))
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    remember = None if petname is None else _remembered(petname, made.principal, names_file)
     destination.put(subject_to_sexp(made))
+    if remember is not None and not dry_run:
+        write_bytes(remember[0], remember[1], overwrite=True)
     if output == JSON:
         say_json(_described_quorum(made) | destination.as_dict())
     elif out is None:
