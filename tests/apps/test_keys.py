@@ -116,7 +116,7 @@ def test_list_shows_keys_and_names(penstock: Shell) -> None:
 def test_names_are_remembered_once(penstock: Shell) -> None:
     penstock.ok("key", "new", "a.key", "--name", "Detective Smith")
     penstock.ok("key", "new", "b.key", "--name", "b")
-    assert penstock("key", "new", "c.key", "--name", "b").code == "names.exists"
+    assert penstock("key", "new", "c.key", "--name", "b").code == "petname.exists"
     assert not Path("c.key").exists()
     assert "Detective Smith" in penstock.ok("key", "show", "a.key").out
 
@@ -124,7 +124,7 @@ def test_names_are_remembered_once(penstock: Shell) -> None:
 @pytest.mark.parametrize("name", ["ed25519:abc", "a/b", "a#b", "", "a\x1bb", "x" * 65])
 def test_a_name_that_could_pass_for_something_else_is_refused(penstock: Shell, name: str) -> None:
     ran = penstock("key", "new", "a.key", "--name", name)
-    assert (ran.status, ran.code) == (2, "names.malformed")
+    assert (ran.status, ran.code) == (2, "petname.malformed")
     assert "\x1b" not in ran.err
 
 
@@ -145,7 +145,7 @@ def test_a_broken_file_of_names_is_said_to_be_so(penstock: Shell, text: str) -> 
     Path("names.toml").write_bytes(text.encode("latin-1"))
     ran = penstock("key", "show", "a.key")
     assert ran.status == 2
-    assert ran.code in ("names.malformed", "principal.malformed")
+    assert ran.code in ("petname.malformed", "principal.malformed")
 
 
 def test_a_word_that_is_a_name_and_another_key_file_is_ambiguous(penstock: Shell) -> None:

@@ -68,7 +68,7 @@ def ask(asked: Asked) -> Answer:
     findings = question.findings()
     warnings: list[Warned] = []
     if findings.truncated:
-        warnings.append(Warned("explain.truncated", "there are more grants than are followed; some are not shown"))
+        warnings.append(Warned("chain.truncated", "there are more grants than are followed; some are not shown"))
     grants: list[tuple[FiveTuple, Terms | None]] = []
     unread: Explanation | None = None
     for grant in findings.grants:

@@ -84,7 +84,7 @@ def _remembered(name: str, principal: Principal, chosen: str | None) -> tuple[st
     before = read_bytes(file) if Path(file).exists() else b""
     if name in parse_names(before, file).by_name:
         raise RefusedError(
-            "names.exists",
+            "petname.exists",
             f"you know another principal as `{name}`",
             hint=f"choose another name, or edit {file}",
         )

@@ -143,7 +143,7 @@ def read_party(value: SExp, where: str) -> Subject:
 def load_names(chosen: str | None) -> Names:
     """Read the petnames: from the file chosen, from `$PENSTOCK_NAMES`, or from `names.toml` where there is one.
 
-    Raises `MalformedError` (`names.malformed`, `principal.malformed`) and what reading a file raises.
+    Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
     name = names_file(chosen)
     if chosen is None and ENVIRONMENT not in os.environ and not Path(name).is_file():
@@ -160,12 +160,12 @@ def names_file(chosen: str | None) -> str:
 
 
 def parse_names(data: bytes, where: str) -> Names:
-    """Read a file of petnames. Raises `MalformedError` (`names.malformed`, `principal.malformed`)."""
+    """Read a file of petnames. Raises `MalformedError` (`petname.malformed`, `principal.malformed`)."""
     try:
         table = tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise MalformedError(
-            "names.malformed",
+            "petname.malformed",
             f"`{where}` is not TOML: {str(error)[:200]}",
             hint='write one name a line: met = "ed25519:…"',
         ) from None
@@ -173,7 +173,7 @@ def parse_names(data: bytes, where: str) -> Names:
     for name, written in table.items():
         check_petname(name)
         if not isinstance(written, str):
-            raise MalformedError("names.malformed", f"`{name}` in `{where}` is no text", hint='met = "ed25519:…"')
+            raise MalformedError("petname.malformed", f"`{name}` in `{where}` is no text", hint='met = "ed25519:…"')
         found[name] = Principal.parse(written)
     return Names.of(found)
 
@@ -182,7 +182,7 @@ def check_petname(name: str) -> None:
     """Check a petname: one that reads like a principal could pass for another one. Raises `MalformedError`."""
     if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in "/:#="):
         raise MalformedError(
-            "names.malformed",
+            "petname.malformed",
             f"`{name[:80]}` cannot be a petname",
             hint="use 1 to 64 printable characters without `/`, `:`, `#` and `=`",
         )
