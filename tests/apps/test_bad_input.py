@@ -279,6 +279,14 @@ def test_wrong_use_is_an_error_like_any_other(penstock: Shell) -> None:
         assert json.loads(ran.err)["error"]["code"] == "cli.usage"
 
 
+def test_a_noun_alone_shows_its_verbs(penstock: Shell) -> None:
+    for line in ((), ("cert",), ("selector",)):
+        ran = penstock(*line)
+        assert (ran.status, ran.code, ran.out) == (2, "cli.usage", "")
+        assert ran.err.startswith("Usage: penstock")
+    assert json.loads(penstock("cert", "-o", "json").err)["error"]["code"] == "cli.usage"
+
+
 def test_explain_needs_to_know_what_about(files: Shell) -> None:
     line = ("explain", "--principal", "met.key", "--right")
     assert files(*line, "connect").code == "cli.resource"

@@ -83,6 +83,8 @@ class Root(click.Group):
             sys.exit(FAILED)
         except (PenstockError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
             problem = _as_penstock_error(error)
+            if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+                click.echo(f"{error.message}\n", err=True)
             report(problem, as_json=as_json, spoken=spoken)
             sys.exit(problem.exit_status)
         sys.exit(0)
@@ -94,6 +96,8 @@ def _as_penstock_error(
     match error:
         case PenstockError():
             return error
+        case click.exceptions.NoArgsIsHelpError():
+            return MalformedError("cli.usage", f"`{error.ctx.command_path}` alone says not what to do")
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "penstock"
             message = error.format_message().rstrip(".")
