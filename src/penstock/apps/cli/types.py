@@ -93,7 +93,8 @@ def define(  # noqa: PLR0913  # one argument an option
     principal = key.principal if owner is None else names.principal(owner)
     definition = TypeDefinition(
         TypeName(principal, type_name, version),
-        tuple(parse_attribute(written, new_uid(session)) for written in attributes),
+        # Paper 5, section 4.3.2: in the first version there is nobody to collide with, and short ids read well.
+        tuple(parse_attribute(written, str(number)) for number, written in enumerate(attributes)),
         parent_name,
     )
     signed = sign_type(definition, key, load_credentials(credentials))
