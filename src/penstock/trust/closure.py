@@ -29,7 +29,9 @@ from penstock.trust.tags import ANY, covers, intersect
 from penstock.trust.validity import ALWAYS
 
 #: reductions and comparisons of grants for one question
-EFFORT: Final = 500_000
+EFFORT: Final = 100_000
+#: different intersections of c shares that are kept while the members of a quorum are counted, for each c up to k
+COMBINATIONS: Final = 16
 
 _Source = tuple[Principal | Name, bool] | None
 """Whose flow: a member of a quorum with or without the right to pass its share on; None for the entries."""
@@ -227,9 +229,9 @@ class _Flows:
                         if self._effort < 0:
                             return []
                         if (both := self._both(left, right)) is not None:
-                            self._keep(partial[c + 1], both)
+                            self._keep(partial[c + 1], both, COMBINATIONS)
             for share in way:
-                self._keep(partial[1], share)
+                self._keep(partial[1], share, COMBINATIONS)
         return partial[k]
 
     def _hand_over(self, source: _Source, grant: FiveTuple, share: FiveTuple) -> None:
@@ -245,7 +247,7 @@ class _Flows:
         because = tuple(dict.fromkeys(left.because + right.because))
         return FiveTuple(left.issuer, left.subject, left.propagate and right.propagate, tag, validity, because)
 
-    def _keep(self, held: list[FiveTuple], grant: FiveTuple) -> bool:
+    def _keep(self, held: list[FiveTuple], grant: FiveTuple, room: int | None = None) -> bool:
         self._effort -= 1 + len(held)
         if self._closure.exhaustive:
             if any(_same(other, grant) for other in held):
@@ -255,7 +257,7 @@ class _Flows:
         if any(dominates(other, grant) for other in held):
             return False
         held[:] = [other for other in held if not dominates(grant, other)]
-        if len(held) >= self._closure.limits.grants_per_principal:
+        if len(held) >= (self._closure.limits.grants_per_principal if room is None else room):
             self._closure.truncated = True
             return False
         held.append(grant)

@@ -16,7 +16,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.subjects import Subject, describe
-from penstock.trust.tags import Tag, intersect
+from penstock.trust.tags import NOTHING, Tag, intersect
 from penstock.trust.validity import Validity
 
 
@@ -65,6 +65,8 @@ def reduce_chain(chain: Sequence[Certificate]) -> FiveTuple:
         raise _bad_length(len(chain))
     first = _authorisation(chain[0], 0)
     subject, propagate, tag, validity = first.subject, first.propagate, first.tag, first.validity
+    if tag == NOTHING:
+        raise _broken("chain.no-authority", 0, "gives no right at all", chain)
     for position in range(1, len(chain)):
         link = _authorisation(chain[position], position)
         if subject != link.issuer:
