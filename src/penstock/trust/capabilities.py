@@ -34,7 +34,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Value
 from penstock.selector import Selector, parse
 from penstock.trust.certificates import Authorisation, Statement
-from penstock.trust.tags import ANY, Tag, Where, matches, parse_tag, to_sexp
+from penstock.trust.tags import ANY, Set, Tag, Where, matches, parse_tag, to_sexp
 
 NETWORK: Final = b"network"
 EVENT_TYPE: Final = b"event-type"
@@ -158,7 +158,7 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
 ) -> Tag:
     """Return a right on event types; what is left out means all. `name` may have `*` in it.
 
-    A forced attribute counts as listed. Raises `MalformedError` (`capability.right`, `capability.forced` and what
+    A forced attribute counts as listed. Raises `MalformedError` (`capability.right` and what
     the parts raise), `SelectorError` for a condition in `when` that does not parse.
     """
     forced = forced or {}
@@ -196,11 +196,7 @@ def _rights(rights: Iterable[Right] | None, *, network: bool) -> SExp:
         return _STAR
     chosen = sorted(set(rights))
     if not chosen or any(right.on_network is not network for right in chosen):
-        raise MalformedError(
-            "capability.right",
-            "connect and install are rights on a network, all others on event types; at least one is needed",
-            hint="grant them in two certificates",
-        )
+        raise _wrong_right()
     return (b"*", b"set", *(right.to_sexp() for right in chosen))
 
 
@@ -209,18 +205,28 @@ def _where(conjuncts: list[SExp]) -> SExp:
 
 
 def network_request(network: NetworkName, right: Right) -> Tag:
-    """Return what a verifier asks about a network."""
-    return (NETWORK, str(network.owner).encode(), network.name.encode(), _request_right(right))
+    """Return what a verifier asks about a network. Raises `MalformedError` (`capability.right`)."""
+    return (NETWORK, str(network.owner).encode(), network.name.encode(), _request_right(right, network=True))
 
 
 def type_request(name: TypeName, right: Right) -> Tag:
-    """Return what a verifier asks about one version of an event type."""
+    """Return what a verifier asks about one version of an event type. Raises `MalformedError` (`capability.right`)."""
     owner, version = str(name.owner).encode(), name.version.encode()
-    return (EVENT_TYPE, owner, name.name.encode(), version, _request_right(right))
+    return (EVENT_TYPE, owner, name.name.encode(), version, _request_right(right, network=False))
 
 
-def _request_right(right: Right) -> Tag:
+def _request_right(right: Right, *, network: bool) -> Tag:
+    if right.on_network is not network:
+        raise _wrong_right()
     return parse_tag(right.to_sexp())
+
+
+def _wrong_right() -> MalformedError:
+    return MalformedError(
+        "capability.right",
+        "connect and install are rights on a network, all others on event types; at least one is needed",
+        hint="grant them in two certificates",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +299,7 @@ def flags(statement: Statement) -> tuple[Flag, ...]:
     found: list[Flag] = []
     if not isinstance(statement, Authorisation):
         return ()
-    tag = statement.tag
-    forced = (
-        isinstance(tag, tuple) and tag[:1] == (EVENT_TYPE,) and len(tag) > _WHERE and isinstance(tag[_WHERE], Where)
-    )
-    if statement.propagate and forced:
+    if statement.propagate and _forces(statement.tag):
         found.append(
             Flag(
                 "capability.forced-on-domain",
@@ -309,6 +311,12 @@ def flags(statement: Statement) -> tuple[Flag, ...]:
             Flag("capability.no-expiry", "the right may be passed on and never expires: root authority is delegated")
         )
     return tuple(found)
+
+
+def _forces(tag: Tag) -> bool:
+    if isinstance(tag, Set):
+        return any(_forces(member) for member in tag.members())
+    return isinstance(tag, tuple) and tag[:1] == (EVENT_TYPE,) and len(tag) > _WHERE and isinstance(tag[_WHERE], Where)
 
 
 def describe_tag(tag: Tag) -> dict[str, object]:
