@@ -8,11 +8,10 @@ understood, which nothing else in Penstock does.
 """
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from penstock.codec.sexp import SExp, canonical
+from penstock.codec.sexp import SExp, canonical, head
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.errors import MalformedError
@@ -20,7 +19,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.closure import Closure
 from penstock.trust.reduction import FiveTuple, FourTuple
-from penstock.trust.subjects import Name, Threshold, read_subject, subject_to_sexp, thresholds
+from penstock.trust.subjects import Name, Threshold, read_subject, subject_to_sexp
 from penstock.trust.tags import Tag, intersect, parse_tag, to_sexp
 from penstock.trust.validity import ALWAYS, Validity, parse_validity, validity_to_sexp
 
@@ -82,53 +81,67 @@ class _Ring:
     def __init__(self, case: SExp) -> None:
         self.quorums: dict[Principal, Threshold] = {}
         self._written: dict[Principal, SExp] = {}
-        self._hashed: dict[tuple[bytes, bytes], Principal] = {}
-        # Inner lists first, so that a quorum finds its members by their hashes; beside each other, as they stand.
-        for _, value in sorted(_mentioned(case), key=lambda found: -found[0]):
-            try:
-                principal = self._quorum(value) if value[0] == b"k-of-n" else Principal(digest(value))
-            except MalformedError:
-                continue  # in a tag it may be anything; where a subject is wanted it is read again
-            self._written[principal] = value
+        self._hashed: dict[tuple[bytes, bytes], SExp] = {}
+        self._read: dict[SExp, Principal] = {}
+        self._depth = 0
+        for value in _mentioned(case):
             data = canonical(value)
             for algorithm in _HASHES:
                 # Not for security: the cases name keys by these hashes.
                 octets = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
-                self._hashed[algorithm, octets] = principal
+                self._hashed[algorithm, octets] = value
 
     def principal(self, value: SExp) -> Principal:
         match value:
             case (b"public-key", _, *_):
-                return Principal(digest(value))
+                return self._note(Principal(digest(value)), value)
             case (b"hash", bytes(algorithm), bytes(octets)) if algorithm in _HASHES:
-                known = self._hashed.get((algorithm, octets))
-                if known is None:
-                    known = Principal(digest(value))
-                    self._written[known] = value
-                return known
+                meant = self._hashed.get((algorithm, octets))
+                if meant is None:
+                    return self._note(Principal(digest(value)), value)
+                return self._quorum(meant) if head(meant) == b"k-of-n" else self.principal(meant)
         raise _malformed("not a principal", "expected `(public-key …)` or `(hash md5|sha1|sha256 …)`")
 
     def subject(self, value: SExp) -> Principal | Name:
+        if head(value) == b"k-of-n":
+            return self._quorum(value)
         subject = read_subject(value, self.principal)
         return subject.principal if isinstance(subject, Threshold) else subject
-
-    def _quorum(self, value: SExp) -> Principal:
-        (quorum, *_) = thresholds(read_subject(value, self.principal))
-        return self.quorums.setdefault(quorum.principal, quorum).principal
 
     def write(self, principal: Principal) -> SExp:
         return self._written[principal]
 
+    def _quorum(self, value: SExp) -> Principal:
+        """Read a quorum, and those within it; each once, since many may name one by its hash."""
+        if value not in self._read:
+            if self._depth > DEFAULT_LIMITS.sexp_depth:
+                raise _malformed("quorums name each other by hash too deeply", "write them out")
+            self._depth += 1
+            quorum = read_subject(value, self.principal)
+            for member in value[3:] if isinstance(value, tuple) else ():
+                if head(member) == b"k-of-n":
+                    self._quorum(member)
+            self._depth -= 1
+            if not isinstance(quorum, Threshold):
+                raise _malformed("not a quorum", "expected `(k-of-n k n subject …)`")
+            self.quorums[quorum.principal] = quorum
+            self._read[value] = self._note(quorum.principal, value)
+        return self._read[value]
 
-def _mentioned(value: SExp) -> Iterator[tuple[int, tuple[SExp, ...]]]:
-    """Yield all keys and quorums in a value, with their depth in it."""
-    pending = deque([(0, value)])
+    def _note(self, principal: Principal, value: SExp) -> Principal:
+        self._written[principal] = value
+        return principal
+
+
+def _mentioned(value: SExp) -> Iterator[SExp]:
+    """Yield all keys and quorums in a value."""
+    pending = [value]
     while pending:
-        depth, current = pending.popleft()
+        current = pending.pop()
         if isinstance(current, tuple):
             if len(current) > 1 and current[0] in (b"public-key", b"k-of-n"):
-                yield depth, current
-            pending += [(depth + 1, part) for part in current]
+                yield current
+            pending += current
 
 
 def _entry(value: SExp, ring: _Ring) -> FiveTuple:

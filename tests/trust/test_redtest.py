@@ -1,0 +1,148 @@
+"""Reduction cases as data: ours in `cases/`, and those that SPKI implementations share (`PENSTOCK_SUITES`)."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.trust.kit import refused
+
+from penstock.codec.sexp import SExp, canonical, parse
+from penstock.crypto import digest
+from penstock.errors import PenstockError
+from penstock.model.limits import Limits
+from penstock.trust.redtest import reduce_case
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.in"))
+
+
+def read(path: Path) -> SExp:
+    return parse(path.read_bytes())
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_our_cases(path: Path) -> None:
+    assert reduce_case(read(path)) == read(path.with_suffix(".out"))
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) >= 19
+
+
+def test_shared_cases(suites: Path) -> None:
+    cases = sorted((suites / "spki-reduction").glob("*.in"))
+    assert len(cases) == 26
+    wrong = []
+    for case in cases:
+        accepted = [case.with_suffix(ending) for ending in (".out", ".ou1")]
+        expected = [canonical(parse(path.read_bytes())) for path in accepted if path.exists()]
+        if canonical(reduce_case(parse(case.read_bytes()))) not in expected:
+            wrong.append(case.name)
+    assert not wrong
+
+
+ENTRY = "(entry (subject (public-key k1)) (propagate) (tag (foo)))"
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("red-test", "redtest.malformed"),
+        ("()", "redtest.malformed"),
+        ("(acl)", "redtest.malformed"),
+        ("(red-test)", "redtest.malformed"),
+        ("(red-test acl)", "redtest.malformed"),
+        ("(red-test ())", "redtest.malformed"),
+        ("(red-test (acl) (acl))", "sexp.duplicate"),
+        ("(red-test (acl) (result))", "redtest.malformed"),
+        ("(red-test (acl entry))", "redtest.malformed"),
+        ("(red-test (acl (entry)))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject))))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject bob))))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject (hash crc32 x)))))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject (public-key k)) (tag))))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject (public-key k)) (tag (* bad)))))", "tag.unknown-form"),
+        ("(red-test (acl (entry (subject (public-key k)) (valid x))))", "date.malformed"),
+        ('(red-test (acl (entry (subject (k-of-n "2" "1" (public-key k))))))', "subject.threshold"),
+        (f"(red-test (acl {ENTRY}) (sequence x))", "redtest.malformed"),
+        (f"(red-test (acl {ENTRY}) (sequence (cert)))", "redtest.malformed"),
+        (f"(red-test (acl {ENTRY}) (sequence (cert (issuer (public-key k1)))))", "redtest.malformed"),
+        (f"(red-test (acl {ENTRY}) (subject))", "redtest.malformed"),
+        (f"(red-test (acl {ENTRY}) (tag a b))", "redtest.malformed"),
+        (f'(red-test (acl {ENTRY}) (valid (not-after "2026")))', "date.malformed"),
+    ],
+)
+def test_what_is_no_case(case: str, code: str) -> None:
+    with refused(code):
+        reduce_case(parse(case.encode()))
+
+
+def test_a_tag_may_speak_of_quorums() -> None:
+    case = parse(b"(red-test (acl (entry (subject (public-key k1)) (tag (k-of-n anything goes)))))")
+    assert isinstance(case, tuple)
+    assert reduce_case(case) == case[1]
+
+
+def quorum(k: int, *members: SExp) -> SExp:
+    return (b"k-of-n", b"%d" % k, b"%d" % len(members), *members)
+
+
+def by_hash(value: SExp) -> SExp:
+    return (b"hash", b"sha256", digest(value))
+
+
+def key(name: str) -> SExp:
+    return (b"public-key", name.encode())
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_quorums_by_hash_within_quorums(inner_first: bool) -> None:
+    inner = quorum(1, key("a1"))
+    outer = quorum(1, by_hash(inner))
+    cert = (b"cert", (b"issuer", key("a1")), (b"subject", key("k1")), (b"tag", b"t"))
+    entry = (b"entry", (b"subject", by_hash(outer)), (b"propagate",), (b"tag", b"t"))
+    parts = (inner, outer) if inner_first else (outer, inner)
+    result = reduce_case((b"red-test", (b"acl", entry), (b"sequence", *parts, cert)))
+    assert isinstance(result, tuple)
+    assert (b"entry", (b"subject", key("k1")), (b"tag", b"t")) in result
+    assert (b"entry", (b"subject", inner), (b"propagate",), (b"tag", b"t")) in result
+
+
+def test_quorums_that_name_each_other_by_hash_cost_little() -> None:
+    """Each level names the one below twice: written out that would be 2 ** 40 members."""
+    levels = [quorum(1, key("a"))]
+    for number in range(40):
+        left, right = quorum(1, by_hash(levels[-1])), quorum(1, by_hash(levels[-1]), key(f"b{number}"))
+        levels += [left, right, quorum(1, by_hash(left), by_hash(right))]
+    entry = (b"entry", (b"subject", by_hash(levels[9])), (b"tag", b"t"))
+    result = reduce_case((b"red-test", (b"acl", entry), (b"sequence", *levels)))
+    assert isinstance(result, tuple)
+    assert (b"entry", (b"subject", key("a")), (b"tag", b"t")) in result
+    entry = (b"entry", (b"subject", by_hash(levels[-1])), (b"tag", b"t"))
+    with refused("redtest.malformed"):
+        reduce_case((b"red-test", (b"acl", entry), (b"sequence", *levels)))
+
+
+def test_lists_are_bounded() -> None:
+    certs = " ".join(f"(cert (issuer (public-key k1)) (subject (public-key p{i})) (tag (foo)))" for i in range(30))
+    case = parse(f"(red-test (acl {ENTRY}) (sequence {certs}))".encode())
+    found = reduce_case(case)
+    assert isinstance(found, tuple)
+    assert len(found) == 32
+    with refused("chain.limit"):
+        reduce_case(case, limits=Limits(certificates=10))
+
+
+BYTES = [canonical(read(path)) for path in CASES if path.stem in ("threshold-nested", "name-chain", "hashes", "sets")]
+edits = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 30), st.binary(max_size=4)), min_size=1, max_size=3)
+
+
+@given(st.sampled_from(BYTES), edits)
+@settings(deadline=None, max_examples=200)
+def test_mutated_cases(data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
+    for place, removed, added in changes:
+        start = place % (len(data) + 1)
+        data = data[:start] + added + data[start + removed :]
+    with suppress(PenstockError):
+        reduce_case(parse(data))
