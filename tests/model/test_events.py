@@ -1,7 +1,6 @@
 """Events in transit: every version of a type, and every ancestor, reads the same event its own way."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -158,7 +157,7 @@ def test_timestamps_become_utc() -> None:
     assert one["timestamp"] == one.time == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
     assert two["timestamp"] == two.time == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
     assert one != two, "the hour that occurs twice is two hours"
-    there = MappingProxyType({attribute_id("9058"): NOON.astimezone(timezone(timedelta(hours=5)))})
+    there: dict[str, Scalar] = {attribute_id("9058"): NOON.astimezone(timezone(timedelta(hours=5)))}
     read = TransitEvent(plate.key, (), there).to_event(plate)["timestamp"]
     assert isinstance(read, datetime)
     assert read.tzinfo is UTC
