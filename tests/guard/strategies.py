@@ -229,7 +229,7 @@ def branches(draw: st.DrawFn, family: Family, action: Right, *, plain: bool = Fa
     guards: frozenset[str] = frozenset()
     when = When()
     if not plain:
-        names = st.sampled_from([*["yes", "few"] * 4, *sorted(GUARDS), "unheard-of"])
+        names = st.sampled_from([*["yes", "few"] * 2, *sorted(GUARDS), "one", "unheard-of"])
         guards = draw(st.frozensets(names, max_size=2)) if draw(st.integers(0, 3)) == 0 else guards
         when = When(
             draw(st.sampled_from([*VALIDITIES[:3] * 2, *VALIDITIES])), draw(st.sampled_from([ALWAYS] * 8 + CONDITIONS))
@@ -249,6 +249,22 @@ def branches(draw: st.DrawFn, family: Family, action: Right, *, plain: bool = Fa
 @st.composite
 def restrictions(draw: st.DrawFn, family: Family, action: Right, *, plain: bool = False) -> Restriction:
     return Restriction.of(draw(st.lists(branches(family, action, plain=plain), min_size=1, max_size=3)))
+
+
+@st.composite
+def exclusive(draw: st.DrawFn, event_type: EventType, action: Right) -> Restriction:
+    """Draw narrow rights that depend on what else is in the event, so that they may exclude each other."""
+    ids = st.sampled_from([attribute.id for attribute in event_type.attributes])
+    one, other, third = (draw(ids) for _ in range(3))
+    conditions = st.sampled_from(
+        ["TRUE", *(f"{write_name(x)} IS {no}NULL" for x in (one, third) for no in ("", "NOT "))]
+    )
+    found = [
+        Branch(action=action, attributes=frozenset({one}), where=parse(f"{write_name(other)} IS NULL")),
+        Branch(action=action, attributes=frozenset({other}), where=parse(draw(conditions))),
+        Branch(action=action, attributes=frozenset({third}), where=parse(draw(conditions))),
+    ]
+    return Restriction.of(found)
 
 
 @st.composite

@@ -15,6 +15,7 @@ from tests.guard.strategies import (
     Family,
     environments,
     events,
+    exclusive,
     families,
     restrictions,
     selectors,
@@ -29,7 +30,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 
 RULES = Rules(GUARDS)
-often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def test_publishing_is_what_the_plan_says(data: st.DataObject) -> None:
     family = data.draw(families())
     event = data.draw(st.sampled_from(family.types).flatmap(events))
     env = data.draw(environments())
-    restriction = data.draw(restrictions(family, Right.PUBLISH))
+    restriction = data.draw(restrictions(family, Right.PUBLISH) | exclusive(event.type, Right.PUBLISH))
     sent = send(restriction, event, env)
     match reference.publish(restriction.branches, event, env, GUARDS):
         case None:
@@ -203,7 +204,8 @@ def test_what_goes_out_is_granted_as_it_goes_out(data: st.DataObject) -> None:
     family = data.draw(families())
     event = data.draw(st.sampled_from(family.types).flatmap(events))
     env = data.draw(environments())
-    restriction = data.draw(restrictions(family, Right.PUBLISH)).for_type(event.type, Right.PUBLISH)
+    rights = restrictions(family, Right.PUBLISH) | exclusive(event.type, Right.PUBLISH)
+    restriction = data.draw(rights).for_type(event.type, Right.PUBLISH)
     sent = send(restriction, event, env)
     if isinstance(sent, str):
         return
