@@ -3,13 +3,14 @@
 from datetime import datetime
 
 import pytest
-from tests.trust.kit import CURRENT, DAY, NOW, grant, key, refused
+from tests.trust.kit import CURRENT, DAY, NOW, grant, key, refused, who
 from tests.trust.types_kit import CLERK, MANAGER, NETWORK, PITO, PLATE, TEXT, Registry, may
 
 from penstock.trust.caches import CertificateCache, Recent, TypeCache
 from penstock.trust.capabilities import Right
-from penstock.trust.certificates import Certificate, UnverifiedCertificate, read_certificate
+from penstock.trust.certificates import Authorisation, Certificate, UnverifiedCertificate, issue, read_certificate
 from penstock.trust.event_types import UnverifiedType, read_type, read_type_parts
+from penstock.trust.tags import ANY
 from penstock.trust.validity import OnlineTest, Validity
 
 
@@ -44,6 +45,34 @@ def test_the_least_recently_used_goes_first() -> None:
     nothing: Recent[str, int] = Recent(0)
     nothing.put("a", 1)
     assert len(nothing) == 0
+
+
+def test_what_is_heavy_drives_out_more() -> None:
+    recent: Recent[str, int] = Recent(10, weight=100)
+    for name in "abc":
+        recent.put(name, 1, weight=30)
+    recent.get("a")
+    recent.put("d", 2, weight=40)
+    assert [name for name in "abcd" if recent.get(name)] == ["a", "c", "d"]
+    recent.put("d", 3, weight=10)
+    recent.put("e", 4, weight=30)
+    assert len(recent) == 4
+    # What is too heavy for an empty cache is not kept, nor is anything else lost for good.
+    recent.put("f", 5, weight=101)
+    assert len(recent) == 0
+    recent.put("g", 6, weight=100)
+    assert recent.get("g") == 6
+    recent.drop("g")
+    recent.put("h", 7, weight=100)
+    assert len(recent) == 1
+
+
+def test_large_certificates_do_not_fill_the_memory() -> None:
+    cache = CertificateCache()
+    for number in range(40):
+        statement = Authorisation(who(1), who(2), ANY, comment=f"{number}" + "x" * 1_000_000)
+        cache(unverified(issue(statement, key(1))))
+    assert len(cache) < 40
 
 
 def test_a_signature_is_verified_once() -> None:

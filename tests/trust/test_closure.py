@@ -7,7 +7,7 @@ from penstock.model.limits import Limits
 from penstock.trust.closure import Closure, dominates
 from penstock.trust.reduction import FiveTuple, FourTuple
 from penstock.trust.subjects import Subject, Threshold
-from penstock.trust.tags import ANY, Tag
+from penstock.trust.tags import ANY, Tag, intersect
 from penstock.trust.validity import ALWAYS, Validity
 
 ROOT, P, Q = 50, 51, 52
@@ -225,6 +225,23 @@ def test_a_quorum_of_which_every_choice_differs_is_bounded() -> None:
     found = closure.grants([FiveTuple(None, quorum.principal, True, ANY, ALWAYS)], who(P))
     assert found
     assert closure.truncated
+
+
+def test_a_right_that_cannot_be_intersected_spoils_nothing_else() -> None:
+    """Two sets of a hundred patterns each, of which all pairs would have to be kept."""
+    monsters = [
+        tag(f"(q (* set {' '.join(f'(* glob {start}{number:03}{end})' for number in range(100))}))")
+        for start, end in (("a", "*b"), ("a*", "b"))
+    ]
+    with refused("tag.limit"):
+        intersect(*monsters)
+    fives = [five(ROOT, 1, monsters[0]), five(1, P, monsters[1]), five(ROOT, P, tag("(q x)"))]
+    closure = Closure(fives, [], {})
+    (found,) = closure.grants([FiveTuple(None, who(ROOT), True, ANY, ALWAYS)], who(P))
+    assert found.tag == tag("(q x)")
+    assert closure.truncated
+    with refused("tag.limit"):
+        Closure(fives, [], {}, exhaustive=True).follow([FiveTuple(None, who(ROOT), True, ANY, ALWAYS)])
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])

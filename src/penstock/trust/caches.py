@@ -2,48 +2,58 @@
 
 A signature does not age, so a verified certificate may be kept; its dates are asked at each use. A verified type rests
 on credentials that do age, so it is kept for as long as they are valid, and not an instant longer. Both caches are
-bounded and forget what was used least recently.
+bounded, in entries and in octets, since anyone can sign something large; they forget what was used least recently.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from penstock.codec.sexp import canonical
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.trust.certificates import Certificate, UnverifiedCertificate, verify_certificate
 from penstock.trust.discovery import OnlineChecker, no_online_checker
 from penstock.trust.event_types import TypeSource, UnverifiedType, VerifiedType, no_types, verify_type
 
+#: octets, in canonical form, of all that one cache keeps
+CACHE_BYTES: Final = 32 << 20
+
 Key = TypeVar("Key")
 Kept = TypeVar("Kept")
 
 
 class Recent(Generic[Key, Kept]):
-    """A bounded mapping that forgets what was used least recently."""
+    """A mapping that is bounded in entries and in their weight, and forgets what was used least recently."""
 
-    def __init__(self, entries: int) -> None:
+    def __init__(self, entries: int, weight: int = CACHE_BYTES) -> None:
         self._entries = entries
-        self._kept: OrderedDict[Key, Kept] = OrderedDict()
+        self._room = weight
+        self._kept: OrderedDict[Key, tuple[Kept, int]] = OrderedDict()
 
     def get(self, key: Key) -> Kept | None:
         """Return what is kept under a key, and note that it was used."""
         found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-        return found
-
-    def put(self, key: Key, value: Kept) -> None:
-        """Keep something, at the cost of what was used least recently."""
-        self._kept[key] = value
+        if found is None:
+            return None
         self._kept.move_to_end(key)
-        if len(self._kept) > self._entries:
-            self._kept.popitem(last=False)
+        return found[0]
+
+    def put(self, key: Key, value: Kept, weight: int = 0) -> None:
+        """Keep something, at the cost of what was used least recently."""
+        self.drop(key)
+        self._kept[key] = (value, weight)
+        self._room -= weight
+        while self._kept and (len(self._kept) > self._entries or self._room < 0):
+            _, (_, freed) = self._kept.popitem(last=False)
+            self._room += freed
 
     def drop(self, key: Key) -> None:
         """Forget a key; nothing happens when it is not there."""
-        self._kept.pop(key, None)
+        found = self._kept.pop(key, None)
+        if found is not None:
+            self._room += found[1]
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -67,7 +77,7 @@ class CertificateCache:
             return known
         self.misses += 1
         verified = verify_certificate(unverified)
-        self._known.put(key, verified)
+        self._known.put(key, verified, len(canonical(unverified.body)))
         return verified
 
     def __len__(self) -> int:
@@ -110,7 +120,7 @@ class TypeCache:
             verifier=self.certificates,
             online=self.online,
         )
-        self._known.put(unverified.fingerprint, verified)
+        self._known.put(unverified.fingerprint, verified, len(canonical(unverified.body)))
         return verified
 
     def __len__(self) -> int:

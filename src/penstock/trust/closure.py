@@ -15,7 +15,7 @@ many chains lead to their quorums and however quorums are nested. A quorum is kn
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -37,6 +37,7 @@ _Source = tuple[Principal | Name, bool] | None
 """Whose flow: a member of a quorum with or without the right to pass its share on; None for the entries."""
 
 _Held = dict[Principal, list[FiveTuple]]
+_Rule = Callable[[FiveTuple, FiveTuple], FiveTuple | None]
 
 
 def dominates(one: FiveTuple, other: FiveTuple) -> bool:
@@ -173,9 +174,20 @@ class _Flows:
             return
         self._effort -= len(issued)
         for five in issued:
-            reduced = reduce_pair(grant, five)
+            reduced = self._meet(reduce_pair, grant, five)
             if reduced is not None:
                 self._push(source, reduced)
+
+    def _meet(self, rule: _Rule, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
+        """Return what two rights share; None, and that is noted, where it cannot be written down within bounds."""
+        try:
+            return rule(left, right)
+        except LimitError:
+            # One certificate with a monstrous tag must not spoil what the others say.
+            self._closure.truncated = True
+            if self._closure.exhaustive:
+                raise
+            return None
 
     def _convene(self, source: _Source, grant: FiveTuple, principal: Principal) -> None:
         """Rule 3, when authority reaches a quorum."""
@@ -240,12 +252,7 @@ class _Flows:
 
     def _both(self, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
         self._effort -= 1
-        tag = intersect(left.tag, right.tag)
-        validity = left.validity.intersect(right.validity)
-        if tag is None or validity is None:
-            return None
-        because = tuple(dict.fromkeys(left.because + right.because))
-        return FiveTuple(left.issuer, left.subject, left.propagate and right.propagate, tag, validity, because)
+        return self._meet(_shared, left, right)
 
     def _keep(self, held: list[FiveTuple], grant: FiveTuple, room: int | None = None) -> bool:
         self._effort -= 1 + len(held)
@@ -277,3 +284,12 @@ def _principal(grant: FiveTuple) -> Principal:
 
 def _same(one: FiveTuple, other: FiveTuple) -> bool:
     return one.propagate == other.propagate and one.tag == other.tag and one.validity == other.validity
+
+
+def _shared(left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
+    tag = intersect(left.tag, right.tag)
+    validity = left.validity.intersect(right.validity)
+    if tag is None or validity is None:
+        return None
+    because = tuple(dict.fromkeys(left.because + right.because))
+    return FiveTuple(left.issuer, left.subject, left.propagate and right.propagate, tag, validity, because)

@@ -122,8 +122,8 @@ def discover(  # noqa: PLR0913  # each argument is one of the facts that a decis
 ) -> Findings:
     """Find what `principal` may do, of what `request` asks, by the word of `root`.
 
-    Raises `MalformedError` (`value.zone`) when `now` has no time zone, `LimitError` (`tag.limit`) when an
-    intersection would grow beyond bounds; never for the fault of a certificate.
+    Raises `MalformedError` (`value.zone`) when `now` has no time zone; never for the fault of a certificate: one whose
+    right cannot be intersected within bounds gives nothing, and `truncated` says so.
     """
     evidence = sift(credentials, now, online)
     return follow(evidence, root, principal, request, limits=limits)

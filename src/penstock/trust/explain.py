@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.errors import RefusedError
+from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Petnames, Principal
 from penstock.trust.certificates import Authorisation, Certificate, Naming
@@ -193,7 +193,7 @@ class _Nearest:
                 key = (statement.issuer, statement.name)
                 self.namings.setdefault(key, []).append(_Edge(to, certificate, code, problem))
                 continue
-            if not code and intersect(statement.tag, self.question.request) is None:
+            if not code and _common(statement.tag, self.question.request) is None:
                 code, problem = "chain.no-authority", "gives no right to what was asked"
             self.authorisations.setdefault(statement.issuer, []).append(_Edge(to, certificate, code, problem))
 
@@ -270,7 +270,7 @@ class _Nearest:
                         links[granted] = Link(above, "chain.no-propagate", "may not be passed on")
                 granted = len(links)
                 if not code and tag is not None:
-                    tag = intersect(tag, statement.tag)
+                    tag = _common(tag, statement.tag)
                     if tag is None:
                         code, problem = "chain.no-authority", "has no right in common with those above it"
             links.append(Link(edge.certificate, code, problem))
@@ -299,6 +299,14 @@ class _Nearest:
         empty = any(isinstance(node, Name) and not any(self._edges(node)) for node in reached)
         code = "chain.missing-name" if empty else "chain.missing"
         return code, f"no certificate leads from {{{left}}} to {{{right}}}"
+
+
+def _common(one: Tag, other: Tag) -> Tag | None:
+    """Return what two rights share, as discovery sees it: nothing where that is beyond bounds."""
+    try:
+        return intersect(one, other)
+    except LimitError:
+        return None
 
 
 def _path(came_from: dict[_Place, tuple[_Place, _Edge] | None], end: _Place) -> list[_Edge]:
