@@ -141,7 +141,7 @@ def sign_type(definition: TypeDefinition, key: SigningKey, credentials: Credenti
 def read_type(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType:
     """Read a signed definition in any S-expression form.
 
-    Raises `MalformedError` (`type.malformed`, `type.signature` and what the parts raise), `RefusedError`
+    Raises `MalformedError` (`type.malformed` and what the parts raise), `RefusedError`
     (`type.signature-mismatch`), `LimitError`.
     """
     match parse(data, limits=limits):
