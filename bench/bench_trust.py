@@ -119,8 +119,10 @@ def subscription() -> Result:
         verified = types.verify(signed[DEFINITION.name], NOW)
         return check(verified.event_type, bag.verify(certificates))
 
-    # There and back again, so that neither side always comes second.
-    first, second, third, fourth = seconds(plain_type, signed_type, signed_type, plain_type, repeat=3, rounds=61)
+    # There and back again, so that neither side always comes second; whoever runs first in a round finds everything
+    # cold behind the garbage collection, so that one is not counted.
+    jobs = (plain_type, plain_type, signed_type, signed_type, plain_type)
+    _, first, second, third, fourth = seconds(*jobs, repeat=3, rounds=61)
     plain, cached = first + fourth, second + third
     (lookup,) = seconds(lambda: types.verify(signed[DEFINITION.name], NOW), repeat=100)
     detail = (
