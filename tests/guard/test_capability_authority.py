@@ -50,7 +50,7 @@ from penstock.trust.capabilities import BoundSelector, Right, attribute_to_sexp,
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.subjects import Name, Threshold
-from penstock.trust.tags import ANY, Tag, parse_tag
+from penstock.trust.tags import ANY, Tag, parse_tag, to_sexp
 from penstock.trust.validity import OnlineTest, Validity
 
 HERE = environment(NOW)
@@ -369,3 +369,18 @@ def test_credentials_that_travelled_decide_the_same() -> None:
 def test_someone_elses_word_about_pitos_types_is_worth_nothing() -> None:
     own = issue(Authorisation(MALLORY.principal, MALLORY.principal, event_tag(PITO.principal), True, YEAR), MALLORY)
     assert ask(MALLORY, Right.PUBLISH, BAG + Credentials.of(own)).effect is Effect.DENY
+
+
+def test_one_certificate_may_grant_several_rights_each_with_its_own_terms() -> None:
+    plates = event_tag(
+        PITO.principal, TYPE.name.name, None, [Right.SUBSCRIBE], attributes=[PLATE], forced={PLATE: SUSPECT}
+    )
+    places = event_tag(PITO.principal, TYPE.name.name, None, [Right.SUBSCRIBE], attributes=[LOCATION])
+    both = parse_tag((b"*", b"set", to_sexp(plates), to_sexp(places)))
+    bag = Credentials.of(TO_CCS, grant(CCS, MALLORY.principal, both))
+    deliver = Delivery(ask(MALLORY, Right.SUBSCRIBE, bag).require(), TYPE)
+    suspect, other = deliver(transit(), HERE), deliver(transit("CD06 ABC"), HERE)
+    assert suspect is not None
+    assert other is not None
+    assert (suspect["numberplate"], suspect["location"]) == (SUSPECT, "Victoria")
+    assert (other["numberplate"], other["location"]) == (None, "Victoria")

@@ -1,7 +1,7 @@
 """Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.errors import PenstockError
 from penstock.guard.decision import EventRequest, NetworkRequest, Problem, Request, Ruling
@@ -17,7 +17,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import Explanation, Question, explain
 from penstock.trust.reduction import FiveTuple
-from penstock.trust.tags import Tag
+from penstock.trust.tags import Set, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,17 @@ class CapabilityAuthority:
         """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
         question = self.question(request)
         findings = follow(question.evidence, question.root, question.principal, question.request, limits=self.limits)
+        apart = [replace(grant, tag=tag) for grant in findings.grants for tag in _alternatives(grant.tag)]
+        # A grant may be narrower than what was asked: `(manage add)` does not answer `(manage)`.
+        granted = [grant for grant in apart if _answers(grant.tag, question.request)]
+        kept = granted[: self.limits.grants_per_principal]
         problems: list[Problem] = []
-        if findings.truncated:
+        if findings.truncated or len(kept) < len(granted):
             problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
         if isinstance(request, NetworkRequest):
-            granted = (grant for grant in findings.grants if grant.tag == question.request)
-            branches = tuple(_network_branch(request, grant) for grant in granted)
+            branches = tuple(_network_branch(request, grant) for grant in kept if grant.tag == question.request)
             return Ruling(branches, tuple(problems))
-        # A grant may be narrower than what was asked: `(manage add)` does not answer `(manage)`.
-        whole = [grant for grant in findings.grants if _answers(grant.tag, question.request)]
-        return Ruling(tuple(self._branches(request, whole, problems)), tuple(problems))
+        return Ruling(tuple(self._branches(request, kept, problems)), tuple(problems))
 
     def question(self, request: Request) -> Question:
         """Return the request as a question about certificates, which can be explained."""
@@ -86,6 +87,14 @@ def _asked(request: Request) -> Tag:
     if isinstance(request, NetworkRequest):
         return network_request(request.network, request.action)
     return type_request(request.type.event_type.name, request.action)
+
+
+def _alternatives(tag: Tag) -> Iterator[Tag]:
+    """Yield the rights of a certificate that grants several at once; each is a branch of its own."""
+    if isinstance(tag, Set):
+        yield from sorted(tag.members(), key=repr)
+    else:
+        yield tag
 
 
 def _answers(tag: Tag, request: Tag) -> bool:
