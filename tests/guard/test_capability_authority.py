@@ -384,3 +384,16 @@ def test_one_certificate_may_grant_several_rights_each_with_its_own_terms() -> N
     assert other is not None
     assert (suspect["numberplate"], suspect["location"]) == (SUSPECT, "Victoria")
     assert (other["numberplate"], other["location"]) == (None, "Victoria")
+
+
+def test_a_decision_about_all_times_says_when_each_branch_holds() -> None:
+    reading = event_tag(PITO.principal, TYPE.name.name, None, [Right.SUBSCRIBE])
+    march = grant(
+        CCS, BILLING.principal, reading, valid=Validity.between(NOW - timedelta(days=9), NOW - timedelta(days=8))
+    )
+    later = grant(CCS, BILLING.principal, reading, valid=Validity.between(NOW, NOW + timedelta(days=1)))
+    bag = Credentials.of(TO_CCS, march, later)
+    decision = decide(EventRequest(BILLING.principal, Right.SUBSCRIBE, V8516, None), [CapabilityAuthority(bag)])
+    deliver = Delivery(decision.require(), TYPE)
+    for moment, shown in [(-8.5, True), (-3.0, False), (0.5, True), (2.0, False)]:
+        assert (deliver(transit(), environment(NOW + timedelta(days=moment))) is not None) is shown

@@ -36,13 +36,16 @@ class Effect(StrEnum):
 class EventRequest:
     """A principal wants to publish or subscribe to a type. The type is verified: it says who its owner is.
 
+    Without a `now` the question is about all times: the branches of the answer then say when each of them holds, and
+    whoever enforces them asks that for the time of each event. That is how a history is decided.
+
     Raises `MalformedError` (`guard.action`) for a right on networks.
     """
 
     principal: Principal
     action: Right
     type: VerifiedType
-    now: datetime
+    now: datetime | None
 
     def __post_init__(self) -> None:
         if self.action.on_network:
@@ -138,7 +141,7 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
     """
     branches: list[Branch] = []
     problems: list[Problem] = []
-    if isinstance(request, EventRequest) and not request.type.validity.contains(request.now):
+    if isinstance(request, EventRequest) and request.now and not request.type.validity.contains(request.now):
         # Paper 5, chapter 5: a type whose credentials have expired is expired.
         problem = Problem("type.expired", "the event type is not valid now", request.type.id)
         return Decision(Effect.INDETERMINATE, errors=(problem,))

@@ -68,16 +68,20 @@ class Findings:
     truncated: bool = False
 
 
-def sift(credentials: Credentials, now: datetime, online: OnlineChecker = no_online_checker) -> Evidence:
-    """Sort verified certificates into those usable now and those that are not. Never raises for a certificate."""
-    moment = instant_key(now)
+def sift(credentials: Credentials, now: datetime | None, online: OnlineChecker = no_online_checker) -> Evidence:
+    """Sort verified certificates into those usable now and those that are not. Never raises for a certificate.
+
+    Without a `now` all dates are kept, so that what follows from the certificates says itself when it holds: that is
+    how a history is decided. On-line tests are about one moment, so a certificate that has one is then not usable.
+    """
+    moment = None if now is None else instant_key(now)
     fives: list[FiveTuple] = []
     fours: list[FourTuple] = []
     unusable: list[Unusable] = []
     for certificate in credentials:
         statement = certificate.statement
         validity = statement.validity
-        state = validity.state(moment)
+        state = State.VALID if moment is None else validity.state(moment)
         if state is not State.VALID:
             when = validity.not_before if state is State.NOT_YET else validity.not_after
             word = "valid only from" if state is State.NOT_YET else "expired on"
@@ -85,6 +89,8 @@ def sift(credentials: Credentials, now: datetime, online: OnlineChecker = no_onl
             continue
         if validity.online:
             try:
+                if now is None:
+                    raise RefusedError("cert.online-test", "an on-line test cannot be asked about all times")
                 validity = _ask(validity, certificate.id, now, online)
             except PenstockError as error:
                 unusable.append(Unusable(certificate, error.code, error.message))
