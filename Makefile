@@ -39,11 +39,11 @@ format: setup ## format the code and apply safe lint fixes
 bench: setup ## run the benchmarks (ONLY=name for one) and write bench/results.json
 	@$(run) python bench/run.py $(ONLY)
 
-lock: setup ## pin the dependencies anew (needs uv on the PATH)
-	uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-header --no-emit-index-url \
-	  --python-version 3.11 --upgrade --output-file requirements/dev.txt
-	uv pip compile --group java --universal --generate-hashes --no-header --no-emit-index-url \
-	  --python-version 3.11 --upgrade --output-file requirements/java.txt
+COMPILE = uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --upgrade
+lock: ## pin the dependencies anew (needs uv on the PATH)
+	$(COMPILE) --group build --output-file requirements/build.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
+	$(COMPILE) --group java --output-file requirements/java.txt
 
 clean: ## remove everything that the targets created
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results.json

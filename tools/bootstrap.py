@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 TOOLS = ROOT / ".tools"
+BUILD_LOCK = ROOT / "requirements" / "build.txt"
 LOCK = ROOT / "requirements" / "dev.txt"
 JAVA_LOCK = ROOT / "requirements" / "java.txt"
 OLDEST_PYTHON = (3, 11)
@@ -56,7 +57,7 @@ def pip(*arguments: str) -> None:
 def fingerprint() -> str:
     """Return a digest of everything that decides what the environment holds."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in (LOCK, JAVA_LOCK, ROOT / "pyproject.toml", Path(__file__)):
+    for path in (BUILD_LOCK, LOCK, JAVA_LOCK, ROOT / "pyproject.toml", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -108,10 +109,12 @@ def main() -> None:
     wanted = fingerprint()
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    say("setting up .venv (first use or a new lock; takes about a minute)")
+    say("setting up .venv (first use or a new lock; takes a few minutes)")
     fresh = not VENV.exists() or not venv_python().exists()
     venv.EnvBuilder(with_pip=fresh, clear=fresh).create(VENV)
-    pip("install", "--require-hashes", "-r", str(LOCK))
+    # What builds the packages that come as sources is locked as well, so nothing is fetched behind the lock's back.
+    pip("install", "--require-hashes", "-r", str(BUILD_LOCK))
+    pip("install", "--require-hashes", "--no-build-isolation", "-r", str(LOCK))
     pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     home = machine_java() or wheel_java()
     TOOLS.mkdir(exist_ok=True)

@@ -86,6 +86,9 @@ def test_locks_are_pinned_hashed_and_name_no_host(lock: Path) -> None:
 
 def test_every_dependency_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    locked = {line.split("==")[0] for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()}
-    assert {re.split(r"[<>=~! ]", name)[0].lower() for name in wanted} <= locked
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *(name for extra in extras for name in extra)]
+    wanted += [name for group in project["dependency-groups"].values() for name in group]
+    locks = [path.read_text().splitlines() for path in (ROOT / "requirements").glob("*.txt")]
+    locked = {line.split("==")[0] for lock in locks for line in lock}
+    assert {re.split(r"[<>=~! \[]", name)[0].lower() for name in wanted} <= locked
