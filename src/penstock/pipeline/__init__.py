@@ -1,0 +1,1 @@
+"""Spark: the same policy over logs and streams."""

@@ -1,0 +1,298 @@
+"""Selectors as Spark columns: the same meaning as `evaluate`, in native expressions only.
+
+A condition becomes two columns that are never null: where it is TRUE and where it is FALSE. Where neither holds it is
+NULL or an error, and nothing in the language tells those two apart except IS NULL, for which every term carries a
+column of its own that says where it is null. So nothing here can raise, whatever the rows hold: overflow, division by
+zero and NaN simply make a term have no value.
+
+Nothing depends on the session: not on ANSI mode (only functions that return null instead of raising are used), not on
+the session's time zone (timestamps are compared as instants), not on its default collation.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.model.values import INTEGER_MIN, Kind, Scalar
+from penstock.selector import Selector
+from penstock.selector.ast import (
+    And,
+    Arithmetic,
+    Attribute,
+    Between,
+    Compare,
+    Comparison,
+    Concat,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Operator,
+    Or,
+    Term,
+)
+from penstock.selector.like import Segment, parse_pattern
+
+SPARK_TYPES: Final[Mapping[Kind, str]] = {
+    Kind.STRING: "string",
+    Kind.INTEGER: "bigint",
+    Kind.FLOAT: "double",
+    Kind.BOOLEAN: "boolean",
+    Kind.TIMESTAMP: "timestamp",
+}
+"""The type of a column that holds attributes of a kind."""
+
+_TWO_TO_63: Final = 2.0**63
+_MAX: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an attribute's values stand, and of which kind they are."""
+
+    column: Column
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A condition: where it is TRUE and where it is FALSE. Neither column is ever null."""
+
+    true: Column
+    false: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A term: its value, null where it has none, and where it is null rather than in error."""
+
+    column: Column
+    kind: Kind | None
+    null: Column
+
+
+def condition(selector: Selector, sources: Mapping[str, Source]) -> Truth:
+    """Compile a selector. An attribute without a source is always null.
+
+    The selector has been checked against the kinds of the sources.
+    """
+    return _truth(selector.root, sources)
+
+
+def literal(value: Scalar, kind: Kind) -> Column:
+    """Return a constant of a kind, independent of the session's settings."""
+    if value is None:
+        return F.lit(None).cast(SPARK_TYPES[kind])
+    if isinstance(value, datetime):
+        return F.timestamp_micros(F.lit(micros(value)))
+    return F.lit(value).cast(SPARK_TYPES[kind])
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970, exactly."""
+    return (moment - datetime.fromtimestamp(0, tz=moment.tzinfo)) // timedelta(microseconds=1)
+
+
+def _truth(node: Condition, sources: Mapping[str, Source]) -> Truth:
+    match node:
+        case Attribute() | Literal():
+            return _known(_value(node, sources).column)
+        case Compare(operator, left, right):
+            return _compare(operator, _value(left, sources), _value(right, sources))
+        case Between(value, low, high):
+            tested = _value(value, sources)
+            return _and(
+                _compare(Comparison.GE, tested, _value(low, sources)),
+                _compare(Comparison.LE, tested, _value(high, sources)),
+            )
+        case In(value, items):
+            return _in(_value(value, sources), items, sources)
+        case Like(value, pattern, escape):
+            return _known(_like(_value(value, sources).column, parse_pattern(pattern, escape).segments))
+        case IsNull(value):
+            tested = _value(value, sources)
+            return Truth(tested.null, tested.column.isNotNull())
+        case Not(operand):
+            inner = _truth(operand, sources)
+            return Truth(inner.false, inner.true)
+        case And(operands):
+            return _and(*(_truth(operand, sources) for operand in operands))
+        case Or(operands):
+            return _or(*(_truth(operand, sources) for operand in operands))
+
+
+def _known(column: Column) -> Truth:
+    return Truth(F.coalesce(column, F.lit(False)), F.coalesce(~column, F.lit(False)))
+
+
+def _and(*parts: Truth) -> Truth:
+    return Truth(_all(part.true for part in parts), _any(part.false for part in parts))
+
+
+def _or(*parts: Truth) -> Truth:
+    return Truth(_any(part.true for part in parts), _all(part.false for part in parts))
+
+
+def _all(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one & other, columns)
+
+
+def _any(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one | other, columns)
+
+
+def _in(tested: Value, items: tuple[Term, ...], sources: Mapping[str, Source]) -> Truth:
+    plain = [item for item in items if isinstance(item, Literal) and item.kind is tested.kind]
+    if len(plain) == len(items) and tested.kind is not None:
+        return _known(tested.column.isin(*(literal(item.value, tested.kind) for item in plain)))
+    return _or(*(_compare(Comparison.EQ, tested, _value(item, sources)) for item in items))
+
+
+_COMPARE: Final[Mapping[Comparison, Callable[[Column, Column], Column]]] = {
+    Comparison.EQ: lambda a, b: a == b,
+    Comparison.NE: lambda a, b: a != b,
+    Comparison.LT: lambda a, b: a < b,
+    Comparison.LE: lambda a, b: a <= b,
+    Comparison.GT: lambda a, b: a > b,
+    Comparison.GE: lambda a, b: a >= b,
+}
+
+
+def _compare(operator: Comparison, left: Value, right: Value) -> Truth:
+    if left.kind is None or right.kind is None:
+        return Truth(F.lit(False), F.lit(False))
+    if left.kind is right.kind:
+        return _known(_COMPARE[operator](left.column, right.column))
+    # An integer and a float: exact, where a cast of the integer would round.
+    if left.kind is Kind.INTEGER:
+        return _known(_compare_exactly(operator, left.column, right.column))
+    return _known(_compare_exactly(operator.flipped, right.column, left.column))
+
+
+def _compare_exactly(operator: Comparison, integer: Column, number: Column) -> Column:
+    compare = _COMPARE[operator]
+    zero = F.lit(0)
+    whole = number.try_cast("bigint")
+    rest = number - whole.cast("double")
+    sign = (
+        F.when(number >= F.lit(_TWO_TO_63), F.lit(-1))
+        .when(number < F.lit(-_TWO_TO_63), F.lit(1))
+        .when(integer < whole, F.lit(-1))
+        .when(integer > whole, F.lit(1))
+        .when(rest > 0, F.lit(-1))
+        .when(rest < 0, F.lit(1))
+        .otherwise(zero)
+    )
+    return F.when(integer.isNotNull() & number.isNotNull(), compare(sign, zero))
+
+
+def _value(node: Term, sources: Mapping[str, Source]) -> Value:
+    match node:
+        case Attribute(name):
+            source = sources.get(name)
+            if source is None:
+                return Value(F.lit(None), None, F.lit(True))
+            column = source.column
+            if source.kind is Kind.FLOAT:
+                # Reading a NaN is an error: the term has no value, and is not null either.
+                return Value(F.when(~F.isnan(column), column), source.kind, column.isNull())
+            return Value(column, source.kind, column.isNull())
+        case Literal(value, kind):
+            if kind is None:
+                return Value(F.lit(None), None, F.lit(True))
+            return Value(literal(value, kind), kind, F.lit(False))
+        case Negate(operand):
+            inner = _value(operand, sources)
+            if inner.kind is Kind.FLOAT:
+                return Value(-inner.column, inner.kind, inner.null)
+            if inner.kind is None:
+                return inner
+            zero = literal(0, Kind.INTEGER)
+            return Value(F.try_subtract(zero, inner.column), inner.kind, inner.null)
+        case Concat(left, right):
+            first, second = _value(left, sources), _value(right, sources)
+            return Value(
+                F.concat(_typed(first, Kind.STRING), _typed(second, Kind.STRING)), Kind.STRING, _null(first, second)
+            )
+        case Arithmetic(operator, left, right):
+            return _calculate(operator, _value(left, sources), _value(right, sources))
+
+
+def _typed(value: Value, kind: Kind) -> Column:
+    return value.column.cast(SPARK_TYPES[kind]) if value.kind is None else value.column
+
+
+def _null(*parts: Value) -> Column:
+    """Return where an operator is null: some operand is, and none is in error."""
+    sound = _all(part.null | part.column.isNotNull() for part in parts)
+    return sound & _any(part.null for part in parts)
+
+
+def _calculate(operator: Operator, left: Value, right: Value) -> Value:
+    null = _null(left, right)
+    kinds = {left.kind, right.kind} - {None}
+    if Kind.FLOAT in kinds:
+        first, second = left.column.cast("double"), right.column.cast("double")
+        return Value(_floats(operator, first, second), Kind.FLOAT, null)
+    if not kinds:
+        return Value(F.lit(None), None, null)
+    return Value(_integers(operator, _typed(left, Kind.INTEGER), _typed(right, Kind.INTEGER)), Kind.INTEGER, null)
+
+
+def _integers(operator: Operator, first: Column, second: Column) -> Column:
+    if operator is Operator.ADD:
+        return F.try_add(first, second)
+    if operator is Operator.SUBTRACT:
+        return F.try_subtract(first, second)
+    if operator is Operator.MULTIPLY:
+        return F.try_multiply(first, second)
+    # The two divisors that have no quotient are taken away before Spark sees them.
+    minimum = literal(INTEGER_MIN, Kind.INTEGER)
+    safe = F.when((second != 0) & ~((second == -1) & (first == minimum)), second)
+    return F.call_function("div", first, safe)
+
+
+_FLOATS: Final[Mapping[Operator, Callable[[Column, Column], Column]]] = {
+    Operator.ADD: lambda a, b: a + b,
+    Operator.SUBTRACT: lambda a, b: a - b,
+    Operator.MULTIPLY: lambda a, b: a * b,
+    Operator.DIVIDE: F.try_divide,
+}
+
+
+def _floats(operator: Operator, first: Column, second: Column) -> Column:
+    result = _FLOATS[operator](first, second)
+    overflow = (F.abs(result) == _MAX) & (F.abs(first) < _MAX) & (F.abs(second) < _MAX)
+    return F.when(~F.isnan(result) & ~overflow, result)
+
+
+def _like(column: Column, segments: tuple[Segment, ...]) -> Column:
+    """Match a pattern; the shapes that nearly all patterns have need no regular expression."""
+    if not any(None in segment for segment in segments):
+        texts = ["".join(character for character in segment if character) for segment in segments]
+        match texts:
+            case [whole]:
+                return column == F.lit(whole)
+            case [first, ""]:
+                return column.startswith(F.lit(first))
+            case ["", last]:
+                return column.endswith(F.lit(last))
+            case ["", inner, ""]:
+                return column.contains(F.lit(inner))
+    pattern = "%".join("".join(_escaped(character) for character in segment) for segment in segments)
+    return column.like(pattern)
+
+
+def _escaped(character: str | None) -> str:
+    if character is None:
+        return "_"
+    return f"\\{character}" if character in "%_\\" else character

@@ -1,0 +1,146 @@
+"""Restrictions as Spark columns: what a subscriber may see of each event, in native expressions.
+
+`mask` is `penstock.guard.Delivery` for a whole frame of transit events, and gives the same rows and the same values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.errors import RefusedError
+from penstock.guard.restriction import Branch, Restriction
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import Enumerated, Kind
+from penstock.pipeline.columns import Source, condition, literal
+from penstock.pipeline.frames import TIME, metadata, quoted
+from penstock.selector import ALWAYS as TRUE
+from penstock.selector import Selector
+from penstock.trust.capabilities import Right
+
+_DAY: Final = 86_400_000_000
+_HOUR: Final = 3_600_000_000
+_MINUTE: Final = 60_000_000
+
+
+def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None = None) -> dict[str, Source]:
+    """Return the environment of each event: that of its time. What no log tells, the rate of publishing, is null."""
+    time = quoted(TIME)
+    local = time if zone is UTC else F.from_utc_timestamp(time, str(zone))
+    # By arithmetic on instants, because hour() and its like depend on the session's time zone.
+    instant = F.unix_micros(local) if zone is UTC else F.unix_micros(F.to_utc_timestamp(local, F.current_timezone()))
+    day = F.floor(instant / F.lit(_DAY))
+    return {
+        **(facts or {}),
+        "time": Source(time, Kind.TIMESTAMP),
+        "hour": Source(_part(instant, _DAY, _HOUR), Kind.INTEGER),
+        "minute": Source(_part(instant, _HOUR, _MINUTE), Kind.INTEGER),
+        # The first of January 1970 was a Thursday.
+        "weekday": Source((F.pmod(day + F.lit(3), F.lit(7)) + F.lit(1)).cast("bigint"), Kind.INTEGER),
+    }
+
+
+def _part(instant: Column, whole: int, part: int) -> Column:
+    return F.call_function("div", F.pmod(instant, F.lit(whole)), F.lit(part)).cast("bigint")
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A restriction on one type, as columns over transit events.
+
+    `shown` says where any branch holds; `values` has a column for each attribute of the reader's version, null where
+    the reader may not see it. Neither depends on the reader's own selector, which sees only these columns.
+    """
+
+    shown: Column
+    values: Mapping[str, Column]
+
+
+def mask(
+    restriction: Restriction,
+    event_type: EventType,
+    sources: Mapping[str, Source],
+    environment: Mapping[str, Source],
+    guards: Mapping[str, Column] | None = None,
+) -> Masked:
+    """Compile a restriction for readers of `event_type`.
+
+    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds.
+    Raises `SelectorError` for a restriction that does not fit the type, `RefusedError` (`guard.online-test`).
+    """
+    branches = restriction.for_type(event_type, Right.SUBSCRIBE).branches
+    held = [holds(branch, branch.holds_where(), sources, environment, guards or {}) for branch in branches]
+    values = {
+        a.name: _visible(a, [gate for gate, branch in zip(held, branches, strict=True) if branch.shows(a.id)], sources)
+        for a in event_type.attributes
+    }
+    return Masked(any_of(held), values)
+
+
+def holds(
+    branch: Branch,
+    where: Selector,
+    sources: Mapping[str, Source],
+    environment: Mapping[str, Source],
+    guards: Mapping[str, Column],
+) -> Column:
+    """Return where a branch holds: a boolean column that is never null."""
+    if branch.when.validity.online:
+        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    parts = []
+    if where != TRUE:
+        parts.append(condition(where, sources).true)
+    if branch.when.condition != TRUE:
+        parts.append(condition(branch.when.condition, environment).true)
+    time = environment["time"].column
+    if (starts := branch.when.validity.starts) is not None:
+        parts.append(F.coalesce(time >= literal(starts, Kind.TIMESTAMP), F.lit(False)))
+    if (ends := branch.when.validity.ends) is not None:
+        parts.append(F.coalesce(time <= literal(ends, Kind.TIMESTAMP), F.lit(False)))
+    for name in sorted(branch.guards):
+        known = guards.get(name)
+        parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))
+    return reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
+
+
+def any_of(columns: Sequence[Column]) -> Column:
+    """Return where any of some boolean columns holds; of none, nowhere."""
+    return reduce(lambda one, other: one | other, columns) if columns else F.lit(False)
+
+
+def _visible(attribute: Attribute, held: Sequence[Column], sources: Mapping[str, Source]) -> Column:
+    source = sources.get(attribute.id)
+    spec = attribute.spec
+    if source is None or source.kind is not spec.kind or not held:
+        return literal(None, spec.kind)
+    column = source.column
+    allowed = any_of(held)
+    if isinstance(spec.domain, Enumerated):
+        allowed &= column.isin(*(literal(value, spec.kind) for value in spec.domain.values))
+    elif spec.domain is not None:
+        low, high = literal(spec.domain.low, spec.kind), literal(spec.domain.high, spec.kind)
+        allowed &= (low <= column) & (column <= high)
+    return F.when(allowed, column)
+
+
+def deliver_one(
+    events: DataFrame,
+    masked: Masked,
+    event_type: EventType,
+    selector: Selector = TRUE,
+) -> DataFrame:
+    """Return what one reader gets of a frame of transit events.
+
+    Raises `SelectorError` for a selector that does not fit the type.
+    """
+    selector.check(event_type.schema)
+    values = [column.alias(name) for name, column in masked.values.items()]
+    seen = events.where(masked.shown).select(*metadata(), *values)
+    if selector == TRUE:
+        return seen
+    own = {a.name: Source(quoted(a.name), a.spec.kind) for a in event_type.attributes}
+    return seen.where(condition(selector, own).true)

@@ -1,0 +1,93 @@
+"""A restriction as columns shows what `Delivery` shows, row by row and value by value."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.rows import collected, same, transit_frame
+
+from penstock.guard import Branch, Delivery, Restriction, environment
+from penstock.model import (
+    AttributeDefinition,
+    AttributeSpec,
+    Event,
+    EventType,
+    Kind,
+    Principal,
+    TransitEvent,
+    TypeDefinition,
+    TypeName,
+)
+from penstock.pipeline.frames import ID, quoted, transit_sources
+from penstock.pipeline.restrict import deliver_one, environment_sources, mask
+from penstock.selector import ALWAYS, Selector
+from penstock.trust.capabilities import Right
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+TIMES = [
+    NOON,
+    NOON + timedelta(hours=7),
+    NOON + timedelta(days=40),
+    NOON - timedelta(days=2),
+    datetime(1969, 12, 31, 23, 59, 59, 1, UTC),
+]
+
+
+def without_guards(restriction: Restriction) -> Restriction:
+    """Guards are not in a log; those whose results are known come in as columns, which has its own test."""
+    return Restriction(tuple(replace(branch, guards=frozenset()) for branch in restriction.branches))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Family, EventType, Restriction, Selector, list[TransitEvent]]:
+    family = draw(families())
+    reader = draw(st.sampled_from(family.types))
+    restriction = without_guards(draw(restrictions(family, Right.SUBSCRIBE)))
+    selector = draw(st.just(ALWAYS) | selectors(reader.schema))
+    writers = [version for version in family.types if reader.key in (version.key, *version.ancestors)]
+    sent = [
+        replace(draw(events(draw(st.sampled_from(writers)))).to_transit(), id=str(n), time=draw(st.sampled_from(TIMES)))
+        for n in range(draw(st.integers(1, 12)))
+    ]
+    return family, reader, restriction, selector, sent
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_columns_show_what_delivery_shows(
+    spark: SparkSession, case: tuple[Family, EventType, Restriction, Selector, list[TransitEvent]]
+) -> None:
+    family, reader, restriction, selector, sent = case
+    deliver = Delivery(restriction, reader, selector)
+    expected = {}
+    for event in sent:
+        assert event.time is not None
+        seen = deliver(event, environment(event.time))
+        if seen is not None:
+            expected[event.id] = seen
+    masked = mask(restriction, reader, transit_sources(family.types), environment_sources())
+    frame = transit_frame(spark, family.types, sent)
+    found = {row[ID]: row for row in collected(deliver_one(frame, masked, reader, selector))}
+    assert found.keys() == expected.keys()
+    for key, delivered in expected.items():
+        for name, value in delivered.values.items():
+            assert same(value, found[key][name]), (name, value, found[key][name])
+
+
+def test_guards_hold_where_the_log_says_so_and_nowhere_else(spark: SparkSession) -> None:
+    definition = TypeDefinition(
+        TypeName(Principal(bytes(32)), "T"), (AttributeDefinition("a", "0", AttributeSpec(Kind.INTEGER)),)
+    )
+    reader = EventType.of(definition)
+    sent = [replace(Event.of(reader, {"a": n}).to_transit(), id=str(n), time=NOON) for n in range(3)]
+    restriction = Restriction((Branch(action=Right.SUBSCRIBE, guards=frozenset({"on-duty"})),))
+    frame = transit_frame(spark, [reader], sent)
+    answers = F.when(quoted(ID) == "0", True).when(quoted(ID) == "1", False)
+    known: list[tuple[dict[str, Column], set[str]]] = [({}, set()), ({"on-duty": answers}, {"0"})]
+    for guards, shown in known:
+        masked = mask(restriction, reader, transit_sources([reader]), environment_sources(), guards)
+        assert {row[ID] for row in deliver_one(frame, masked, reader).collect()} == shown
