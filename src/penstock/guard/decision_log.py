@@ -1,0 +1,305 @@
+"""The decision log: what was asked, by whom, and what the answer rested on, as a value and as CloudEvents 1.0.
+
+A record of type `io.penstock.decision` is the answer to one request. One of type `io.penstock.decision.enforced` says
+also how many events were let through under that answer, and how many were not. A record names principals, types and
+credentials, and carries codes in place of messages: no attribute value of any event stands in it, and no secret.
+
+The id of a record is its decision id; the caller chooses it, reads the clock and takes the time.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, NoReturn, TypeAlias
+
+from penstock.errors import LimitError, MalformedError
+from penstock.guard.decision import Decision, Effect, NetworkRequest, Request
+from penstock.model.instants import in_utc, parse_instant
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
+
+DECIDED: Final = "io.penstock.decision"
+ENFORCED: Final = "io.penstock.decision.enforced"
+MAX_BYTES: Final = 1 << 20
+"""The longest record that is read."""
+
+Resource: TypeAlias = TypeName | NetworkName
+
+_MAX: Final = 2**63 - 1
+_MICROSECOND: Final = timedelta(microseconds=1)
+_ENVELOPE: Final = frozenset({"specversion", "id", "source", "type", "time", "data"})
+_OPTIONAL: Final = frozenset({"datacontenttype", "dataschema", "subject"})
+_EXTENSION: Final = re.compile(r"[a-z0-9]+", re.ASCII)
+_URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
+_CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+", re.ASCII)
+_ANSWER: Final = frozenset({"principal", "action", "resource", "effect", "because", "errors", "revision", "took"})
+_DOMAINS: Final = frozenset({"domain", "owner-domain"})
+_COUNTS: Final = frozenset({"passed", "refused"})
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many events were let through under a decision, and how many were not."""
+
+    passed: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRecord:
+    """One decision as it is logged.
+
+    `source` is who decided, as a URI reference: a broker's principal or name. `domain` is that of the principal and
+    `owner_domain` that of the resource's owner, where they are known. `took` is in microseconds. `counts` is there
+    where the decision was enforced on events. Raises `MalformedError` (`log.field`, `value.zone`, `value.range`).
+    """
+
+    id: str
+    source: str
+    time: datetime
+    principal: Principal
+    action: Right
+    resource: Resource
+    effect: Effect
+    because: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    revision: str
+    took: int
+    domain: str | None = None
+    owner_domain: str | None = None
+    counts: Counts | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", in_utc(self.time))
+        if not _URI_REFERENCE.fullmatch(self.source):
+            raise _field("source", "expected a URI reference, such as a principal or a name without spaces")
+        if not self.id:
+            raise _field("id", "every decision has an id of its own")
+        if self.action.on_network is not isinstance(self.resource, NetworkName):
+            raise _field("action", "connect and install are rights on a network, all others on event types")
+        if not all(map(_CODE.fullmatch, self.errors)):
+            raise _field("errors", "errors are logged by code, never by message")
+        for name, count in self._numbers().items():
+            if not 0 <= count <= _MAX:
+                raise _field(name, "expected a count of 63 bits")
+        for text in (self.id, self.revision, *self.because, self.domain or "", self.owner_domain or ""):
+            if not _is_text(text):
+                raise _field("text", "a lone surrogate is no Unicode text")
+
+    def _numbers(self) -> dict[str, int]:
+        counts = {} if self.counts is None else {"passed": self.counts.passed, "refused": self.counts.refused}
+        return {"took": self.took, **counts}
+
+    @property
+    def type(self) -> str:
+        """The CloudEvents type."""
+        return DECIDED if self.counts is None else ENFORCED
+
+    def to_cloud_event(self) -> dict[str, object]:
+        """Return the record as a CloudEvent in structured mode, as plain data."""
+        resource = self.resource
+        named = {"owner": str(resource.owner), "name": resource.name}
+        if isinstance(resource, TypeName):
+            named["version"] = resource.version
+        data: dict[str, object] = {"principal": str(self.principal)}
+        if self.domain is not None:
+            data["domain"] = self.domain
+        data["action"] = str(self.action)
+        data["resource"] = {"kind": "type" if isinstance(resource, TypeName) else "network", **named}
+        if self.owner_domain is not None:
+            data["owner-domain"] = self.owner_domain
+        data |= {
+            "effect": str(self.effect),
+            "because": list(self.because),
+            "errors": list(self.errors),
+            "revision": self.revision,
+            **self._numbers(),
+        }
+        return {
+            "specversion": "1.0",
+            "id": self.id,
+            "source": self.source,
+            "type": self.type,
+            "time": _written(self.time),
+            "datacontenttype": "application/json",
+            "data": data,
+        }
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(self.to_cloud_event(), ensure_ascii=False, separators=(",", ":"))
+
+
+def record(  # noqa: PLR0913  # a record has as many parts as this; all but two are named
+    request: Request,
+    decision: Decision,
+    *,
+    id: str,  # noqa: A002  # CloudEvents calls it so
+    source: str,
+    at: datetime,
+    took: timedelta,
+    revision: str,
+    domain: str | None = None,
+    owner_domain: str | None = None,
+    counts: Counts | None = None,
+) -> DecisionRecord:
+    """Record a decision.
+
+    Raises `MalformedError` (`log.field` for a part that cannot be logged, `value.zone`, `value.range` for a moment
+    that is no instant).
+    """
+    return DecisionRecord(
+        id=id,
+        source=source,
+        time=at,
+        principal=request.principal,
+        action=request.action,
+        resource=request.network if isinstance(request, NetworkRequest) else request.type.event_type.name,
+        effect=decision.effect,
+        because=decision.because,
+        errors=tuple(dict.fromkeys(problem.code for problem in decision.errors)),
+        revision=revision,
+        took=took // _MICROSECOND,
+        domain=domain,
+        owner_domain=owner_domain,
+        counts=counts,
+    )
+
+
+def read_record(text: str | bytes) -> DecisionRecord:
+    """Read a record from JSON.
+
+    Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
+    Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
+    """
+    if len(text) > MAX_BYTES:
+        raise LimitError("log.limit", f"a record is longer than {MAX_BYTES} bytes")
+    try:
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError("log.json", "a record is not JSON", hint="expected one CloudEvent a line") from error
+    return from_cloud_event(found)
+
+
+def from_cloud_event(event: object) -> DecisionRecord:
+    """Read a record from plain data.
+
+    Raises `MalformedError`: `log.envelope` for what is no CloudEvent of ours, `log.field` for a part that is missing,
+    unknown or wrong.
+    """
+    envelope = _envelope(event)
+    data = envelope["data"]
+    if not isinstance(data, dict):
+        raise _field("data", "expected an object")
+    enforced = envelope["type"] == ENFORCED
+    _only(data, _ANSWER | (_COUNTS if enforced else frozenset()), _DOMAINS)
+    try:
+        return DecisionRecord(
+            id=_text(envelope, "id"),
+            source=_text(envelope, "source"),
+            time=_time(_text(envelope, "time")),
+            principal=Principal.parse(_text(data, "principal")),
+            action=Right(_text(data, "action")),
+            resource=_resource(data["resource"]),
+            effect=Effect(_text(data, "effect")),
+            because=_texts(data, "because"),
+            errors=_texts(data, "errors"),
+            revision=_text(data, "revision"),
+            took=_count(data, "took"),
+            domain=_text(data, "domain") if "domain" in data else None,
+            owner_domain=_text(data, "owner-domain") if "owner-domain" in data else None,
+            counts=Counts(_count(data, "passed"), _count(data, "refused")) if enforced else None,
+        )
+    except ValueError as error:
+        raise _field("action", "the action or the effect is not one that Penstock knows") from error
+    except MalformedError as error:
+        if error.code.startswith("log."):
+            raise
+        raise MalformedError("log.field", f"a part of a record is malformed: {error.message}") from error
+
+
+def _envelope(event: object) -> Mapping[str, object]:
+    if not isinstance(event, dict) or not all(isinstance(name, str) for name in event):
+        raise MalformedError("log.envelope", "a record is no JSON object")
+    missing = _ENVELOPE - event.keys()
+    if missing:
+        raise MalformedError("log.envelope", f"a record lacks `{min(missing)}`")
+    for name in event.keys() - _ENVELOPE - _OPTIONAL:
+        if not _EXTENSION.fullmatch(name):
+            raise MalformedError("log.envelope", f"`{name[:80]}` is no name of a CloudEvents attribute")
+    if event["specversion"] != "1.0" or event.get("datacontenttype", "application/json") != "application/json":
+        raise MalformedError("log.envelope", "a record is a CloudEvent 1.0 with JSON data")
+    if event["type"] not in (DECIDED, ENFORCED):
+        raise MalformedError("log.envelope", "a CloudEvent is of another type", hint=f"expected `{DECIDED}`")
+    return event
+
+
+def _resource(found: object) -> Resource:
+    if not isinstance(found, dict) or found.get("kind") not in ("type", "network"):
+        raise _field("resource", "expected a type or a network")
+    if found["kind"] == "network":
+        _only(found, {"kind", "owner", "name"})
+        return NetworkName(Principal.parse(_text(found, "owner")), _text(found, "name"))
+    _only(found, {"kind", "owner", "name", "version"})
+    return TypeName(Principal.parse(_text(found, "owner")), _text(found, "name"), _text(found, "version"))
+
+
+def _only(found: Mapping[str, object], needed: Collection[str], allowed: Collection[str] = ()) -> None:
+    if missing := set(needed) - found.keys():
+        raise _field(min(missing), "it is missing")
+    if unknown := found.keys() - set(needed) - set(allowed):
+        raise _field(min(unknown), "it is not known")
+
+
+def _text(found: Mapping[str, object], name: str) -> str:
+    value = found[name]
+    if not isinstance(value, str):
+        raise _field(name, "expected a text")
+    return value
+
+
+def _texts(found: Mapping[str, object], name: str) -> tuple[str, ...]:
+    value = found[name]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _field(name, "expected a list of texts")
+    return tuple(value)
+
+
+def _count(found: Mapping[str, object], name: str) -> int:
+    value = found[name]
+    if type(value) is not int:
+        raise _field(name, "expected a whole number")
+    return value
+
+
+def _time(text: str) -> datetime:
+    # RFC 3339 asks for the zone; what has none would be read as UTC, which is a guess.
+    if "T" not in text or not re.search(r"(?:Z|[+-]\d\d:\d\d)$", text):
+        raise _field("time", "expected a date and time with a zone")
+    return parse_instant(text)
+
+
+def _written(moment: datetime) -> str:
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _field(name: str, why: str) -> MalformedError:
+    return MalformedError("log.field", f"`{name[:80]}` of a record cannot be used", hint=why, field=name[:80])
