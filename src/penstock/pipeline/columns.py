@@ -85,7 +85,12 @@ def condition(selector: Selector, sources: Mapping[str, Source]) -> Truth:
 
     The selector has been checked against the kinds of the sources.
     """
-    return _truth(selector.root, sources)
+    return compile_condition(selector.root, sources)
+
+
+def compile_condition(node: Condition, sources: Mapping[str, Source]) -> Truth:
+    """Compile the tree of a selector, as `condition` does; a parameter is an attribute with a column of its own."""
+    return _truth(node, sources)
 
 
 def literal(value: Scalar, kind: Kind) -> Column:

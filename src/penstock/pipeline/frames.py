@@ -40,6 +40,11 @@ _TYPES: Final[dict[Kind, DataType]] = {
 }
 
 
+def spark_type(kind: Kind) -> DataType:
+    """Return the type of a column that holds attributes of a kind."""
+    return _TYPES[kind]
+
+
 def quoted(name: str) -> Column:
     """Return a column by name, whatever characters the name has."""
     return F.col(f"`{name}`")

@@ -117,14 +117,18 @@ def _visible(attribute: Attribute, held: Sequence[Column], sources: Mapping[str,
     spec = attribute.spec
     if source is None or source.kind is not spec.kind or not held:
         return literal(None, spec.kind)
-    column = source.column
-    allowed = any_of(held)
+    return F.when(any_of(held) & fits(source.column, attribute), source.column)
+
+
+def fits(column: Column, attribute: Attribute) -> Column:
+    """Return where a value lies in the domain of the reader's version; what does not becomes null."""
+    spec = attribute.spec
     if isinstance(spec.domain, Enumerated):
-        allowed &= column.isin(*(literal(value, spec.kind) for value in spec.domain.values))
-    elif spec.domain is not None:
+        return F.coalesce(column.isin(*(literal(value, spec.kind) for value in spec.domain.values)), F.lit(False))
+    if spec.domain is not None:
         low, high = literal(spec.domain.low, spec.kind), literal(spec.domain.high, spec.kind)
-        allowed &= (low <= column) & (column <= high)
-    return F.when(allowed, column)
+        return F.coalesce((low <= column) & (column <= high), F.lit(False))
+    return F.lit(True)
 
 
 def deliver_one(

@@ -1,0 +1,222 @@
+"""Delivery programs: what has to be evaluated for a set of readers, each thing once.
+
+Readers with equal restrictions, versions and filters share one program. Programs that differ only in their constants
+(a plate, a region, a period) share one *shape*, whose constants are parameters: the constants then go into a table
+that is joined, and never into expressions, of which Spark can bear some dozens and not ten thousand.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.guard.restriction import Branch, Restriction
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Value, kind_of
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.selector import Selector
+from penstock.selector.ast import (
+    And,
+    Arithmetic,
+    Attribute,
+    Between,
+    Compare,
+    Comparison,
+    Concat,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Or,
+    Term,
+)
+from penstock.trust.capabilities import Right
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One thing to evaluate, and the readers whom it is for."""
+
+    number: int
+    restriction: Restriction
+    event_type: EventType
+    selector: Selector
+    readers: tuple[str, ...]
+
+
+def programs_of(policy: Policy) -> tuple[Program, ...]:
+    """Return the programs of a policy's subscribers; one who may see nothing has none."""
+    found: dict[tuple[Restriction, EventType, Selector], list[Subscriber]] = {}
+    for subscriber in policy.subscribers:
+        decision = policy.decide(subscriber.principal, Right.SUBSCRIBE, subscriber.type)
+        event_type = subscriber.type.event_type
+        subscriber.selector.check(event_type.schema)
+        restriction = decision.restriction.for_type(event_type, Right.SUBSCRIBE)
+        if restriction.branches:
+            found.setdefault((restriction, event_type, subscriber.selector), []).append(subscriber)
+    return tuple(
+        Program(number, restriction, event_type, selector, tuple(s.name for s in subscribers))
+        for number, ((restriction, event_type, selector), subscribers) in enumerate(found.items())
+    )
+
+
+@dataclass(slots=True)
+class Constants:
+    """Collects the constants of a program while its shape is made. A parameter's name is none that an attribute has."""
+
+    values: list[Value] = field(default_factory=list)
+
+    def name(self, value: Value) -> str:
+        """Return the name of a new parameter for a constant."""
+        self.values.append(value)
+        return f"@p{len(self.values) - 1}"
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of the constants, in order."""
+        return tuple(kind_of(value) for value in self.values)
+
+
+def parametrise(node: Condition, constants: Constants) -> Condition:
+    """Return a condition with a parameter in the place of every constant that is compared or computed with."""
+
+    def term(part: Term) -> Term:
+        match part:
+            case Literal(value, kind) if value is not None and kind is not None:
+                return Attribute(constants.name(value))
+            case Negate(operand):
+                return Negate(term(operand))
+            case Arithmetic(operator, left, right):
+                return Arithmetic(operator, term(left), term(right))
+            case Concat(left, right):
+                return Concat(term(left), term(right))
+        return part
+
+    match node:
+        case Compare(operator, left, right):
+            return Compare(operator, term(left), term(right))
+        case Between(value, low, high):
+            return Between(term(value), term(low), term(high))
+        case In(value, items):
+            return In(term(value), tuple(term(item) for item in items))
+        case Like(value, pattern, escape):
+            return Like(term(value), pattern, escape)
+        case IsNull(value):
+            return IsNull(term(value))
+        case Not(operand):
+            return Not(parametrise(operand, constants))
+        case And(operands):
+            return And(tuple(parametrise(operand, constants) for operand in operands))
+        case Or(operands):
+            return Or(tuple(parametrise(operand, constants) for operand in operands))
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeBranch:
+    """A branch with parameters for its constants. `starts` and `ends` name parameters too, where there are dates."""
+
+    attributes: frozenset[str] | None
+    where: Condition
+    guards: frozenset[str]
+    when: Condition
+    starts: str | None
+    ends: str | None
+
+    def shows(self, attribute: str) -> bool:
+        """Say whether the branch lists an attribute."""
+        return self.attributes is None or attribute in self.attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What programs that differ only in their constants have in common."""
+
+    event_type: EventType
+    branches: tuple[ShapeBranch, ...]
+    selector: Condition
+    kinds: tuple[Kind, ...]
+
+
+def shape_of(program: Program) -> tuple[Shape, tuple[Value, ...]]:
+    """Return the shape of a program, and its constants."""
+    constants = Constants()
+    branches = tuple(_branch(branch, constants) for branch in program.restriction.branches)
+    selector = parametrise(program.selector.root, constants)
+    return Shape(program.event_type, branches, selector, constants.kinds), tuple(constants.values)
+
+
+def _branch(branch: Branch, constants: Constants) -> ShapeBranch:
+    def moment(instant: datetime | None) -> str | None:
+        return None if instant is None else constants.name(instant)
+
+    return ShapeBranch(
+        None if branch.attributes is None else frozenset(str(attribute) for attribute in branch.attributes),
+        parametrise(branch.holds_where().root, constants),
+        branch.guards,
+        parametrise(branch.when.condition.root, constants),
+        moment(branch.when.validity.starts),
+        moment(branch.when.validity.ends),
+    )
+
+
+def group_by_shape(programs: Iterable[Program]) -> Mapping[Shape, list[tuple[Program, tuple[Value, ...]]]]:
+    """Group programs that differ only in their constants."""
+    grouped: dict[Shape, list[tuple[Program, tuple[Value, ...]]]] = {}
+    for program in programs:
+        shape, values = shape_of(program)
+        grouped.setdefault(shape, []).append((program, values))
+    return grouped
+
+
+def equality(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[int, ...]] | None:
+    """Return an attribute that every branch compares with a constant, and for each branch the parameter's number.
+
+    An event whose attribute equals none of those constants cannot satisfy the shape.
+    """
+    found: list[dict[str, int]] = []
+    for branch in shape.branches:
+        keys: dict[str, int] = {}
+        for part in _conjuncts(branch.where):
+            match part:
+                case Compare(Comparison.EQ, Attribute(name), Attribute(parameter)) if parameter.startswith("@p"):
+                    number = int(parameter[2:])
+                    if sources.get(name) is shape.kinds[number]:
+                        keys.setdefault(name, number)
+        found.append(keys)
+    shared = sorted(set.intersection(*(set(keys) for keys in found))) if found else []
+    return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
+
+
+def span(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[tuple[int, int], ...]] | None:
+    """Return a number or time that every branch bounds on both sides, and for each branch the two parameters."""
+    found: list[dict[str, tuple[int, int]]] = []
+    for branch in shape.branches:
+        lows: dict[str, int] = {}
+        highs: dict[str, int] = {}
+        for part in _conjuncts(branch.where):
+            match part:
+                case Between(Attribute(name), Attribute(low), Attribute(high)):
+                    _bound(shape, sources, name, low, lows)
+                    _bound(shape, sources, name, high, highs)
+                case Compare(Comparison.GE | Comparison.GT, Attribute(name), Attribute(low)):
+                    _bound(shape, sources, name, low, lows)
+                case Compare(Comparison.LE | Comparison.LT, Attribute(name), Attribute(high)):
+                    _bound(shape, sources, name, high, highs)
+        found.append({name: (lows[name], highs[name]) for name in lows.keys() & highs.keys()})
+    shared = sorted(set.intersection(*(set(keys) for keys in found))) if found else []
+    return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
+
+
+def _bound(shape: Shape, sources: Mapping[str, Kind], name: str, parameter: str, into: dict[str, int]) -> None:
+    if not parameter.startswith("@p") or sources.get(name) not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
+        return
+    number = int(parameter[2:])
+    if shape.kinds[number] is sources[name]:
+        into.setdefault(name, number)
+
+
+def _conjuncts(node: Condition) -> tuple[Condition, ...]:
+    return node.operands if isinstance(node, And) else (node,)
