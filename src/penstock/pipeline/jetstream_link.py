@@ -1,0 +1,236 @@
+"""One connection to a JetStream server for one task: bounded retries, and errors with codes.
+
+A `Link` runs its own event loop, because Spark calls readers and writers without one. While no call is running nothing
+is read from the socket; so every call takes in all that it asked the server for.
+
+Errors: `jetstream.unreachable` after the retries, `jetstream.unauthorized`, `jetstream.no-stream`,
+`jetstream.refused` for any other answer of the server that is an error, `jetstream.credentials`.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.pipeline.jetstream_options import Options, unreadable
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+except ImportError as missing:
+    raise FailedError(
+        "jetstream.not-installed", "`penstock.jetstream` needs nats-py", hint="install `penstock[nats]`"
+    ) from missing
+
+_T = TypeVar("_T")
+_NO_STREAM: Final = 10059
+_WRONG_LAST: Final = frozenset({10071, 10164})
+_PAUSE: Final = 0.1  # seconds before the first retry; doubles
+_LONGEST_PAUSE: Final = 5.0
+_LOOK: Final = 0.2  # seconds after which a wait looks whether the connection is still there
+
+
+class Interrupted(Exception):  # noqa: N818  # not an error that leaves this room
+    """The connection or an answer was lost; the same call may succeed on a new connection."""
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What a stream holds, as its leader says."""
+
+    created: str
+    first: int
+    last: int
+    deleted: int
+    replicas: int
+    retention: str
+    duplicate_window: float
+
+    @property
+    def next(self) -> int:
+        """Return the sequence that the next message will get."""
+        return self.last + 1
+
+
+class Link:
+    """A connection that opens at the first call and again after a failure."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._runner = asyncio.Runner()
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection and the event loop."""
+        self._runner.run(self._disconnect())
+        self._runner.close()
+
+    def call(self, work: Callable[[Client], Awaitable[_T]]) -> _T:
+        """Do some work with a connection, again on a new one when the connection fails.
+
+        `work` may run several times and must expect it. Raises `FailedError` (`jetstream.unreachable`) when the last
+        retry failed too, and what `work` raises.
+        """
+        return self._runner.run(self._call(work))
+
+    async def _call(self, work: Callable[[Client], Awaitable[_T]]) -> _T:
+        cause: BaseException | None = None
+        for attempt in range(self.options.retries + 1):
+            if attempt:
+                await self._disconnect()
+                await asyncio.sleep(min(_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE))
+            try:
+                return await work(await self._connected())
+            except PenstockError:
+                raise
+            except (OSError, TimeoutError, nats.errors.Error, Interrupted) as error:
+                if "authorization" in str(error).lower() or "permissions" in str(error).lower():
+                    raise RefusedError(
+                        "jetstream.unauthorized",
+                        f"the server at {self.options.servers} does not let us in",
+                        hint="check option `credentials`, `nkey` or `tokenFile` and the rights of that user",
+                    ) from error
+                cause = error
+        raise FailedError(
+            "jetstream.unreachable",
+            f"no JetStream answers at {self.options.servers}: {type(cause).__name__} after "
+            f"{self.options.retries + 1} attempts",
+            hint="check option `url`, that the server runs with JetStream, and `timeout` and `retries`",
+            servers=self.options.servers,
+        ) from cause
+
+    async def _connected(self) -> Client:
+        if self._client is not None and self._client.is_connected:
+            return self._client
+        options = self.options
+        extra: dict[str, Any] = {}
+        if options.credentials:
+            extra["user_credentials"] = options.credentials
+        if options.nkey:
+            extra["nkeys_seed"] = options.nkey
+        if options.token_file:
+            extra["token"] = options.token()
+        context = options.tls()
+        if context is not None:
+            extra["tls"] = context
+        if options.tls_hostname:
+            extra["tls_hostname"] = options.tls_hostname
+        await self._disconnect()
+        client = self._client = Client()
+        try:
+            await asyncio.wait_for(
+                client.connect(
+                    servers=list(options.urls),
+                    name="penstock.jetstream",
+                    allow_reconnect=False,
+                    connect_timeout=max(1, round(options.timeout)),
+                    max_reconnect_attempts=1,
+                    error_cb=_ignore,
+                    **extra,
+                ),
+                options.timeout * (len(options.urls) + 1),
+            )
+        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+            raise unreadable("credentials or nkey") from error
+        except (ValueError, nats.errors.InvalidUserCredentialsError) as error:
+            raise unreadable("credentials or nkey") from error
+        return client
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(OSError, TimeoutError, nats.errors.Error):
+                await client.close()
+            await asyncio.sleep(0)  # the loop closes the socket in its next round
+
+
+async def _ignore(_error: Exception) -> None:
+    """Keep nats-py from logging: what fails is raised by the call that it failed."""
+
+
+async def woken(client: Client, event: asyncio.Event, timeout: float) -> None:
+    """Wait for an event that a callback sets. Raises `Interrupted` when the connection ends or the time is over."""
+    event.clear()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while not event.is_set():
+        left = deadline - loop.time()
+        if left <= 0 or not client.is_connected:
+            raise Interrupted("no answer" if client.is_connected else "connection lost")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), min(left, _LOOK))
+
+
+async def request(client: Client, options: Options, subject: str, body: object = None) -> dict[str, Any]:
+    """Ask the JetStream API, and return its answer.
+
+    Raises `RefusedError` (`jetstream.no-stream`, `jetstream.refused`); `Interrupted` or an error of nats-py where a
+    retry may help.
+    """
+    data = b"" if body is None else json.dumps(body).encode()
+    answer = await client.request(f"{options.api}.{subject}", data, timeout=options.timeout)
+    decoded: dict[str, Any] = json.loads(answer.data)
+    if "error" in decoded:
+        raise refusal(options, decoded["error"])
+    return decoded
+
+
+def refusal(options: Options, error: dict[str, Any]) -> Exception:
+    """Return what to raise for an error in an answer of the server."""
+    if error.get("code") == 503:
+        return Interrupted(str(error.get("description", "")))
+    if error.get("err_code") == _NO_STREAM:
+        return RefusedError(
+            "jetstream.no-stream", f"there is no stream `{options.stream}`", hint="check options `stream` and `domain`"
+        )
+    return RefusedError(
+        "jetstream.refused",
+        f"the server refused for stream `{options.stream}`: {error.get('description', 'no reason given')}",
+        err_code=error.get("err_code"),
+    )
+
+
+async def stream_state(client: Client, options: Options) -> StreamState:
+    """Return what the stream holds. Raises as `request`."""
+    info = await request(client, options, f"STREAM.INFO.{options.stream}")
+    state, config = info["state"], info["config"]
+    return StreamState(
+        created=str(info["created"]),
+        first=int(state["first_seq"]),
+        last=int(state["last_seq"]),
+        deleted=int(state.get("num_deleted", 0)),
+        replicas=int(config.get("num_replicas", 1)),
+        retention=str(config.get("retention", "limits")),
+        duplicate_window=int(config.get("duplicate_window", 0)) / 1e9,
+    )
+
+
+async def deleted_sequences(client: Client, options: Options) -> list[int]:
+    """Return the sequences between the first and the last that the stream no longer holds, in order."""
+    info = await request(client, options, f"STREAM.INFO.{options.stream}", {"deleted_details": True})
+    return sorted(info["state"].get("deleted") or [])
+
+
+async def compare_and_set(client: Client, options: Options, subject: str, value: bytes, revision: int) -> bool:
+    """Store a value if the last one on its subject has this sequence; say whether it was stored."""
+    headers = {"Nats-Expected-Last-Subject-Sequence": str(revision)}
+    answer = await client.request(subject, value, timeout=options.timeout, headers=headers)
+    decoded: dict[str, Any] = json.loads(answer.data)
+    error = decoded.get("error")
+    if error is None:
+        return True
+    if error.get("err_code") in _WRONG_LAST:
+        return False
+    raise refusal(options, error)

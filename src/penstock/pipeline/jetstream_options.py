@@ -1,0 +1,227 @@
+"""The options of `penstock.jetstream`: read once, checked, and without a secret in them.
+
+Spark shows options in plans, its UI and its logs. So secrets come as paths of files that driver and executors can
+read; an address with a password in it and options that would carry a secret are refused before Spark sees more of them.
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.errors import FailedError, MalformedError
+
+COLUMNS: Final = ("subject", "sequence", "time", "id", "headers", "payload")
+
+_SECRETS: Final = frozenset({"password", "token", "user", "nkeyseed", "seed", "jwt", "secret"})
+# Spark hands its own options to a source or sink together with ours.
+_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "triggerinterval"})
+_KNOWN: Final = frozenset(
+    {
+        *("url", "stream", "subject", "credentials", "nkey", "tokenfile", "tlsca", "tlscert", "tlskey", "tlshostname"),
+        *("domain", "timeout", "retries", "columns", "start", "end", "maxmessagesperbatch", "partitions"),
+        *("fetchsize", "fetchbytes", "failondataloss", "writeid", "statebucket", "maxinflight"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What one reader or writer was told. Paths of secrets stay out of its `repr`."""
+
+    urls: tuple[str, ...]
+    stream: str
+    subjects: tuple[str, ...] = ()
+    credentials: str = field(default="", repr=False)
+    nkey: str = field(default="", repr=False)
+    token_file: str = field(default="", repr=False)
+    tls_ca: str = field(default="", repr=False)
+    tls_cert: str = field(default="", repr=False)
+    tls_key: str = field(default="", repr=False)
+    tls_hostname: str = ""
+    domain: str = ""
+    timeout: float = 5.0
+    retries: int = 4
+    columns: tuple[str, ...] = COLUMNS
+    start: str = "earliest"
+    end: str = "latest"
+    max_messages: int = 0
+    partitions: int = 2
+    fetch_size: int = 5_000
+    fetch_bytes: int = 16 * 1024 * 1024
+    fail_on_data_loss: bool = True
+    write_id: str = ""
+    state_bucket: str = "penstock-sinks"
+    max_in_flight: int = 2_000
+
+    @property
+    def api(self) -> str:
+        """Return the subject prefix of the JetStream API."""
+        return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
+
+    @property
+    def servers(self) -> str:
+        """Return the servers as messages name them."""
+        return ", ".join(self.urls)
+
+    def token(self) -> str | None:
+        """Return the token in the token file. Raises `FailedError` (`jetstream.credentials`)."""
+        if not self.token_file:
+            return None
+        try:
+            return Path(self.token_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable("tokenFile") from error
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context for TLS, if any was asked for. Raises `FailedError` (`jetstream.credentials`)."""
+        wanted = self.tls_ca or self.tls_cert or any(url.startswith("tls:") for url in self.urls)
+        if not wanted:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca or None)
+            if self.tls_cert:
+                context.load_cert_chain(self.tls_cert, self.tls_key or None)
+        except OSError as error:  # ssl.SSLError is one
+            raise unreadable("tlsCa, tlsCert or tlsKey") from error
+        return context
+
+
+def unreadable(option: str) -> FailedError:
+    """Return the error for a file of secrets that does not read; it names the option, not what the file holds."""
+    return FailedError(
+        "jetstream.credentials",
+        f"the file that option `{option}` names cannot be used",
+        hint="the path must exist, with the right content, on the driver and on every executor",
+        option=option,
+    )
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Return the options, checked.
+
+    Raises `MalformedError`: `jetstream.secret-in-options`, `jetstream.unknown-option`, `jetstream.missing-option`,
+    `jetstream.bad-option`.
+    """
+    text = {key.lower(): str(value).strip() for key, value in given.items()}
+    for key in text:
+        if key in _SECRETS:
+            raise _secret(f"option `{key}` would carry a secret, which Spark shows in plans")
+        if key not in _KNOWN and key not in _OF_SPARK:
+            raise MalformedError(
+                "jetstream.unknown-option", f"there is no option `{key}`", hint=f"known: {', '.join(sorted(_KNOWN))}"
+            )
+    for key in ("url", "stream"):
+        if not text.get(key):
+            raise MalformedError("jetstream.missing-option", f"option `{key}` is needed", option=key)
+    stream = text["stream"]
+    if any(c in " .*>/\\" or not c.isprintable() for c in stream):
+        raise _bad("stream", "a stream's name has no space, dot, star, `>` or slash")
+    return Options(
+        urls=tuple(_url(part) for part in _list(text["url"])),
+        stream=stream,
+        subjects=tuple(_list(text.get("subject", ""))),
+        credentials=text.get("credentials", ""),
+        nkey=text.get("nkey", ""),
+        token_file=text.get("tokenfile", ""),
+        tls_ca=text.get("tlsca", ""),
+        tls_cert=text.get("tlscert", ""),
+        tls_key=text.get("tlskey", ""),
+        tls_hostname=text.get("tlshostname", ""),
+        domain=text.get("domain", ""),
+        timeout=_seconds(text, "timeout", Options.timeout),
+        retries=_whole(text, "retries", Options.retries, least=0),
+        columns=_columns(text.get("columns", "")),
+        start=_position(text, "start", "earliest"),
+        end=_position(text, "end", "latest"),
+        max_messages=_whole(text, "maxmessagesperbatch", Options.max_messages, least=0),
+        partitions=_whole(text, "partitions", Options.partitions),
+        fetch_size=_whole(text, "fetchsize", Options.fetch_size),
+        fetch_bytes=_whole(text, "fetchbytes", Options.fetch_bytes),
+        fail_on_data_loss=_truth(text, "failondataloss", default=True),
+        write_id=text.get("writeid", ""),
+        state_bucket=_bucket(text.get("statebucket", "") or Options.state_bucket),
+        max_in_flight=_whole(text, "maxinflight", Options.max_in_flight),
+    )
+
+
+def _secret(message: str) -> MalformedError:
+    return MalformedError(
+        "jetstream.secret-in-options",
+        message,
+        hint="put it in a file, and give the path as `credentials`, `nkey` or `tokenFile`",
+    )
+
+
+def _bad(option: str, why: str) -> MalformedError:
+    return MalformedError("jetstream.bad-option", f"option `{option}`: {why}", option=option)
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise _bad("url", "not an address of a NATS server") from error
+    if parts.username is not None or parts.password is not None or "@" in text:
+        raise _secret("the address in option `url` has a user or a password in it")
+    if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
+        raise _bad("url", "an address is `nats://host:port` or `tls://host:port`")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or 4222}"
+
+
+def _whole(text: Mapping[str, str], key: str, default: int, *, least: int = 1) -> int:
+    given = text.get(key)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit()) or int(given) < least:
+        raise _bad(key, f"`{given}` is no whole number of at least {least}")
+    return int(given)
+
+
+def _seconds(text: Mapping[str, str], key: str, default: float) -> float:
+    given = text.get(key)
+    if given is None:
+        return default
+    try:
+        value = float(given)
+    except ValueError as error:
+        raise _bad(key, f"`{given}` is no number of seconds") from error
+    if not 0 < value < 86_400:
+        raise _bad(key, f"`{given}` seconds are not more than 0 and less than a day")
+    return value
+
+
+def _truth(text: Mapping[str, str], key: str, *, default: bool) -> bool:
+    given = text.get(key, str(default)).lower()
+    if given not in ("true", "false"):
+        raise _bad(key, f"`{given}` is neither true nor false")
+    return given == "true"
+
+
+def _position(text: Mapping[str, str], key: str, default: str) -> str:
+    given = text.get(key, default).lower()
+    if given not in ("earliest", "latest") and not (given.isascii() and given.isdigit()):
+        raise _bad(key, f"`{given}` is neither `earliest` nor `latest` nor a stream sequence")
+    return given
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    named = _list(text.lower())
+    wrong = [name for name in named if name not in COLUMNS]
+    if wrong or len(set(named)) != len(named):
+        raise _bad("columns", f"name some of {', '.join(COLUMNS)}, each once")
+    return tuple(name for name in COLUMNS if name in named) if named else COLUMNS
+
+
+def _bucket(text: str) -> str:
+    if not all(c.isascii() and (c.isalnum() or c in "-_") for c in text):
+        raise _bad("stateBucket", "a bucket's name has letters, digits, `-` and `_`")
+    return text
