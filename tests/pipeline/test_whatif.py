@@ -1,0 +1,310 @@
+"""What-if counts exactly what live delivery before and after would have given."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.guard.london import (
+    BAG,
+    BILLING,
+    CCS,
+    LOCATION,
+    NOW,
+    PLATE,
+    SMITH,
+    STATISTICS,
+    SUSPECT,
+    TIMESTAMP,
+    TO_SMITH,
+    TYPE,
+    V4799,
+    V8516,
+    grant,
+    numberplate,
+)
+from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.rows import transit_frame
+
+from penstock.errors import MalformedError
+from penstock.guard import Branch, Delivery, Request, Restriction, Ruling, environment
+from penstock.model import (
+    AttributeDefinition,
+    AttributeId,
+    AttributeSpec,
+    Event,
+    EventType,
+    Kind,
+    Principal,
+    TransitEvent,
+    TypeDefinition,
+    TypeName,
+)
+from penstock.pipeline import whatif
+from penstock.pipeline.frames import ID, quoted
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.whatif import Change, Comparison, Reader, compare, fails_on
+from penstock.selector import ALWAYS, parse
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import Validity
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+TIMES = [NOON, NOON + timedelta(hours=7), NOON + timedelta(days=40), NOON - timedelta(days=2)]
+PEOPLE = [Principal(bytes([n]) * 32) for n in range(1, 4)]
+
+
+@dataclass(frozen=True)
+class Given:
+    """An authority that gives each principal one restriction."""
+
+    restrictions: Mapping[Principal, Restriction]
+
+    def rule(self, request: Request, /) -> Ruling:
+        return Ruling(self.restrictions.get(request.principal, Restriction()).branches)
+
+
+def known(event_type: EventType) -> VerifiedType:
+    definition = TypeDefinition(event_type.name, ())
+    return VerifiedType(f"type:{event_type.name}", event_type, definition, event_type.name.owner, Validity(), ())
+
+
+@st.composite
+def policies(draw: st.DrawFn, family: Family) -> Policy:
+    given = {person: draw(restrictions(family, Right.SUBSCRIBE)) for person in PEOPLE if draw(st.integers(0, 5))}
+    readable = [v for v in family.types if v.key in (family.versions[0].key, *family.versions[0].ancestors)]
+    subscribers = []
+    for number, person in enumerate(PEOPLE):
+        for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2]))):
+            version = draw(st.sampled_from(readable))
+            selector = draw(st.just(ALWAYS) | selectors(version.schema))
+            subscribers.append(Subscriber(f"s{number}", person, known(version), selector))
+    return Policy(Credentials(), tuple(subscribers), (Given(given),))
+
+
+Case = tuple[Family, Policy, Policy, list[TransitEvent]]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    family = draw(families())
+    before = draw(policies(family))
+    after = draw(st.one_of(policies(family), policies(family), st.just(before)))
+    history = [
+        replace(
+            draw(events(draw(st.sampled_from(family.versions)))).to_transit(),
+            id=draw(st.sampled_from(["é", "\U0001f697", "e"])) + str(n),
+            time=draw(st.sampled_from(TIMES)),
+        )
+        for n in range(draw(st.integers(0, 12)))
+    ]
+    return family, before, after, history
+
+
+Seen = dict[Reader, dict[str, set[AttributeId]]]
+
+
+def live(policy: Policy, history: list[TransitEvent]) -> Seen:
+    """Deliver every event, and note which attributes arrived with a value."""
+    seen: Seen = defaultdict(dict)
+    for s in policy.subscribers:
+        event_type = s.type.event_type
+        deliver = Delivery(policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction, event_type, s.selector)
+        for event in history:
+            assert event.time is not None
+            if (copy := deliver(event, environment(event.time))) is not None:
+                mine = seen[Reader(s.name, s.principal, event_type.key)].setdefault(event.id, set())
+                mine |= {event_type.by_name[name].id for name, value in copy.values.items() if value is not None}
+    return seen
+
+
+def expected(before: Policy, after: Policy, history: list[TransitEvent]) -> dict[tuple[Reader, str], list[list[str]]]:
+    old, new = live(before, history), live(after, history)
+    found: dict[tuple[Reader, str], list[list[str]]] = defaultdict(lambda: [[], []])
+    for side, (more, less) in enumerate([(new, old), (old, new)]):
+        for reader, shown in more.items():
+            for event, attributes in shown.items():
+                known_before = less.get(reader, {}).get(event)
+                if known_before is None:
+                    found[reader, ""][side].append(event)
+                for attribute in attributes - (known_before or set()):
+                    found[reader, attribute][side].append(event)
+    return found
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession, case: Case) -> None:
+    family, before, after, history = case
+    frame = transit_frame(spark, family.versions, history)
+    found = compare(frame, before, after, types=family.versions, samples=2)
+    wanted = expected(before, after, history)
+    assert found.events == len(history)
+    assert {(c.reader, c.attribute or "") for c in found.changes} == wanted.keys()
+    for change in found.changes:
+        gained, lost = wanted[change.reader, change.attribute or ""]
+        assert (change.gained, change.lost) == (len(gained), len(lost))
+        assert change.gained_samples == tuple(sorted(gained)[:2])
+        assert change.lost_samples == tuple(sorted(lost)[:2])
+    assert found.passed_over == ()
+
+
+# --- London: the statistics office asks for the plate ----------------------------------------------------------------
+
+ASKED = grant(CCS, STATISTICS.principal, numberplate(Right.SUBSCRIBE, attributes=[PLATE, LOCATION, TIMESTAMP]))
+READERS = (
+    Subscriber("billing", BILLING.principal, V8516),
+    Subscriber("statistics", STATISTICS.principal, V4799),
+    Subscriber("smith", SMITH.principal, V8516),
+)
+BEFORE = Policy(BAG, READERS)
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession) -> DataFrame:
+    sent = [
+        replace(
+            Event.of(TYPE, {"numberplate": SUSPECT if n == 3 else f"P{n}", "timestamp": NOW, "location": "V"}),
+            id=f"e{n}",
+            time=NOW,
+        ).to_transit()
+        for n in range(10)
+    ]
+    return transit_frame(spark, [TYPE], sent).persist()
+
+
+def test_one_attribute_is_gained_on_every_event(history: DataFrame) -> None:
+    found = compare(history, BEFORE, Policy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=3)
+    reader = Reader("statistics", STATISTICS.principal, TYPE.key)
+    # In the version that the office reads the attribute has its old name.
+    assert found.changes == (Change(reader, PLATE, "license-plate", 10, 0, ("e0", "e1", "e2")),)
+    assert (found.events, len(found.readers)) == (10, 3)
+    assert [fails_on(found, what) for what in ("gain", "loss", "any")] == [True, False, True]
+
+
+def test_a_reader_of_one_policy_only_gains_or_loses_everything(history: DataFrame) -> None:
+    less = Policy(BAG, READERS[:2])
+    lost = compare(history, BEFORE, less, types=[TYPE])
+    everything = ["", "location", "numberplate", "timestamp"]
+    assert [(c.name, c.gained, c.lost) for c in lost.changes] == [(name, 0, 1) for name in everything]
+    assert all(c.lost_samples == ("e3",) and c.reader.name == "smith" for c in lost.changes)
+    gained = compare(history, less, BEFORE, types=[TYPE])
+    assert [(c.name, c.gained, c.lost) for c in gained.changes] == [(name, 1, 0) for name in everything]
+    without = Policy(Credentials.of(*(c for c in BAG if c is not TO_SMITH)), READERS)
+    assert compare(history, BEFORE, without, types=[TYPE]).changes == lost.changes
+
+
+def test_the_same_policy_changes_nothing(history: DataFrame) -> None:
+    found = compare(history, BEFORE, BEFORE, types=[TYPE])
+    assert (found.changes, found.events) == ((), 10)
+    assert not fails_on(found, "any")
+    assert found.before == found.after == BEFORE.revision
+
+
+def test_a_filter_on_a_hidden_attribute_matches_only_once_it_is_seen(history: DataFrame) -> None:
+    asking = (Subscriber("statistics", STATISTICS.principal, V8516, parse(f"numberplate = '{SUSPECT}'")),)
+    found = compare(history, Policy(BAG, asking), Policy(Credentials.of(*BAG, ASKED), asking), types=[TYPE])
+    assert [(c.name, c.gained, c.gained_samples) for c in found.changes] == [
+        ("", 1, ("e3",)),
+        ("location", 1, ("e3",)),
+        ("numberplate", 1, ("e3",)),
+        ("timestamp", 1, ("e3",)),
+    ]
+
+
+def test_many_attributes_and_many_readers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More attributes than one word has bits, and more subscriptions than one pass evaluates."""
+    monkeypatch.setattr(whatif, "_BATCH", 2)
+    names = [f"a{n}" for n in range(70)]
+    definition = TypeDefinition(
+        TypeName(PEOPLE[0], "Wide"), tuple(AttributeDefinition(n, n, AttributeSpec(Kind.INTEGER)) for n in names)
+    )
+    wide = EventType.of(definition)
+    ids = [a.id for a in wide.attributes]
+    crowd = [Principal(n.to_bytes(32, "big")) for n in range(1, 6)]
+    shows = {
+        person: Restriction((Branch(action=Right.SUBSCRIBE, attributes=frozenset({ids[n], ids[69 - n]})),))
+        for n, person in enumerate(crowd)
+    }
+    readers = tuple(Subscriber(str(person), person, known(wide)) for person in crowd)
+    before, after = Policy(Credentials(), readers), Policy(Credentials(), readers, (Given(shows),))
+    sent = [replace(Event.of(wide, dict.fromkeys(names, 1), id="e").to_transit(), time=NOON)]
+    found = compare(transit_frame(spark, [wide], sent), before, after, types=[wide])
+    assert found.events == 1
+    seen: dict[Principal, set[str]] = defaultdict(set)
+    for change in found.changes:
+        assert (change.gained, change.lost, change.gained_samples) == (1, 0, ("e",))
+        seen[change.reader.principal].add(change.name)
+    assert seen == {person: {"", f"a{n}", f"a{69 - n}"} for n, person in enumerate(crowd)}
+
+
+def test_what_the_history_does_not_tell_is_named(spark: SparkSession, history: DataFrame) -> None:
+    branch = Branch(action=Right.SUBSCRIBE, guards=frozenset({"on-duty"}))
+    readers = (Subscriber("x", PEOPLE[0], V8516),)
+    before = Policy(Credentials(), readers)
+    after = Policy(Credentials(), readers, (Given({PEOPLE[0]: Restriction((branch,))}),))
+    found = compare(history, before, after, types=[TYPE])
+    assert (found.unknown, found.changes) == (("on-duty",), ())
+    guards: dict[str, Column] = {"on-duty": quoted(ID) == F.lit("e4")}
+    told = compare(history, before, after, types=[TYPE], guards=guards)
+    assert told.unknown == ()
+    assert {(c.gained, c.gained_samples) for c in told.changes} == {(1, ("e4",))}
+
+
+def test_readers_of_other_types_are_passed_over_and_results_add_up(history: DataFrame) -> None:
+    other = EventType.of(
+        TypeDefinition(TypeName(PEOPLE[0], "Other"), (AttributeDefinition("a", "0", AttributeSpec(Kind.STRING)),))
+    )
+    readers = (*READERS, Subscriber("x", PEOPLE[0], known(other)))
+    before, after = Policy(BAG, readers), Policy(Credentials.of(*BAG, ASKED), readers)
+    found = compare(history, before, after, types=[TYPE])
+    assert [reader.name for reader in found.passed_over] == ["x"]
+    both = found + replace(found, readers=(found.passed_over[0],), passed_over=found.readers, changes=())
+    assert (both.events, both.passed_over, len(both.readers), both.changes) == (20, (), 4, found.changes)
+    doubled = found + found
+    assert [(c.gained, c.gained_samples) for c in doubled.changes] == [(20, ("e0", "e1", "e2", "e3", "e4"))]
+    with pytest.raises(MalformedError) as caught:
+        found + replace(found, after="policy:other")
+    assert caught.value.code == "whatif.policies"
+
+
+def test_as_plain_data(history: DataFrame) -> None:
+    found = compare(history, BEFORE, Policy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=1)
+    plain = found.as_dict()
+    assert plain["changes"] == [
+        {
+            "subscriber": "statistics",
+            "principal": str(STATISTICS.principal),
+            "type": str(TYPE.key),
+            "attribute": str(PLATE),
+            "name": "license-plate",
+            "gained": 10,
+            "lost": 0,
+            "gained_samples": ["e0"],
+            "lost_samples": [],
+        }
+    ]
+    assert (plain["events"], plain["readers"]) == (10, 3)
+
+
+def test_what_cannot_be_compared_is_refused(history: DataFrame) -> None:
+    other = EventType.of(TypeDefinition(TypeName(PEOPLE[0], "Other"), ()))
+    attempts: list[tuple[str, list[EventType], DataFrame, int]] = [
+        ("whatif.types", [], history, 5),
+        ("whatif.types", [TYPE, other], history, 5),
+        ("whatif.samples", [TYPE], history, 0),
+        ("whatif.columns", [TYPE], history.select(quoted(ID)), 5),
+    ]
+    for code, types, frame, samples in attempts:
+        with pytest.raises(MalformedError) as caught:
+            compare(frame, BEFORE, BEFORE, types=types, samples=samples)
+        assert caught.value.code == code
+    with pytest.raises(MalformedError) as caught:
+        fails_on(Comparison("", "", 0, (), ()), "nothing")  # type: ignore[arg-type]  # the fault
+    assert caught.value.code == "whatif.fail-on"
