@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE :=
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export SPARK_CONF_DIR := $(CURDIR)/tools/spark
+export SPARK_LOCAL_IP := 127.0.0.1
 run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help

@@ -13,13 +13,14 @@ import hashlib
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import london_pipeline
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import (
@@ -41,10 +42,12 @@ from penstock.model import (
     Kind,
     NetworkName,
     Petnames,
+    Principal,
     Scalar,
     TypeDefinition,
     TypeName,
 )
+from penstock.pipeline.policy import Policy, Subscriber
 from penstock.selector import parse
 from penstock.trust import (
     Authorisation,
@@ -58,6 +61,7 @@ from penstock.trust import (
     TypeCache,
     UnverifiedType,
     Validity,
+    VerifiedType,
     event_tag,
     issue,
     network_tag,
@@ -71,6 +75,7 @@ MONTH = Validity.between(NOW - timedelta(days=3), NOW + timedelta(days=27))
 LAST_YEAR = Validity.between(NOW - timedelta(days=500), NOW - timedelta(days=135))
 PLACES = ["Victoria", "Vauxhall", "Old Street", "Tower Hill", "Marylebone", "Elephant and Castle"]
 SUSPECT = "AE05 XYZ"
+PLATE_FILTER = parse(f"\"license-plate\" = '{SUSPECT}'")
 
 
 # --- Who takes part --------------------------------------------------------------------------------------------------
@@ -291,10 +296,11 @@ def main(count: int, seed: int) -> None:
         "Statistics Office": Delivery(ask(STATISTICS, Right.SUBSCRIBE, "0").require(), v0.event_type),
         "Detective Smith": Delivery(ask(SMITH, Right.SUBSCRIBE).require(), v1.event_type),
         "Statistics Office, asking for the plate": Delivery(
-            ask(STATISTICS, Right.SUBSCRIBE, "0").require(), v0.event_type, parse(f"\"license-plate\" = '{SUSPECT}'")
+            ask(STATISTICS, Right.SUBSCRIBE, "0").require(), v0.event_type, PLATE_FILTER
         ),
     }
-    received: Counter[str] = Counter()
+    live: dict[str, dict[str, Mapping[str, object]]] = {name: {} for name in deliveries}
+    sent: list[tuple[Principal, Event]] = []
     seen: dict[str, Counter[str]] = {name: Counter() for name in deliveries}
     corrected = 0
     for place, event in track(
@@ -302,17 +308,18 @@ def main(count: int, seed: int) -> None:
     ):
         moment = environment(NOW)
         transit = publications[place](event, moment)
+        sent.append((CAMERAS[place].principal, event))
         corrected += event["location"] not in transit.values.values()
         for name, delivery in deliveries.items():
             if (copy := delivery(transit, moment)) is not None:
-                received[name] += 1
+                live[name][event.id] = copy.values
                 seen[name].update(attribute for attribute, value in copy.values.items() if value is not None)
     table = Table("subscriber", "events", "version", "saw", "never saw")
     for name, delivery in deliveries.items():
         attributes = list(delivery.event_type.by_name)
         table.add_row(
             name,
-            f"{received[name]:,}",
+            f"{len(live[name]):,}",
             delivery.event_type.name.version,
             ", ".join(a for a in attributes if seen[name][a]) or "nothing",
             ", ".join(a for a in attributes if not seen[name][a]) or "—",
@@ -323,7 +330,33 @@ def main(count: int, seed: int) -> None:
 
     story.chapter("What is refused, and why")
     refusals(story, library, ask)
+
+    story.chapter("The same sightings in bulk, on Spark")
+    bulk(console, authority, (v0, v1), sent, live)
     console.print(f"\n[bold green]done[/] in {time.perf_counter() - started:.1f} s", highlight=False)
+
+
+def bulk(
+    console: Console,
+    authority: CapabilityAuthority,
+    versions: tuple[VerifiedType, VerifiedType],
+    sent: list[tuple[Principal, Event]],
+    live: Mapping[str, Mapping[str, Mapping[str, object]]],
+) -> None:
+    """Send the same events through the pipeline, and compare."""
+    v0, v1 = versions
+    subscribers = (
+        Subscriber("Billing Office", BILLING.principal, v1),
+        Subscriber("Statistics Office", STATISTICS.principal, v0),
+        Subscriber("Detective Smith", SMITH.principal, v1),
+        Subscriber("Statistics Office, asking for the plate", STATISTICS.principal, v0, PLATE_FILTER),
+    )
+    with console.status("  starting Spark"):
+        spark = london_pipeline.session()
+    with console.status("  admitting and delivering"):
+        delivered = london_pipeline.batch(spark, versions, sent, Policy(authority.credentials, subscribers))
+        london_pipeline.show(console, delivered, live)
+    spark.stop()
 
 
 def refusals(

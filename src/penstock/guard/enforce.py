@@ -245,6 +245,11 @@ class Publication:
             groups.setdefault(key, (forced, []))[1].append((gate, branch))
         self._groups = list(groups.values())
 
+    @property
+    def groups(self) -> tuple[tuple[tuple[tuple[AttributeId, Value], ...], tuple[Branch, ...]], ...]:
+        """The branches that can hold, by the values they force: for whoever compiles them for another engine."""
+        return tuple((forced, tuple(branch for _, branch in branches)) for forced, branches in self._groups)
+
     def __call__(self, event: Event, environment: Environment) -> TransitEvent:
         """Return the event as it may travel.
 

@@ -13,22 +13,22 @@ them are data of broadcast tables.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
 from math import isfinite
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.errors import MalformedError
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.columns import Source, compile_condition, micros
-from penstock.pipeline.frames import attributes_of, metadata, quoted, spark_type, transit_sources
+from penstock.pipeline.constants import OneRow, lookup, plain, restored, stored
+from penstock.pipeline.frames import attributes_of, metadata, quoted, transit_sources
 from penstock.pipeline.policy import Policy
-from penstock.pipeline.programs import Program, Shape, ShapeBranch, equality, group_by_shape, programs_of, span
-from penstock.pipeline.restrict import any_of, environment_sources, fits
+from penstock.pipeline.programs import Program, Shape, equality, group_by_shape, programs_of, span
+from penstock.pipeline.restrict import any_of, environment_sources, fits, holds
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"
@@ -109,7 +109,7 @@ class _Plan:
         self._kinds = {name: source.kind for name, source in self._sources.items()}
         self._environment = environment
         self._guards = guards
-        self._alone: list[tuple[str, Kind, Value]] = []
+        self._constants = OneRow("@i")
         self._words = max(1, -(-len(self._attributes) // _WORD))
 
     def rows(self, programs: Iterable[Program]) -> DataFrame:
@@ -132,7 +132,7 @@ class _Plan:
         if not arrays:
             arrays = [F.array().cast(ArrayType(self._hit_type()))]
         hits = arrays[0] if len(arrays) == 1 else F.concat(*arrays)
-        exploded = self._with_constants().select(
+        exploded = self._constants.join(self._frame).select(
             *metadata(), *(quoted(a.id) for a in self._attributes), F.explode(hits).alias(_HIT)
         )
         return exploded.select(quoted(_HIT)[PROGRAM].alias(PROGRAM), *metadata(), *map(self._masked, self._attributes))
@@ -146,20 +146,9 @@ class _Plan:
         words = [StructField(f"@w{word}", LongType()) for word in range(self._words)]
         return StructType([StructField(PROGRAM, IntegerType()), *words])
 
-    def _with_constants(self) -> DataFrame:
-        """Join the one row of constants of the programs that are expressions."""
-        if not self._alone:
-            return self._frame
-        schema = StructType([StructField(name, _stored(kind)) for name, kind, _ in self._alone])
-        row = self._frame.sparkSession.createDataFrame([tuple(_plain(v) for _, _, v in self._alone)], schema=schema)
-        return self._frame.crossJoin(F.broadcast(row))
-
     def _constant(self, shape: Shape, program: Program, values: Sequence[Value]) -> Column:
-        parameters: dict[str, Source] = {}
-        for number, (value, kind) in enumerate(zip(values, shape.kinds, strict=True)):
-            name = f"@i{program.number}_{number}"
-            self._alone.append((name, kind, value))
-            parameters[f"@p{number}"] = _restored(quoted(name), kind)
+        pairs = zip(values, shape.kinds, strict=True)
+        parameters = {f"@p{n}": self._constants.source(value, kind) for n, (value, kind) in enumerate(pairs)}
         shown, hit = self._evaluate(shape, F.lit(program.number), parameters)
         return F.when(shown, hit)
 
@@ -169,19 +158,15 @@ class _Plan:
         """Join the table of a shape's constants, and return the hits among what an event finds there."""
         number = len([name for name in self._frame.columns if name.startswith("@c")])
         name, found_by = f"@c{number}", f"@k{number}"
-        fields = [StructField(f"@p{n}", _stored(k)) for n, k in enumerate(shape.kinds)]
+        fields = [StructField(f"@p{n}", stored(k)) for n, k in enumerate(shape.kinds)]
         struct = StructType([StructField(PROGRAM, IntegerType()), *fields])
-        rows = [
-            (_plain(value), [(program.number, *map(_plain, values)) for program, values in found])
-            for value, found in table.items()
-        ]
-        schema = StructType([StructField(found_by, _stored(kind)), StructField(name, ArrayType(struct))])
-        constants = F.broadcast(self._frame.sparkSession.createDataFrame(rows, schema=schema))
+        rows = {key: [(p.number, *map(plain, values)) for p, values in found] for key, found in table.items()}
+        constants = lookup(self._frame.sparkSession, rows, StructField(found_by, stored(kind)), name, struct)
         sought = F.unix_micros(key) if kind is Kind.TIMESTAMP else key
         self._frame = self._frame.join(constants, sought == quoted(found_by), "left").drop(found_by)
 
         def parameters(candidate: Column) -> dict[str, Source]:
-            return {f"@p{n}": _restored(candidate[f"@p{n}"], k) for n, k in enumerate(shape.kinds)}
+            return {f"@p{n}": restored(candidate[f"@p{n}"], k) for n, k in enumerate(shape.kinds)}
 
         def shown(candidate: Column) -> Column:
             return self._evaluate(shape, candidate[PROGRAM], parameters(candidate))[0]
@@ -194,7 +179,8 @@ class _Plan:
 
     def _evaluate(self, shape: Shape, program: Column, parameters: Mapping[str, Source]) -> tuple[Column, Column]:
         """Return whether a program shows an event, and the hit: its number and the bits of what it shows."""
-        held = [self._holds(branch, parameters) for branch in shape.branches]
+        values, environment = {**self._sources, **parameters}, {**self._environment, **parameters}
+        held = [holds(branch, values, environment, self._guards) for branch in shape.branches]
         visible: dict[str, Column] = {}
         for attribute in shape.event_type.attributes:
             seen = [gate for gate, branch in zip(held, shape.branches, strict=True) if branch.shows(attribute.id)]
@@ -213,21 +199,6 @@ class _Plan:
             words[word] = words[word].bitwiseOR(F.when(column, F.lit(1 << bit).cast("bigint")).otherwise(F.lit(0)))
         hit = F.struct(program.cast("int").alias(PROGRAM), *(w.alias(f"@w{n}") for n, w in enumerate(words)))
         return any_of(held) & asked, hit
-
-    def _holds(self, branch: ShapeBranch, parameters: Mapping[str, Source]) -> Column:
-        time = self._environment["time"].column
-        parts = [
-            compile_condition(branch.where, {**self._sources, **parameters}).true,
-            compile_condition(branch.when, {**self._environment, **parameters}).true,
-        ]
-        if branch.starts is not None:
-            parts.append(F.coalesce(time >= parameters[branch.starts].column, F.lit(False)))
-        if branch.ends is not None:
-            parts.append(F.coalesce(time <= parameters[branch.ends].column, F.lit(False)))
-        for name in sorted(branch.guards):
-            known = self._guards.get(name)
-            parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))
-        return reduce(lambda one, other: one & other, parts)
 
 
 def _by_key(
@@ -293,18 +264,3 @@ def _number(value: Value) -> float:
     if isinstance(value, datetime):
         return float(micros(value))
     return float(value)
-
-
-# Times stand in tables of constants as microseconds: Python's local timestamps cannot name every instant.
-
-
-def _stored(kind: Kind) -> DataType:
-    return LongType() if kind is Kind.TIMESTAMP else spark_type(kind)
-
-
-def _restored(column: Column, kind: Kind) -> Source:
-    return Source(F.timestamp_micros(column) if kind is Kind.TIMESTAMP else column, kind)
-
-
-def _plain(value: Value) -> object:
-    return micros(value) if isinstance(value, datetime) else value

@@ -6,7 +6,7 @@ each event, so that a history is judged by what was valid then.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.guard import Authority, CapabilityAuthority, Decision, EventRequest, decide
@@ -15,6 +15,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.subjects import Subject, Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,19 @@ class Policy:
             known = self._known[key] = decide(EventRequest(principal, action, verified, None), authorities)
         return known
 
-    def publishers(self, principals: Iterable[Principal], verified: VerifiedType) -> Mapping[Principal, Decision]:
-        """Decide for several publishers of one type."""
-        return {principal: self.decide(principal, Right.PUBLISH, verified) for principal in principals}
+    def principals(self) -> tuple[Principal, ...]:
+        """Return everyone whom a credential speaks of, and every owner of a type that is subscribed to."""
+        found: dict[Principal, None] = {}
+        for certificate in self.credentials:
+            found[certificate.statement.issuer] = None
+            found.update(dict.fromkeys(_mentioned(certificate.statement.subject)))
+        found.update(dict.fromkeys(subscriber.type.event_type.name.owner for subscriber in self.subscribers))
+        return tuple(found)
+
+
+def _mentioned(subject: Subject) -> Iterator[Principal]:
+    if isinstance(subject, Principal):
+        yield subject
+    elif isinstance(subject, Threshold):
+        for member in subject.subjects:
+            yield from _mentioned(member)

@@ -143,18 +143,20 @@ class Shape:
 def shape_of(program: Program) -> tuple[Shape, tuple[Value, ...]]:
     """Return the shape of a program, and its constants."""
     constants = Constants()
-    branches = tuple(_branch(branch, constants) for branch in program.restriction.branches)
+    branches = tuple(shape_branch(b, b.holds_where(), constants) for b in program.restriction.branches)
     selector = parametrise(program.selector.root, constants)
     return Shape(program.event_type, branches, selector, constants.kinds), tuple(constants.values)
 
 
-def _branch(branch: Branch, constants: Constants) -> ShapeBranch:
+def shape_branch(branch: Branch, where: Selector, constants: Constants) -> ShapeBranch:
+    """Return a branch with parameters for its constants; `where` is the selector that it is asked."""
+
     def moment(instant: datetime | None) -> str | None:
         return None if instant is None else constants.name(instant)
 
     return ShapeBranch(
         None if branch.attributes is None else frozenset(str(attribute) for attribute in branch.attributes),
-        parametrise(branch.holds_where().root, constants),
+        parametrise(where.root, constants),
         branch.guards,
         parametrise(branch.when.condition.root, constants),
         moment(branch.when.validity.starts),

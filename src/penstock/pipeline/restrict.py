@@ -13,13 +13,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import RefusedError
-from penstock.guard.restriction import Branch, Restriction
+from penstock.guard.restriction import Restriction
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Enumerated, Kind
-from penstock.pipeline.columns import Source, condition, literal
+from penstock.pipeline.columns import Source, compile_condition, condition, literal
+from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
+from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
+from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 
 _DAY: Final = 86_400_000_000
@@ -60,47 +63,55 @@ class Masked:
     values: Mapping[str, Column]
 
 
-def mask(
+def mask(  # noqa: PLR0913  # what a restriction is compiled against
     restriction: Restriction,
     event_type: EventType,
     sources: Mapping[str, Source],
     environment: Mapping[str, Source],
     guards: Mapping[str, Column] | None = None,
+    *,
+    constants: OneRow | None = None,
 ) -> Masked:
     """Compile a restriction for readers of `event_type`.
 
-    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds.
-    Raises `SelectorError` for a restriction that does not fit the type, `RefusedError` (`guard.online-test`).
+    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. With
+    `constants` the constants of the policy go there, to be joined to the events; without it they stand in expressions,
+    which Spark prints. Raises `RefusedError` (`guard.online-test`).
     """
     branches = restriction.for_type(event_type, Right.SUBSCRIBE).branches
-    held = [holds(branch, branch.holds_where(), sources, environment, guards or {}) for branch in branches]
+    if any(branch.when.validity.online for branch in branches):
+        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    found = Constants()
+    shapes = [shape_branch(branch, branch.holds_where(), found) for branch in branches]
+    parameters = {
+        f"@p{n}": Source(literal(value, kind), kind) if constants is None else constants.source(value, kind)
+        for n, (value, kind) in enumerate(zip(found.values, found.kinds, strict=True))
+    }
+    held = [holds(shape, {**sources, **parameters}, {**environment, **parameters}, guards or {}) for shape in shapes]
     values = {
-        a.name: _visible(a, [gate for gate, branch in zip(held, branches, strict=True) if branch.shows(a.id)], sources)
+        a.name: _visible(a, [gate for gate, shape in zip(held, shapes, strict=True) if shape.shows(a.id)], sources)
         for a in event_type.attributes
     }
     return Masked(any_of(held), values)
 
 
 def holds(
-    branch: Branch,
-    where: Selector,
+    branch: ShapeBranch,
     sources: Mapping[str, Source],
     environment: Mapping[str, Source],
     guards: Mapping[str, Column],
 ) -> Column:
-    """Return where a branch holds: a boolean column that is never null."""
-    if branch.when.validity.online:
-        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    """Return where a branch holds: a boolean column that is never null. Parameters stand among both sources."""
     parts = []
-    if where != TRUE:
-        parts.append(condition(where, sources).true)
-    if branch.when.condition != TRUE:
-        parts.append(condition(branch.when.condition, environment).true)
+    if not isinstance(branch.where, Literal) or branch.where.value is not True:
+        parts.append(compile_condition(branch.where, sources).true)
+    if not isinstance(branch.when, Literal) or branch.when.value is not True:
+        parts.append(compile_condition(branch.when, environment).true)
     time = environment["time"].column
-    if (starts := branch.when.validity.starts) is not None:
-        parts.append(F.coalesce(time >= literal(starts, Kind.TIMESTAMP), F.lit(False)))
-    if (ends := branch.when.validity.ends) is not None:
-        parts.append(F.coalesce(time <= literal(ends, Kind.TIMESTAMP), F.lit(False)))
+    if branch.starts is not None:
+        parts.append(F.coalesce(time >= environment[branch.starts].column, F.lit(False)))
+    if branch.ends is not None:
+        parts.append(F.coalesce(time <= environment[branch.ends].column, F.lit(False)))
     for name in sorted(branch.guards):
         known = guards.get(name)
         parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))

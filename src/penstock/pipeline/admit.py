@@ -1,0 +1,213 @@
+"""Admission: what publishers may put in, for a whole frame of typed events.
+
+The same as `penstock.guard.Publication` does for one event: attributes that a publisher may not set become null, forced
+values are set, selectors and conditions are checked at the time of the event. Who published an event is its `@source`.
+Every row either becomes a transit event or a refusal with its code; there is no third way.
+
+Publishers whose rights differ only in their constants (a camera and its place) are one shape: the constants stand in a
+table that is joined by the publisher.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.guard import Effect, Publication
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Value
+from penstock.pipeline.columns import Source, literal
+from penstock.pipeline.constants import lookup, plain, restored, stored
+from penstock.pipeline.frames import SOURCE, metadata, quoted
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
+from penstock.pipeline.restrict import any_of, environment_sources, holds
+from penstock.selector.ast import Literal
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+
+REASON: Final = "@reason"
+DENIED: Final = "guard.denied"
+AMBIGUOUS: Final = "guard.ambiguous-forced"
+NOT_PERMITTED: Final = "guard.not-permitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A frame split in two: transit events, and refusals with a code in `@reason`. No row is in both or in neither."""
+
+    events: DataFrame
+    refused: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    shape: ShapeBranch
+    group: int
+    #: attribute id and the parameter that holds the value forced on it
+    forced: tuple[tuple[str, str], ...]
+
+    @property
+    def reads(self) -> bool:
+        """Whether the answer depends on the event."""
+        return bool(self.shape.guards) or not isinstance(self.shape.where, Literal)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    branches: tuple[_Branch, ...]
+    kinds: tuple[Kind, ...]
+
+
+def admit(
+    events: DataFrame,
+    verified: VerifiedType,
+    policy: Policy,
+    *,
+    guards: Mapping[str, Column] | None = None,
+    environment: Mapping[str, Source] | None = None,
+) -> Admitted:
+    """Admit typed events of one version. Raises `MalformedError` for a restriction that cannot be enforced."""
+    event_type = verified.event_type
+    plan = _Plan(event_type, guards or {}, environment or environment_sources())
+    judged = plan.judge(events, _shapes(verified, policy))
+    values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
+    good = judged.where(quoted(REASON).isNull()).select(*metadata(), *values)
+    bad = judged.where(quoted(REASON).isNotNull()).select(*metadata(), quoted(REASON))
+    return Admitted(good, bad)
+
+
+def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[str, tuple[Value, ...]]]]:
+    """Group the publishers that may publish at some time by the shape of their rights."""
+    found: dict[_Shape, list[tuple[str, tuple[Value, ...]]]] = {}
+    for principal in policy.principals():
+        decision = policy.decide(principal, Right.PUBLISH, verified)
+        if decision.effect is not Effect.PERMIT:
+            continue
+        constants = Constants()
+        branches = []
+        for number, (forced, group) in enumerate(Publication(decision.restriction, verified.event_type).groups):
+            for branch in group:
+                template = shape_branch(branch, branch.where, constants)
+                pairs = tuple((str(attribute), constants.name(value)) for attribute, value in forced)
+                branches.append(_Branch(template, number, pairs))
+        shape = _Shape(tuple(branches), constants.kinds)
+        found.setdefault(shape, []).append((str(principal), tuple(constants.values)))
+    return found
+
+
+class _Plan:
+    """Builds the judged frame: the values that go out, and why a row is refused."""
+
+    def __init__(self, event_type: EventType, guards: Mapping[str, Column], environment: Mapping[str, Source]) -> None:
+        self._type = event_type
+        self._guards = guards
+        self._environment = environment
+        self._stated = {str(a.id): Source(quoted(a.name), a.spec.kind) for a in event_type.attributes}
+
+    def judge(self, events: DataFrame, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]) -> DataFrame:
+        frame = events
+        reason: Column = F.lit(DENIED)
+        values = {name: literal(None, source.kind) for name, source in self._stated.items()}
+        for number, (shape, publishers) in enumerate(shapes.items()):
+            frame = self._join(frame, number, shape, publishers)
+            mine = quoted(f"@s{number}").isNotNull()
+            parameters = {
+                f"@p{n}": restored(quoted(f"@s{number}")[f"@p{n}"], kind) for n, kind in enumerate(shape.kinds)
+            }
+            frame, why, final = self._publish(frame, number, shape, parameters)
+            reason = F.when(mine, why).otherwise(reason)
+            values = {name: F.when(mine, final[name]).otherwise(value) for name, value in values.items()}
+        places = {str(a.id): f"@v{n}" for n, a in enumerate(self._type.attributes)}
+        return frame.select(*metadata(), reason.alias(REASON), *(c.alias(places[n]) for n, c in values.items()))
+
+    @staticmethod
+    def _join(
+        frame: DataFrame, number: int, shape: _Shape, publishers: Sequence[tuple[str, tuple[Value, ...]]]
+    ) -> DataFrame:
+        # A field of its own, because a struct must have one even where a shape has no constants.
+        fields = [StructField("@there", StringType())]
+        fields += [StructField(f"@p{n}", stored(kind)) for n, kind in enumerate(shape.kinds)]
+        rows: dict[Value, list[tuple[object, ...]]] = {
+            publisher: [("", *map(plain, values))] for publisher, values in publishers
+        }
+        key = StructField(f"@k{number}", StringType())
+        table = lookup(frame.sparkSession, rows, key, f"@a{number}", StructType(fields))
+        joined = frame.join(table, quoted(SOURCE) == quoted(key.name), "left").drop(key.name)
+        return joined.withColumn(f"@s{number}", quoted(f"@a{number}")[0]).drop(f"@a{number}")
+
+    def _publish(
+        self, frame: DataFrame, number: int, shape: _Shape, parameters: Mapping[str, Source]
+    ) -> tuple[DataFrame, Column, Mapping[str, Column]]:
+        """Return the frame with what it takes, why a row is refused, and the values that go out."""
+        chosen, ambiguous = self._chosen(shape, parameters)
+        candidates = [self._candidate(branch, parameters) for branch in shape.branches]
+        held = [
+            chosen[branch.group] & self._holds(branch, candidate, parameters)
+            for branch, candidate in zip(shape.branches, candidates, strict=True)
+        ]
+        # A branch must hold on what all let through together; each round may lose one, so as many rounds as branches.
+        rounds = len(held) if len(held) > 1 and any(branch.reads for branch in shape.branches) else 0
+        for turn in range(rounds):
+            names = [f"@h{number}_{turn}_{n}" for n in range(len(held))]
+            frame = frame.withColumns(dict(zip(names, held, strict=True)))
+            held = [quoted(name) for name in names]
+            final = self._together(candidates, held)
+            held = [
+                gate & self._holds(branch, final, parameters) if branch.reads else gate
+                for gate, branch in zip(held, shape.branches, strict=True)
+            ]
+        why = F.when(ambiguous, F.lit(AMBIGUOUS)).when(~any_of(held), F.lit(NOT_PERMITTED))
+        return frame, why, {name: source.column for name, source in self._together(candidates, held).items()}
+
+    def _together(self, candidates: Sequence[Mapping[str, Source]], held: Sequence[Column]) -> dict[str, Source]:
+        if not held:
+            return {name: Source(literal(None, source.kind), source.kind) for name, source in self._stated.items()}
+        return {
+            name: Source(
+                F.coalesce(*(F.when(gate, c[name].column) for gate, c in zip(held, candidates, strict=True))),
+                source.kind,
+            )
+            for name, source in self._stated.items()
+        }
+
+    def _candidate(self, branch: _Branch, parameters: Mapping[str, Source]) -> dict[str, Source]:
+        forced = dict(branch.forced)
+        return {
+            name: parameters[forced[name]]
+            if name in forced
+            else source
+            if branch.shape.shows(name)
+            else Source(literal(None, source.kind), source.kind)
+            for name, source in self._stated.items()
+        }
+
+    def _chosen(self, shape: _Shape, parameters: Mapping[str, Source]) -> tuple[dict[int, Column], Column]:
+        """Return for each group of forced values where it is taken, and where that is ambiguous."""
+        groups = {branch.group: dict(branch.forced) for branch in shape.branches}
+        if len(groups) < 2:
+            return dict.fromkeys(groups, F.lit(True)), F.lit(False)
+        agrees: dict[int, Column] = {}
+        for group, forced in groups.items():
+            parts = [
+                F.coalesce(self._stated[name].column == parameters[parameter].column, F.lit(True))
+                for name, parameter in forced.items()
+            ]
+            agrees[group] = reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
+        clash = [
+            agrees[one] & agrees[two] & (parameters[first].column != parameters[groups[two][name]].column)
+            for one in groups
+            for two in groups
+            if one < two
+            for name, first in groups[one].items()
+            if name in groups[two]
+        ]
+        return agrees, ~any_of(list(agrees.values())) | any_of(clash)
+
+    def _holds(self, branch: _Branch, values: Mapping[str, Source], parameters: Mapping[str, Source]) -> Column:
+        environment = {**self._environment, **parameters}
+        return holds(branch.shape, {**values, **parameters}, environment, self._guards)
