@@ -1,0 +1,387 @@
+"""Audit: what a decision log tells about the rights that are in use.
+
+    read_log          lines of CloudEvents  ->  decisions, and the lines that are none
+    rights_used       decisions  ->  credentials that permissions rested on
+    rights_unused     decisions and a policy  ->  credentials that none did
+    requests_made     decisions  ->  who asked for what, and how often it was permitted
+    refusals          decisions  ->  where refusals pile up, by principal, resource and code
+    flows             decisions  ->  how much passes from domain to domain
+    durations         decisions  ->  percentiles of the time taken
+    slowest           decisions  ->  those that took longest
+    over_time         decisions  ->  effects by period
+
+A frame of decisions has the schema `DECISIONS`. Each transform gives a frame of the schema of the same name; `audit`
+runs them all and collects what a report shows, which is bounded.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.errors import MalformedError
+from penstock.guard.decision import Effect
+from penstock.guard.decision_log import DECIDED, ENFORCED, DecisionRecord
+from penstock.model.instants import in_utc
+from penstock.model.values import Kind
+from penstock.pipeline.columns import literal, micros
+from penstock.pipeline.policy import Policy
+from penstock.trust.capabilities import Right, describe_tag
+from penstock.trust.certificates import Naming, Statement
+
+_TEXT, _LONG, _TIME, _TEXTS = StringType(), LongType(), TimestampType(), ArrayType(StringType())
+
+
+def _schema(**fields: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+DECISIONS: Final = _schema(
+    id=_TEXT,
+    source=_TEXT,
+    type=_TEXT,
+    time=_TIME,
+    principal=_TEXT,
+    domain=_TEXT,
+    action=_TEXT,
+    resource=_TEXT,
+    owner_domain=_TEXT,
+    effect=_TEXT,
+    because=_TEXTS,
+    errors=_TEXTS,
+    revision=_TEXT,
+    took=_LONG,
+    passed=_LONG,
+    refused=_LONG,
+)
+"""A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds; `passed`
+and `refused` are null where the record counts no events."""
+
+QUARANTINE: Final = _schema(line=_TEXT, reason=_TEXT)
+RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
+RIGHTS_UNUSED: Final = _schema(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
+REQUESTS_MADE: Final = _schema(
+    principal=_TEXT, action=_TEXT, resource=_TEXT, permitted=_LONG, refused=_LONG, events=_LONG, last=_TIME
+)
+REFUSALS: Final = _schema(
+    principal=_TEXT, action=_TEXT, resource=_TEXT, code=_TEXT, decisions=_LONG, events=_LONG, last=_TIME
+)
+FLOWS: Final = _schema(origin=_TEXT, target=_TEXT, action=_TEXT, decisions=_LONG, events=_LONG)
+DURATIONS: Final = _schema(
+    action=_TEXT, decisions=_LONG, p50=DoubleType(), p90=DoubleType(), p99=DoubleType(), longest=_LONG
+)
+SLOWEST: Final = _schema(
+    id=_TEXT, time=_TIME, source=_TEXT, principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, took=_LONG
+)
+OVER_TIME: Final = _schema(start=_TIME, permit=_LONG, deny=_LONG, indeterminate=_LONG)
+
+_ENVELOPE: Final = (
+    "specversion string, id string, source string, type string, time string, data struct<principal: string, domain:"
+    " string, action: string, resource: struct<kind: string, owner: string, name: string, version: string>,"
+    " `owner-domain`: string, effect: string, because: array<string>, errors: array<string>, revision: string,"
+    " took: bigint, passed: bigint, refused: bigint>, _corrupt string"
+)
+
+
+def log_frame(spark: SparkSession, records: Iterable[DecisionRecord]) -> DataFrame:
+    """Return a frame of decisions from records that are at hand."""
+    raw = StructType([StructField(f.name, _LONG if f.name == "time" else f.dataType) for f in DECISIONS])
+    made = spark.createDataFrame([_row(found) for found in records], raw)
+    return made.select(*(F.timestamp_micros("time").alias("time") if n == "time" else n for n in DECISIONS.names))
+
+
+def _row(r: DecisionRecord) -> tuple[object, ...]:
+    counts = (None, None) if r.counts is None else (r.counts.passed, r.counts.refused)
+    asked = (str(r.principal), r.domain, str(r.action), str(r.resource), r.owner_domain)
+    answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took)
+    return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts)
+
+
+def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Split lines of JSON (a column `value`) into decisions (`DECISIONS`) and those that are none (`QUARANTINE`).
+
+    Every line is in one of the two. This looks at shape, not at the grammar of names; `read_record` is stricter.
+    """
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    parsed = lines.select(
+        F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
+    )
+    moment = F.try_to_timestamp(F.when(F.col("e.time").rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), F.col("e.time")))
+    data, kind = F.col("e.data"), F.col("e.data.resource.kind")
+    name = F.concat(data["resource"]["owner"], F.lit("/"), data["resource"]["name"])
+    resource = F.when(kind == "network", name).when(
+        kind == "type", F.concat(name, F.lit("@"), data["resource"]["version"])
+    )
+    enforced = F.col("e.type") == ENFORCED
+    wrong = [
+        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull()),
+        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & F.col("e.type").isin(DECIDED, ENFORCED))),
+        ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
+        ("log.field", moment.isNull() | resource.isNull()),
+        ("log.field", _absent(*(data[n] for n in ("principal", "because", "errors", "revision", "took")))),
+        ("log.field", ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))),
+        ("log.field", _yes(enforced) & _absent(data["passed"], data["refused"])),
+    ]
+    reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
+    known = {
+        "time": moment,
+        "resource": resource,
+        "owner_domain": data["owner-domain"],
+        **{n: F.col(f"e.{n}") for n in ("id", "source", "type")},
+    }
+    columns = [known.get(field.name, data[field.name]).alias(field.name) for field in DECISIONS]
+    judged = parsed.select("line", reason.alias("reason"), *columns)
+    good = judged.where(F.col("reason").isNull()).select(*DECISIONS.names)
+    return good, judged.where(F.col("reason").isNotNull()).select("line", "reason")
+
+
+def _absent(*columns: Column) -> Column:
+    found = F.lit(False)
+    for column in columns:
+        found |= column.isNull()
+    return found
+
+
+def _yes(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
+
+
+def within(log: DataFrame, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
+    """Return the decisions of a period, its end excluded.
+
+    Raises `MalformedError` (`value.zone`, `value.range`) for a bound that is no instant.
+    """
+    if since is not None:
+        log = log.where(F.col("time") >= literal(in_utc(since), Kind.TIMESTAMP))
+    if until is not None:
+        log = log.where(F.col("time") < literal(in_utc(until), Kind.TIMESTAMP))
+    return log
+
+
+def _permitted() -> Column:
+    return F.col("effect") == str(Effect.PERMIT)
+
+
+def _sum(name: str) -> Column:
+    return F.coalesce(F.sum(name), F.lit(0).cast("bigint"))
+
+
+def _shaped(frame: DataFrame, schema: StructType) -> DataFrame:
+    return frame.select(*(F.col(field.name).cast(field.dataType) for field in schema))
+
+
+def rights_used(log: DataFrame) -> DataFrame:
+    """Return the credentials that permissions rested on (`RIGHTS_USED`)."""
+    used = log.where(_permitted()).select(F.explode(F.array_distinct("because")).alias("credential"), "time", "passed")
+    found = used.groupBy("credential").agg(
+        F.count(F.lit(1)).alias("decisions"),
+        _sum("passed").alias("events"),
+        F.min("time").alias("first"),
+        F.max("time").alias("last"),
+    )
+    return _shaped(found, RIGHTS_USED)
+
+
+def rights_unused(log: DataFrame, policy: Policy) -> DataFrame:
+    """Return the credentials of a policy that no permission rested on (`RIGHTS_UNUSED`)."""
+    statements = [(certificate.id, certificate.statement) for certificate in policy.credentials]
+    known = [(key, str(said.issuer), str(said.subject), _right(said)) for key, said in statements]
+    rights = log.sparkSession.createDataFrame(known, RIGHTS_UNUSED)
+    return rights.join(rights_used(log).select("credential"), "credential", "left_anti")
+
+
+def _right(statement: Statement) -> str:
+    """Say what a credential gives, without the values that it may force or ask for."""
+    if isinstance(statement, Naming):
+        return f"member of {statement.name.decode(errors='backslashreplace')}"
+    tag = describe_tag(statement.tag)
+    rights = tag.get("rights", "*")
+    shown = ", ".join(map(str, rights)) if isinstance(rights, list) else str(rights)
+    return f"{'every right' if shown == '*' else shown} on {tag.get('name', '*')}"
+
+
+def requests_made(log: DataFrame) -> DataFrame:
+    """Return who asked for what, and how often it was permitted (`REQUESTS_MADE`)."""
+    found = log.groupBy("principal", "action", "resource").agg(
+        F.count_if(_permitted()).alias("permitted"),
+        F.count_if(~_permitted()).alias("refused"),
+        _sum("passed").alias("events"),
+        F.max("time").alias("last"),
+    )
+    return _shaped(found, REQUESTS_MADE)
+
+
+def refusals(log: DataFrame) -> DataFrame:
+    """Return where refusals pile up (`REFUSALS`).
+
+    A refusal without a code is one for which no credential was there. Events that were refused under a permission
+    count as events, not as decisions.
+    """
+    refused = log.where(~_permitted() | (F.col("refused") > 0))
+    code = F.explode_outer(F.array_distinct("errors")).alias("code")
+    refused = refused.select("principal", "action", "resource", "effect", "time", F.col("refused").alias("n"), code)
+    found = refused.groupBy("principal", "action", "resource", "code").agg(
+        F.count_if(~_permitted()).alias("decisions"), _sum("n").alias("events"), F.max("time").alias("last")
+    )
+    return _shaped(found, REFUSALS)
+
+
+def flows(log: DataFrame) -> DataFrame:
+    """Return how much passes from domain to domain (`FLOWS`): to readers from owners, from publishers to owners."""
+    actions = [str(Right.PUBLISH), str(Right.SUBSCRIBE)]
+    reads = F.col("action") == str(Right.SUBSCRIBE)
+    passing = log.where(_permitted() & F.col("action").isin(*actions))
+    origin = F.when(reads, F.col("owner_domain")).otherwise(F.col("domain")).alias("origin")
+    target = F.when(reads, F.col("domain")).otherwise(F.col("owner_domain")).alias("target")
+    found = passing.groupBy(origin, target, "action").agg(
+        F.count(F.lit(1)).alias("decisions"), _sum("passed").alias("events")
+    )
+    return _shaped(found, FLOWS)
+
+
+def durations(log: DataFrame) -> DataFrame:
+    """Return exact percentiles of the time taken, by action (`DURATIONS`); in microseconds."""
+    found = log.groupBy("action").agg(
+        F.count(F.lit(1)).alias("decisions"),
+        *(F.percentile("took", F.lit(share / 100)).alias(f"p{share}") for share in (50, 90, 99)),
+        F.max("took").alias("longest"),
+    )
+    return _shaped(found, DURATIONS)
+
+
+def slowest(log: DataFrame, count: int = 20) -> DataFrame:
+    """Return the decisions that took longest (`SLOWEST`)."""
+    return _shaped(log.orderBy(F.desc("took"), "time", "id").limit(count), SLOWEST)
+
+
+def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFrame:
+    """Return how many decisions had which effect, by period (`OVER_TIME`); periods without any are left out.
+
+    Raises `MalformedError` (`audit.width`) for a width that is not positive.
+    """
+    step = width // timedelta(microseconds=1)
+    if step <= 0:
+        raise MalformedError("audit.width", "a period has no length", hint="choose an hour or a day")
+    instant = F.unix_micros("time")
+    start = F.timestamp_micros(instant - F.pmod(instant, F.lit(step))).alias("start")
+    counts = [F.count_if(F.col("effect") == str(effect)).alias(str(effect)) for effect in Effect]
+    return _shaped(log.groupBy(start).agg(*counts), OVER_TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows that were collected for a report. `more` says that there are others, which come after in the same order."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    more: bool = False
+
+    def as_dicts(self) -> list[dict[str, object]]:
+        """Return the rows as plain data."""
+        return [{name: _plain(value) for name, value in zip(self.columns, row, strict=True)} for row in self.rows]
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """What a decision log tells about a period. `rights_unused` is None where no policy was given."""
+
+    since: datetime | None
+    until: datetime | None
+    decisions: int
+    rights_used: Table
+    rights_unused: Table | None
+    requests_made: Table
+    refusals: Table
+    flows: Table
+    durations: Table
+    slowest: Table
+    over_time: Table
+
+    def tables(self) -> dict[str, Table]:
+        """Return all tables by name."""
+        names = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "slowest")
+        found = {name: getattr(self, name) for name in (*names, "over_time")}
+        return {name: table for name, table in found.items() if table is not None}
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as plain data, for JSON."""
+        return {
+            "since": _plain(self.since),
+            "until": _plain(self.until),
+            "decisions": self.decisions,
+            **{name: table.as_dicts() for name, table in self.tables().items()},
+            "shortened": sorted(name for name, table in self.tables().items() if table.more),
+        }
+
+
+def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
+    log: DataFrame,
+    policy: Policy | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    top: int = 20,
+    width: timedelta = timedelta(hours=1),
+    periods: int = 1_000,
+) -> AuditReport:
+    """Audit a period of a decision log, with the credentials of a policy to find those that were not used.
+
+    Each table has at most `top` rows, and at most `periods` periods; unused rights are all listed. Raises
+    `MalformedError` (`audit.width`, `audit.top`, `value.zone`, `value.range`).
+    """
+    if top < 1 or periods < 1:
+        raise MalformedError("audit.top", "a table has one row at least")
+    log = within(log, since, until)
+    asked = ["principal", "action", "resource"]
+    used = rights_used(log).orderBy(F.desc("decisions"), "credential")
+    unused = None if policy is None else rights_unused(log, policy).orderBy("issuer", "subject", "credential")
+    requests = requests_made(log).orderBy(F.desc(F.col("permitted") + F.col("refused")), *asked)
+    refused = refusals(log).orderBy(F.desc(F.col("decisions") + F.col("events")), *asked, "code")
+    flowing = flows(log).orderBy(F.desc("events"), F.desc("decisions"), "origin", "target", "action")
+    taken = _table(durations(log).orderBy("action"), len(Right))
+    return AuditReport(
+        since=since,
+        until=until,
+        decisions=sum(int(str(row[1])) for row in taken.rows),
+        rights_used=_table(used, top),
+        rights_unused=None if unused is None or policy is None else _table(unused, max(len(policy.credentials), 1)),
+        requests_made=_table(requests, top),
+        refusals=_table(refused, top),
+        flows=_table(flowing, top),
+        durations=taken,
+        slowest=_table(slowest(log, top + 1), top),
+        over_time=_table(over_time(log, width).orderBy("start"), periods),
+    )
+
+
+_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+def _table(frame: DataFrame, bound: int) -> Table:
+    # Timestamps come as microseconds: Python's would be in the zone of this machine.
+    times = {field.name for field in frame.schema if isinstance(field.dataType, TimestampType)}
+    columns = [F.unix_micros(name).alias(name) if name in times else F.col(name) for name in frame.columns]
+
+    def read(name: str, value: object) -> object:
+        return _EPOCH + timedelta(microseconds=value) if name in times and isinstance(value, int) else value
+
+    found = [row.asDict() for row in frame.limit(bound + 1).select(*columns).collect()]
+    rows = tuple(tuple(read(name, value) for name, value in row.items()) for row in found[:bound])
+    return Table(tuple(frame.columns), rows, len(found) > bound)

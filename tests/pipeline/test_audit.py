@@ -1,0 +1,239 @@
+"""An audit counts what a decision log says, and quarantines what is no decision."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.guard.london import (
+    BAG,
+    BILLING,
+    CAMERA,
+    MALLORY,
+    MET,
+    NETWORK,
+    NOW,
+    SMITH,
+    STATISTICS,
+    TO_BILLING,
+    TO_CAMERA,
+    TO_CCS,
+    TO_MET,
+    TO_SMITH,
+    TO_STATISTICS,
+    V8516,
+    ask,
+    name,
+)
+from tests.pipeline.rows import collected
+
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError
+from penstock.guard import EventRequest
+from penstock.guard.decision_log import Counts, DecisionRecord, read_record, record
+from penstock.model import NetworkName
+from penstock.pipeline import audit as room
+from penstock.pipeline.audit import audit, log_frame, read_log, within
+from penstock.pipeline.columns import micros
+from penstock.pipeline.policy import Policy
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+
+DOMAIN = {BILLING: "CCS", STATISTICS: "CCS", CAMERA: "CCS", SMITH: "Met"}
+HOUR = timedelta(hours=1)
+
+
+def logged(
+    number: int, who: SigningKey, right: Right, *, at: datetime = NOW, took: int = 10, counts: Counts | None = None
+) -> DecisionRecord:
+    return record(
+        EventRequest(who.principal, right, V8516, NOW),
+        ask(who, right),
+        id=f"d{number}",
+        source="broker",
+        at=at,
+        took=timedelta(microseconds=took),
+        revision="policy:a",
+        domain=DOMAIN.get(who),
+        owner_domain="PITO",
+        counts=counts,
+    )
+
+
+RECORDS = [
+    logged(0, BILLING, Right.SUBSCRIBE, took=100),
+    logged(1, BILLING, Right.SUBSCRIBE, at=NOW + HOUR, took=300, counts=Counts(40, 2)),
+    logged(2, SMITH, Right.SUBSCRIBE, at=NOW + 2 * HOUR, took=20, counts=Counts(1, 41)),
+    logged(3, CAMERA, Right.PUBLISH, at=NOW + 2 * HOUR, took=30, counts=Counts(42, 0)),
+    logged(4, MALLORY, Right.SUBSCRIBE, took=50),
+    logged(5, MALLORY, Right.SUBSCRIBE, at=NOW + HOUR, took=40),
+    replace(
+        logged(6, BILLING, Right.PUBLISH, at=NOW + 3 * HOUR - timedelta(microseconds=1), took=5),
+        errors=("cert.expired", "cert.online-test"),
+    ),
+    replace(
+        logged(7, BILLING, Right.PUBLISH, took=1), resource=NETWORK, action=Right.CONNECT, domain=None
+    ),
+]  # fmt: skip
+TYPE_TEXT = str(V8516.event_type.name)
+
+
+@pytest.fixture(scope="module")
+def log(spark: SparkSession) -> DataFrame:
+    return log_frame(spark, RECORDS).persist()
+
+
+def rows(frame: DataFrame) -> set[tuple[object, ...]]:
+    return {tuple(row) for row in collected(frame)}
+
+
+def text(key: SigningKey) -> str:
+    return str(key.principal)
+
+
+def test_a_log_has_one_schema(spark: SparkSession, log: DataFrame) -> None:
+    assert log.schema == room.DECISIONS
+    lines = spark.createDataFrame([(r.to_json(),) for r in RECORDS], "value string")
+    good, bad = read_log(lines)
+    assert good.schema.simpleString() == room.DECISIONS.simpleString()
+    assert {row.id: row for row in collected(good)} == {row.id: row for row in collected(log)}
+    assert bad.count() == 0
+
+
+def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
+    good: dict[str, Any] = RECORDS[1].to_cloud_event()
+    data: dict[str, Any] = good["data"]
+    broken: list[tuple[str, str]] = [("", "log.json"), ("{", "log.json"), ("[]", "log.json"), ("null", "log.json")]
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"specversion": "0.3"}, "log.envelope"),
+        ({"type": "io.penstock.other"}, "log.envelope"),
+        ({"id": None}, "log.envelope"),
+        ({"data": None}, "log.envelope"),
+        ({"time": "yesterday"}, "log.field"),
+        ({"time": "2026-05-01T12:00:00"}, "log.field"),
+        ({"data": data | {"took": None}}, "log.field"),
+        ({"data": data | {"took": "soon"}}, "log.json"),
+        ({"data": data | {"effect": "maybe"}}, "log.field"),
+        ({"data": data | {"action": "destroy"}}, "log.field"),
+        ({"data": data | {"passed": None}}, "log.field"),
+        ({"data": data | {"resource": {"kind": "type", "owner": "x", "name": "y"}}}, "log.field"),
+    ]
+    broken += [(json.dumps(good | change), code) for change, code in changes]
+    lines = spark.createDataFrame([(line,) for line, _ in broken] + [(json.dumps(good),)], "value string")
+    found, quarantined = read_log(lines)
+    assert [row.id for row in found.collect()] == ["d1"]
+    assert quarantined.schema.simpleString() == room.QUARANTINE.simpleString()
+    assert {(row.line, row.reason) for row in quarantined.collect()} == set(broken)
+    # What the log reader keeps out, the strict reader refuses too.
+    for line, _ in broken:
+        with pytest.raises(MalformedError):
+            read_record(line)
+
+
+def test_rights_that_were_used(log: DataFrame) -> None:
+    found = room.rights_used(log)
+    assert found.schema.simpleString() == room.RIGHTS_USED.simpleString()
+    by_id = {row[0]: tuple(row[1:]) for row in collected(found)}
+    assert by_id[TO_BILLING.id] == (2, 40, micros(NOW), micros(NOW + HOUR))
+    assert by_id[TO_CCS.id] == (3, 82, micros(NOW), micros(NOW + 2 * HOUR))
+    assert TO_STATISTICS.id not in by_id
+
+
+def test_rights_that_were_not(log: DataFrame) -> None:
+    member = name(MET, b"Met Brokers", SMITH.principal)
+    policy = Policy(Credentials.of(*BAG, member))
+    assert rows(room.rights_unused(log, policy)) == {
+        (
+            TO_STATISTICS.id,
+            str(TO_STATISTICS.statement.issuer),
+            text(STATISTICS),
+            "subscribe on uk.gov.pito.Numberplate",
+        ),
+        (member.id, text(MET), text(SMITH), "member of Met Brokers"),
+    }
+    early = {row.credential for row in room.rights_unused(within(log, until=NOW + HOUR), policy).collect()}
+    assert early == {c.id for c in (TO_STATISTICS, TO_SMITH, TO_MET, TO_CAMERA, member)}
+    assert room.rights_unused(log, Policy(Credentials())).count() == 0
+
+
+def test_requests_that_were_made(log: DataFrame) -> None:
+    found = room.requests_made(log)
+    assert found.schema.simpleString() == room.REQUESTS_MADE.simpleString()
+    made = {tuple(row[:6]) for row in found.collect()}
+    assert (text(BILLING), "subscribe", TYPE_TEXT, 2, 0, 40) in made
+    assert (text(MALLORY), "subscribe", TYPE_TEXT, 0, 2, 0) in made
+    assert (text(BILLING), "connect", str(NetworkName(NETWORK.owner, NETWORK.name)), 0, 1, 0) in made
+
+
+def test_refusals_pile_up_where_they_do(log: DataFrame) -> None:
+    found = room.refusals(log)
+    assert found.schema.simpleString() == room.REFUSALS.simpleString()
+    assert {tuple(row[:6]) for row in found.collect()} == {
+        (text(MALLORY), "subscribe", TYPE_TEXT, None, 2, 0),
+        (text(BILLING), "publish", TYPE_TEXT, "cert.expired", 1, 0),
+        (text(BILLING), "publish", TYPE_TEXT, "cert.online-test", 1, 0),
+        (text(BILLING), "connect", str(NETWORK), None, 1, 0),
+        (text(BILLING), "subscribe", TYPE_TEXT, None, 0, 2),
+        (text(SMITH), "subscribe", TYPE_TEXT, None, 0, 41),
+    }
+
+
+def test_flows_between_domains(log: DataFrame) -> None:
+    assert rows(room.flows(log)) == {
+        ("PITO", "CCS", "subscribe", 2, 40),
+        ("PITO", "Met", "subscribe", 1, 1),
+        ("CCS", "PITO", "publish", 1, 42),
+    }
+
+
+def test_time_taken(log: DataFrame) -> None:
+    found = {row.action: row for row in room.durations(log).collect()}
+    assert (found["subscribe"].decisions, found["subscribe"].p50, found["subscribe"].longest) == (5, 50.0, 300)
+    assert [row.id for row in room.slowest(log, 2).collect()] == ["d1", "d0"]
+
+
+def test_decisions_over_time(log: DataFrame) -> None:
+    assert rows(room.over_time(log)) == {
+        (micros(NOW), 1, 2, 0),
+        (micros(NOW + HOUR), 1, 1, 0),
+        (micros(NOW + 2 * HOUR), 2, 1, 0),
+    }
+    days = rows(room.over_time(log, timedelta(days=1)))
+    assert days == {(micros(NOW.replace(hour=0)), 4, 4, 0)}
+    with pytest.raises(MalformedError) as caught:
+        room.over_time(log, timedelta(0))
+    assert caught.value.code == "audit.width"
+
+
+def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
+    report = audit(log, Policy(BAG), since=NOW, until=NOW + 3 * HOUR, top=2)
+    assert report.decisions == 8
+    assert len(report.refusals.rows) == 2
+    assert report.refusals.more
+    assert report.refusals.rows[0][:5] == (text(SMITH), "subscribe", TYPE_TEXT, None, 0)
+    assert [row[0] for row in report.slowest.rows] == ["d1", "d0"]
+    assert report.slowest.more
+    assert report.rights_unused is not None
+    assert [row[0] for row in report.rights_unused.rows] == [TO_STATISTICS.id]
+    assert [row[0] for row in report.over_time.rows] == [NOW, NOW + HOUR, NOW + 2 * HOUR]
+    plain = json.loads(json.dumps(report.as_dict()))
+    assert plain["since"] == "2026-05-01T12:00:00+00:00"
+    assert plain["flows"][0] == {"origin": "CCS", "target": "PITO", "action": "publish", "decisions": 1, "events": 42}
+    assert plain["shortened"] == ["flows", "refusals", "requests_made", "rights_used", "slowest"]
+    assert "rights_unused" not in audit(log, since=NOW + 9 * HOUR).as_dict()
+    with pytest.raises(MalformedError) as caught:
+        audit(log, top=0)
+    assert caught.value.code == "audit.top"
+    with pytest.raises(MalformedError) as caught:
+        audit(log, since=datetime(2026, 5, 1))  # noqa: DTZ001  # the fault
+    assert caught.value.code == "value.zone"
+
+
+def test_moments_are_instants_whatever_the_session_says(spark: SparkSession) -> None:
+    old = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    frame = log_frame(spark, [replace(RECORDS[0], time=old)])
+    report = audit(frame, width=timedelta(minutes=1))
+    assert report.over_time.rows == ((datetime(1969, 12, 31, 23, 59, tzinfo=UTC), 1, 0, 0),)
+    assert report.slowest.rows[0][1] == old
