@@ -3,12 +3,19 @@
 from typing import Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from penstock.errors import MalformedError
 from penstock.pipeline.jetstream_options import Options, parse_options
 from penstock.pipeline.jetstream_read import JetStreamReader, JetStreamStreamReader, schema_of
+from penstock.pipeline.jetstream_write import JetStreamStreamWriter, JetStreamWriter, check_written
 
 NAME: Final = "penstock.jetstream"
 
@@ -45,6 +52,25 @@ class JetStreamDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a stream. Raises as `parse_options`, and `jetstream.columns`."""
         return JetStreamStreamReader(self._checked(schema), schema)
+
+    def _writable(self, schema: StructType, *, overwrite: bool) -> Options:
+        options = self._parsed()
+        if overwrite:
+            raise MalformedError(
+                "jetstream.overwrite", "a stream is not overwritten", hint="use mode `append`, or purge it yourself"
+            )
+        check_written(schema, options)
+        return options
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a frame. Raises as `parse_options`, `jetstream.columns`, `jetstream.overwrite`."""
+        return JetStreamWriter(self._writable(schema, overwrite=overwrite))
+
+    def streamWriter(  # noqa: N802  # Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Return the writer of a streaming query. Raises as `writer`."""
+        return JetStreamStreamWriter(self._writable(schema, overwrite=overwrite))
 
 
 def register(spark: SparkSession) -> None:
