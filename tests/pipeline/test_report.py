@@ -1,0 +1,182 @@
+"""A report is one accessible page that loads nothing, runs nothing, and is the same for the same facts."""
+
+import re
+import xml.etree.ElementTree as ET
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+
+from penstock.errors import MalformedError
+from penstock.model import AttributeId, Petnames, Principal, TypeKey
+from penstock.pipeline.audit import AuditReport, Table
+from penstock.pipeline.report import audit_html, whatif_html
+from penstock.pipeline.whatif import Change, Comparison, Reader
+
+OWNER, READER = Principal(bytes(32)), Principal(b"\1" * 32)
+KEY = TypeKey(OWNER, "org.plant.Reading")
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror='a(\"b\")'>&amp;\u202e\x00"
+NAMES = Petnames({OWNER: f"owner {HOSTILE}"})
+
+COMPARISON = Comparison(
+    HOSTILE,
+    HOSTILE,
+    20_000,
+    (Reader(HOSTILE, READER, KEY), Reader("calm", READER, KEY)),
+    (
+        Change(Reader(HOSTILE, READER, KEY), None, "", 1_234, 0, (HOSTILE, "e1")),
+        Change(Reader("calm", READER, KEY), AttributeId(OWNER, KEY.name, "0"), "value", 5, 42, (), (HOSTILE,)),
+        *(Change(Reader(f"r{n}", OWNER, KEY), None, "", 1, 0, ("e",)) for n in range(30)),
+    ),
+    (Reader(HOSTILE, OWNER, KEY),),
+    (HOSTILE,),
+)
+
+
+def rows(*cells: object, times: int = 2) -> tuple[tuple[object, ...], ...]:
+    return (cells,) * times
+
+
+REPORT = AuditReport(
+    NOON,
+    None,
+    12_345,
+    Table(
+        ("credential", "decisions", "events", "first", "last"), rows(HOSTILE, 1, 2, NOON, NOON), more=True
+    ),
+    Table(("credential", "issuer", "subject", "right"), rows(HOSTILE, HOSTILE, str(OWNER), HOSTILE)),
+    Table(
+        ("principal", "action", "resource", "permitted", "refused", "events", "last"),
+        rows(str(OWNER), "subscribe", f"{OWNER}/{KEY.name}@0", 3, 4, 5, NOON),
+    ),
+    Table(
+        ("principal", "action", "resource", "code", "decisions", "events", "last"),
+        rows(HOSTILE, "subscribe", HOSTILE, None, 6, 1_000, NOON),
+    ),
+    Table(("origin", "target", "action", "decisions", "events"), rows(HOSTILE, None, "subscribe", 1, 77)),
+    Table(("action", "decisions", "p50", "p90", "p99", "longest"), rows("subscribe", 8, 1.5, 2.5, 3.5, 4)),
+    Table(
+        ("id", "time", "source", "principal", "action", "resource", "effect", "took"),
+        rows(HOSTILE, NOON, HOSTILE, HOSTILE, "subscribe", HOSTILE, "permit", 9),
+    ),
+    Table(
+        ("start", "permit", "deny", "indeterminate"),
+        tuple((NOON + timedelta(hours=2 * n), 10 + n, n % 3, 1) for n in range(40)),
+    ),
+)  # fmt: skip
+
+EMPTY = Table(("start", "permit", "deny", "indeterminate"), ())
+PAGES = {
+    "what-if": whatif_html(COMPARISON, names=NAMES),
+    "what-if, nothing": whatif_html(Comparison("a", "b", 0, (), ())),
+    "audit": audit_html(REPORT, names=NAMES),
+    "audit, nothing": audit_html(AuditReport(None, None, 0, EMPTY, None, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)),
+}
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reading(HTMLParser):
+    """Checks that a page is well-formed, and keeps its elements and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+def test_a_page_loads_and_runs_nothing(page: str) -> None:
+    read = Reading(page)
+    assert read.open == []
+    tags = {tag for tag, _ in read.seen}
+    assert not tags & {"script", "img", "link", "iframe", "object", "embed", "a", "form", "base"}
+    for _, attributes in read.seen:
+        assert not any(name.startswith("on") or name in ("src", "href", "srcdoc", "action") for name in attributes)
+    assert not re.search(r"url\(|@import", page)
+    assert page.replace("http://www.w3.org/2000/svg", "").count("http:") == 0
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+def test_hostile_names_are_text(page: str) -> None:
+    assert "\x00" not in page
+    assert "\u202e" not in page
+    assert "<script" not in page
+    assert "&amp;amp;" in page or "alert" not in page
+
+
+def test_hostile_names_are_shown_as_they_are() -> None:
+    shown = HOSTILE.replace("\x00", "�").replace("\u202e", "�")
+    for page in (PAGES["what-if"], PAGES["audit"]):
+        assert any(shown in text for text in Reading(page).texts)
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+def test_plots_have_a_text_and_a_table_beside_them(page: str) -> None:
+    read = Reading(page)
+    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    plots = [attributes for tag, attributes in read.seen if tag == "svg"]
+    for plot in plots:
+        assert plot["role"] == "img"
+        assert plot["aria-labelledby"] in ids
+    for section in page.split("<section>")[1:]:
+        assert section.count("<svg") <= section.count("<table")
+    for found in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ET.fromstring(found)  # noqa: S314  # our own, and it must be well-formed
+    assert ("html", {"lang": "en"}) in read.seen
+    assert all(attributes.get("scope") == "col" for tag, attributes in read.seen if tag == "th")
+    headings = [tag for tag, _ in read.seen if tag in ("h1", "h2")]
+    assert headings[0] == "h1"
+    assert headings.count("h1") == 1
+
+
+def test_the_numbers_are_there() -> None:
+    page = PAGES["what-if"]
+    assert "20,000" in page
+    assert "+1,234" in page
+    assert "−42" in page
+    assert "and 12 more, in the table" in page
+    page = PAGES["audit"]
+    assert "12,345" in page
+    assert "There is more than is shown" in page
+    assert "no credential" in page
+    # Periods lie where they belong in time: 40 of them, every second one empty.
+    assert "2026-05-01 12:00" in page
+    assert page.count('class="a"/>') >= 40
+
+
+def test_principals_are_shown_by_petname() -> None:
+    page = whatif_html(COMPARISON, names=Petnames({READER: "the reader"}))
+    assert "the reader" in page
+    assert str(READER) not in page
+    assert READER.short in whatif_html(COMPARISON)
+
+
+def test_the_same_facts_give_the_same_page() -> None:
+    assert whatif_html(COMPARISON, names=NAMES) == PAGES["what-if"]
+    assert audit_html(REPORT, names=NAMES) == PAGES["audit"]
+    assert "Made" not in PAGES["audit"]
+    assert "Made 2026-05-01 12:00 UTC" in audit_html(REPORT, at=NOON)
+    with pytest.raises(MalformedError) as caught:
+        whatif_html(COMPARISON, at=NOON.replace(tzinfo=None))
+    assert caught.value.code == "value.zone"
