@@ -1,0 +1,167 @@
+"""Records: the pieces of the input, each with where it stood and what it was, before anything of it is understood.
+
+    @file      string   the file, if it came from one
+    @position  bigint   which record of the file, from 1 and with a header, where that is known
+    @original  binary   the record as it stood there
+
+Lines and CSV keep the octets of the input, valid UTF-8 or not. CSV records have two columns more, `@columns` and
+`@fields`; Parquet records have `@row`, and as their original the row as JSON, because there are no octets of a row.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from penstock.pipeline.frames import quoted
+from penstock.pipeline.mapping import CsvLayout
+
+FILE: Final = "@file"
+POSITION: Final = "@position"
+ORIGINAL: Final = "@original"
+FIELDS: Final = "@fields"
+COLUMNS: Final = "@columns"
+ROW: Final = "@row"
+PLACE: Final = (FILE, POSITION, ORIGINAL)
+
+Reader = DataFrameReader | DataStreamReader
+"""`spark.read`, or `spark.readStream` for files that arrive while it runs."""
+
+_FILE_PATH: Final = "_metadata.file_path"
+_BYTES: Final = "ISO-8859-1"
+"""The encoding in which each octet is one character: it splits bytes as if they were text, and loses none."""
+_BOM: Final = "\ufeff"
+_BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
+
+
+def read_lines(reader: Reader, path: str) -> DataFrame:
+    """Return the lines of text files, such as JSON lines, as records. A file may hold any octets."""
+    lines = reader.text(path, lineSep="\n")
+    return lines.select(
+        F.col(_FILE_PATH).alias(FILE),
+        F.lit(None).cast("bigint").alias(POSITION),
+        F.col("value").cast("binary").alias(ORIGINAL),
+    )
+
+
+def line_text(original: Column) -> Column:
+    """Return a line as text, without a byte order mark before it or a carriage return behind it."""
+    return F.regexp_replace(original.cast("string"), f"\\A{_BOM}|\r\\z", "")
+
+
+def read_parquet(reader: Reader, path: str) -> DataFrame:
+    """Return the rows of Parquet files as records."""
+    rows = reader.parquet(path)
+    row = F.struct(*(column(name) for name in rows.columns))
+    options = {"timeZone": "UTC", "ignoreNullFields": "false"}
+    return rows.select(
+        F.col(_FILE_PATH).alias(FILE),
+        (F.col("_metadata.row_index") + F.lit(1)).cast("bigint").alias(POSITION),
+        F.to_json(row, options).cast("binary").alias(ORIGINAL),
+        row.alias(ROW),
+    )
+
+
+def column(name: str) -> Column:
+    """Return a column of a table of others, whatever its name."""
+    return quoted(name.replace("`", "``"))
+
+
+def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    """Return the records of CSV files, split into fields. The header is no record.
+
+    Records end at a line feed, with or without a carriage return, outside of quotes. A quote that is never closed
+    makes one record of everything up to the next quote, which is bad and kept whole.
+    """
+    return _whole_files(reader, path, layout) if layout.multiline else _single_lines(reader, path, layout)
+
+
+def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    files = reader.text(path, wholetext=True)
+    content = F.decode(F.col("value").cast("binary"), _BYTES)
+    # The mark belongs to the first record's octets, and to none of its fields.
+    records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
+    split = files.select(F.col(_FILE_PATH).alias(FILE), records.alias("@records"))
+    first = F.get(quoted("@records"), F.lit(0))
+    if layout.header:
+        columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
+    else:
+        columns = F.array(*map(F.lit, layout.columns or ()))
+    numbered = split.select(quoted(FILE), columns.alias(COLUMNS), F.posexplode("@records").alias("@number", "@record"))
+    if layout.header:
+        numbered = numbered.where(F.col("@number") > 0)
+    return numbered.select(
+        quoted(FILE),
+        (F.col("@number") + F.lit(1)).cast("bigint").alias(POSITION),
+        F.encode(F.col("@record"), _BYTES).alias(ORIGINAL),
+        quoted(COLUMNS),
+        _texts(_fields(_record_text(F.col("@record")), layout), as_bytes=True).alias(FIELDS),
+    )
+
+
+def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    lines = read_lines(reader, path)
+    names = F.array(*map(F.lit, layout.columns or ()))
+    # Octets that are no text cannot be matched; such a line has no fields, and its reason is another one.
+    text = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
+    found = lines.select(
+        *(quoted(name) for name in PLACE),
+        names.alias(COLUMNS),
+        _texts(_fields(text, layout), as_bytes=False).alias(FIELDS),
+    )
+    if not layout.header:
+        return found
+    return found.where(~F.coalesce(quoted(FIELDS) == quoted(COLUMNS), F.lit(False)))
+
+
+# --- The grammar of RFC 4180 -----------------------------------------------------------------------------------------
+# All repetitions are possessive: they never go back, and Java's engine then needs no stack for them.
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}"
+
+
+def _record_pattern(layout: CsvLayout) -> str:
+    """Return an expression for one record with its line end, which matches everywhere but at the end of the text.
+
+    A quote opens a quoted field only at the field's beginning. Behind the closing quote anything up to the next
+    delimiter or line end belongs to the field, which is then a bad one.
+    """
+    delimiter = _code(layout.delimiter)
+    field = f"[^{delimiter}\\n]*+"
+    if layout.quote:
+        quote = _code(layout.quote)
+        field = f"(?:{quote}(?:[^{quote}]++|{quote}{quote})*+(?:{quote}[^{delimiter}\\n]*+)?+|{field})"
+    return f"(?!\\z)(?:\\A{_BOM_BYTES})?+{field}(?:{delimiter}{field})*+\\n?+"
+
+
+def _record_text(record: Column) -> Column:
+    return F.regexp_replace(record, f"\\A{_BOM_BYTES}|\r?\n\\z", "")
+
+
+def _fields(text: Column, layout: CsvLayout) -> Column:
+    """Split a record into fields; a field in which quotes or line ends stand where they must not is null."""
+    delimiter = _code(layout.delimiter)
+    field = f"[^{delimiter}]*+"
+    if not layout.quote:
+        found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(f"{delimiter}({field})"), F.lit(1))
+        return F.transform(found, lambda f: F.when(~f.contains("\r"), f))
+    quote = _code(layout.quote)
+    quoted_field = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}?+{field}"
+    pattern = f"{delimiter}({quoted_field}|{field})"
+    found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(pattern), F.lit(1))
+    closed = f"\\A{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}\\z"
+    doubled = layout.quote * 2
+
+    def plain(f: Column) -> Column:
+        inner = F.replace(F.substring(f, F.lit(2), F.length(f) - 2), F.lit(doubled), F.lit(layout.quote))
+        return F.when(f.rlike(closed), inner).when(~f.rlike(f"[{quote}\r]"), f)
+
+    return F.transform(found, plain)
+
+
+def _texts(fields: Column, *, as_bytes: bool) -> Column:
+    """Return fields as text where each of their characters stands for an octet."""
+    return F.transform(fields, lambda f: F.encode(f, _BYTES).cast("string")) if as_bytes else fields
