@@ -1,4 +1,4 @@
-"""A program that streams from one JetStream stream to another; the tests kill it and start it again."""
+"""A program that streams from one JetStream stream to another; a test kills it and goes on from its checkpoint."""
 
 import os
 import sys
@@ -11,25 +11,17 @@ from pyspark.sql import SparkSession
 from penstock.pipeline.jetstream import NAME, register
 
 
-def main(url: str, folder: str) -> None:
-    """Stream SOURCE to OUT; the task that meets event 1000 fails the first time, with half of its rows written."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def stream(spark: SparkSession, url: str, folder: str) -> None:
+    """Stream SOURCE to OUT; the task that meets event 400 fails the first time, when it has written others."""
     marker = str(Path(folder) / "failed")
 
     def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
-            if "e1000" in batch.column("id").to_pylist() and not Path(marker).exists():
+            if "e400" in batch.column("id").to_pylist() and not Path(marker).exists():
                 Path(marker).touch()
                 raise RuntimeError("a task that fails once")
 
-    spark = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "25")
-        .getOrCreate()
-    )
     register(spark)
     events = (
         spark.readStream.format(NAME)
@@ -45,8 +37,16 @@ def main(url: str, folder: str) -> None:
         .start()
     )
     query.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    stream(
+        SparkSession.builder.master("local[2,4]")  # a task may fail three times
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "25")
+        .getOrCreate(),
+        *sys.argv[1:],
+    )
