@@ -1,6 +1,7 @@
 """docs/reference/cli.md says what `--help` says; every command teaches with an example that is no wrong use."""
 
 import importlib.util
+import inspect
 import itertools
 import re
 import shlex
@@ -53,6 +54,13 @@ def test_every_command_has_an_example_that_its_options_understand(name: str) -> 
         parts = name.split()
         assert words[1 : 1 + len(parts)] == parts
         COMMANDS[name].make_context(name, words[1 + len(parts) :], parent=click.Context(cli))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_the_same_whether_or_not_python_dedents_docstrings(name: str) -> None:
+    words = (COMMANDS[name].help or "").partition("\b")[0]
+    assert words == inspect.cleandoc(words) + words[len(words.rstrip()) :]
+    assert "  " not in words
 
 
 @pytest.mark.parametrize("name", COMMANDS)

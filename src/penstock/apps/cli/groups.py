@@ -1,5 +1,6 @@
 """Groups of commands: nouns are imported when they are used, and every way to fail ends in one place."""
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -132,7 +133,9 @@ def example(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         lines = "\n".join(f"  {line}" for line in text.strip().split("\n"))
-        function.__doc__ = f"{function.__doc__}\n\n\b\nExample:\n{lines}"
+        # Cleaned here: the example is not indented, so click would keep the indentation of all that stands above it,
+        # and Python 3.13 would not.
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n\b\nExample:\n{lines}"
         return function
 
     return decorate
