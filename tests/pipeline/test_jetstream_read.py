@@ -235,3 +235,14 @@ def test_no_server_no_stream_and_no_right_are_told_apart(
                 JetStreamReader(parsed, schema_of(parsed.columns)).partitions()
             assert answer.value.code == code
             assert "s3kr1t" not in str(answer.value.as_dict())
+
+
+def test_a_right_that_is_missing_is_told_at_once() -> None:
+    rights = 'permissions: {publish: {deny: "$JS.API.CONSUMER.CREATE.>"}}'
+    account = f"jetstream: enabled, users: [{{user: a, password: b, {rights}}}]"
+    with NatsServer(config=f"accounts {{ A: {{ {account} }} }}\nno_auth_user: a\n") as guarded:
+        fill(guarded.url, "GUARDED", 3)
+        parsed = parse_options({"url": guarded.url, "stream": "GUARDED", "timeout": "1"})
+        with pytest.raises(PenstockError) as refused:
+            list(read_range(parsed, schema_of(parsed.columns), SequenceRange(1, 3)))
+    assert refused.value.code == "jetstream.unauthorized"

@@ -101,7 +101,23 @@ class Records:
         return f"$KV.{self._options.state_bucket}.{self._options.stream}.{key}"
 
     async def ensure(self, client: Client, replicas: int) -> None:
-        """Make the bucket if there is none, with as many replicas as the stream has."""
+        """Make the bucket if there is none, with as many replicas as the stream has.
+
+        Raises `RefusedError` (`jetstream.sink-retention`) for a bucket that forgets.
+        """
+        try:
+            info = await request(client, self._options, f"STREAM.INFO.{self._stream}")
+        except RefusedError as error:
+            if error.code != "jetstream.no-stream":
+                raise
+        else:
+            if info["config"].get("max_age"):
+                raise RefusedError(
+                    "jetstream.sink-retention",
+                    f"bucket `{self._options.state_bucket}` forgets what it holds after a time",
+                    hint="give option `stateBucket` a bucket without a time to live",
+                )
+            return
         body = {
             "name": self._stream,
             "subjects": [f"$KV.{self._options.state_bucket}.>"],

@@ -63,6 +63,7 @@ class Link:
         self.options = options
         self._runner = asyncio.Runner()
         self._client: Client | None = None
+        self._complaint = ""  # what the server said last that answers no request: permissions, mostly
 
     def __enter__(self) -> Self:
         return self
@@ -96,7 +97,8 @@ class Link:
             except PenstockError:
                 raise
             except (OSError, TimeoutError, nats.errors.Error, Interrupted) as error:
-                if "authorization" in str(error).lower() or "permissions" in str(error).lower():
+                said = f"{error} {self._complaint}".lower()
+                if "authorization" in said or "permissions violation" in said:
                     raise RefusedError(
                         "jetstream.unauthorized",
                         f"the server at {self.options.servers} does not let us in",
@@ -128,6 +130,7 @@ class Link:
         if options.tls_hostname:
             extra["tls_hostname"] = options.tls_hostname
         await self._disconnect()
+        self._complaint = ""
         client = self._client = Client()
         try:
             await asyncio.wait_for(
@@ -137,16 +140,26 @@ class Link:
                     allow_reconnect=False,
                     connect_timeout=max(1, round(options.timeout)),
                     max_reconnect_attempts=1,
-                    error_cb=_ignore,
+                    error_cb=self._hear,
                     **extra,
                 ),
                 options.timeout * (len(options.urls) + 1),
             )
+        except ImportError as error:
+            raise FailedError(
+                "jetstream.not-installed",
+                "options `credentials` and `nkey` need nkeys",
+                hint="install `nats-py[nkeys]`",
+            ) from error
         except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
             raise unreadable("credentials or nkey") from error
         except (ValueError, nats.errors.InvalidUserCredentialsError) as error:
             raise unreadable("credentials or nkey") from error
         return client
+
+    async def _hear(self, error: Exception) -> None:
+        """Keep what nats-py would log: the call that it makes fail says it."""
+        self._complaint = str(error)
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -154,10 +167,6 @@ class Link:
             with suppress(OSError, TimeoutError, nats.errors.Error):
                 await client.close()
             await asyncio.sleep(0)  # the loop closes the socket in its next round
-
-
-async def _ignore(_error: Exception) -> None:
-    """Keep nats-py from logging: what fails is raised by the call that it failed."""
 
 
 async def woken(client: Client, event: asyncio.Event, timeout: float) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import nats.errors
@@ -19,6 +18,7 @@ from penstock.pipeline.jetstream_link import Interrupted, Link, refusal, woken
 from penstock.pipeline.jetstream_options import Options
 
 _ID: Final = "ce-id"
+_CHUNK_OCTETS: Final = 8 * 1024 * 1024
 
 
 class Outgoing(NamedTuple):
@@ -79,7 +79,16 @@ def publish_rows(options: Options, attempt: Attempt, rows: Iterable[Outgoing]) -
 
 
 def _chunks(rows: Iterator[Outgoing], size: int) -> Iterator[list[Outgoing]]:
-    while chunk := list(islice(rows, size)):
+    """Yield the rows in chunks, of so many or so large that they are sent in no time against the window."""
+    chunk: list[Outgoing] = []
+    octets = 0
+    for row in rows:
+        chunk.append(row)
+        octets += len(row.payload)
+        if len(chunk) >= size or octets >= _CHUNK_OCTETS:
+            yield chunk
+            chunk, octets = [], 0
+    if chunk:
         yield chunk
 
 
