@@ -140,8 +140,23 @@ def validity_text(validity: Validity) -> str:
     return f"{period}, if the on-line test holds: {tests}" if tests else period
 
 
+def date_problem(code: str, validity: Validity) -> str:
+    """Say in words that a validity is over or has not begun, for the codes that mean so; else nothing."""
+    match code:
+        case "cert.expired":
+            return f"expired on {_day(validity.ends)}"
+        case "cert.not-yet-valid":
+            return f"valid only from {_day(validity.starts)}"
+    return ""
+
+
+def instant_text(instant: datetime) -> str:
+    """Return a moment in words."""
+    return f"{instant:%Y-%m-%d %H:%M:%S}".removesuffix(" 00:00:00") + " UTC"
+
+
 def _day(instant: datetime | None) -> str:
-    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S}".removesuffix(" 00:00:00") + " UTC"
+    return "" if instant is None else instant_text(instant)
 
 
 class Wording:

@@ -1,89 +1,28 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
 
 import click
 
 from penstock.apps.cli import options, paint
-from penstock.apps.cli.describe import Wording, validity_data, validity_text, value_text
+from penstock.apps.cli.answers import Answer, Asked, Holds, Moment, Way, ask
+from penstock.apps.cli.attributes import parse_schema
+from penstock.apps.cli.describe import Wording, instant_text, validity_data, validity_text, value_text
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, moment
-from penstock.apps.cli.session import Session, Warned, say_json, warn
-from penstock.apps.cli.trusted import load_event_type, usable_credentials
+from penstock.apps.cli.session import Session, say_json, warn
+from penstock.apps.cli.trusted import load_verified_type, usable_credentials
 from penstock.errors import MalformedError, RefusedError
+from penstock.guard import Branch, CapabilityAuthority, EventRequest, NetworkRequest, environment_schema
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.trust.capabilities import Right, Terms, network_request, read_terms, type_request
-from penstock.trust.credentials import Credentials
+from penstock.selector import ALWAYS
+from penstock.trust.capabilities import Right, type_request
 from penstock.trust.discovery import sift
-from penstock.trust.explain import Explanation, Question, explain_grant
-from penstock.trust.explain import explain as find_explanation
-from penstock.trust.reduction import FiveTuple
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One question, and what it is called in the answer."""
-
-    what: str
-    question: Question
-    event_type: EventType | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one question: the explanation, and every grant that was found with what it says.
-
-    The terms are None where the event type is not known.
-    """
-
-    asked: Asked
-    explanation: Explanation
-    grants: tuple[tuple[FiveTuple, Terms | None], ...] = ()
-    warnings: tuple[Warned, ...] = ()
-
-    @property
-    def code(self) -> str:
-        """The code of what is wrong, if anything."""
-        if self.explanation.allowed:
-            return ""
-        return next((link.code for link in self.explanation.links if link.code), "chain.missing")
-
-    def reason(self, wording: Wording) -> str:
-        """What is wrong, in words."""
-        for link in self.explanation.links:
-            if link.code:
-                statement = link.certificate.statement
-                return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {link.problem}"
-        return wording.names.speak(self.explanation.missing) or "no certificate leads there"
-
-
-def ask(asked: Asked) -> Answer:
-    """Answer a question."""
-    question, known = asked.question, asked.event_type
-    findings = question.findings()
-    warnings: list[Warned] = []
-    if findings.truncated:
-        warnings.append(Warned("chain.truncated", "there are more grants than are followed; some are not shown"))
-    grants: list[tuple[FiveTuple, Terms | None]] = []
-    unread: Explanation | None = None
-    for grant in findings.grants:
-        try:
-            grants.append((grant, None if known is None else read_terms(grant.tag, known)))
-        except MalformedError as error:
-            # A right that is not understood grants nothing; the last certificate is the one that words it.
-            found = explain_grant(question, grant)
-            *above, last = found.links
-            link = replace(last, code=error.code, problem=f"is not understood: {error.message}")
-            unread = replace(found, allowed=False, links=(*above, link))
-            warnings.append(Warned(error.code, f"a right that is not understood grants nothing: {error.message}"))
-    if grants:
-        return Answer(asked, explain_grant(question, grants[0][0]), tuple(grants), tuple(warnings))
-    return Answer(asked, unread or find_explanation(question), (), tuple(warnings))
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.explain import Question
 
 
 @click.command()
@@ -93,6 +32,7 @@ def ask(asked: Asked) -> Answer:
 @options.type_file_options
 @click.option("--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well.")
 @click.option("--credential", "credentials", multiple=True, metavar="FILE", help="Certificates they show; repeat it.")
+@click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it.")
 @options.at_option
 @options.output_option()
 @options.names_option
@@ -115,33 +55,38 @@ def explain(  # noqa: PLR0913  # one argument an option
     previous: tuple[str, ...],
     network: str | None,
     credentials: tuple[str, ...],
+    facts: tuple[str, ...],
     at: str | None,
     output: str,
     names_file: str | None,
 ) -> None:
     """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
 
-    The exit status is 0 if they may and 1 if not.
+    The answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
+    that only the broker knows, and 1 if not.
     """
     names = load_names(names_file)
-    now = moment(at, session)
+    when = Moment(moment(at, session), parse_schema(facts))
     who = names.principal(principal)
-    event_type = load_event_type(type_file, parent, previous, now)
+    verified = None
+    if type_file is not None:
+        verified, _ = load_verified_type(type_file, parent, previous, when.now)
     bag, warnings = usable_credentials(credentials)
     warn(*warnings)
     place = None if network is None else names.network(network)
-    name = event_type.name if event_type is not None else _type_name(type_name, names)
-    if type_name is not None and event_type is not None and _type_name(type_name, names) != event_type.name:
+    name = verified.event_type.name if verified is not None else _type_name(type_name, names)
+    if type_name is not None and verified is not None and _type_name(type_name, names) != name:
         raise MalformedError("cli.resource", "--type and --type-file are different types", hint="give one of the two")
-    asked = list(_questions(who, Right(right), name, event_type, place, bag, now))
+    authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
+    asked = list(_questions(authority, when, who, Right(right), verified or name, place))
     answers = [ask(one) for one in asked]
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
-    wording = Wording(names, event_type)
+    wording = Wording(names, None if verified is None else verified.event_type)
     if output == JSON:
         say_json(
             {
-                "allowed": all(answer.explanation.allowed for answer in answers),
+                "allowed": all(answer.allowed for answer in answers),
                 "principal": str(who),
                 "right": right,
                 "answers": [_data(answer, wording) for answer in answers],
@@ -152,9 +97,9 @@ def explain(  # noqa: PLR0913  # one argument an option
         for answer in answers:
             _show(answer, wording)
     for answer in answers:
-        if not answer.explanation.allowed:
+        if not answer.allowed:
             raise RefusedError(
-                answer.code, f"{wording.who(who)} may not {answer.asked.what}: {answer.reason(wording)}", principal=who
+                answer.code, f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}", principal=who
             )
 
 
@@ -169,29 +114,33 @@ def _type_name(written: str | None, names: Names) -> TypeName | None:
 
 
 def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
+    authority: CapabilityAuthority,
+    when: Moment,
     who: Principal,
     right: Right,
-    name: TypeName | None,
-    event_type: EventType | None,
+    about: VerifiedType | TypeName | None,
     place: NetworkName | None,
-    bag: Credentials,
-    now: datetime,
 ) -> Iterator[Asked]:
-    evidence = sift(bag, now)
     needed = "a network: give --network" if right.on_network else "an event type: give --type-file or --type"
-    if (place if right.on_network else name) is None:
+    if (place if right.on_network else about) is None:
         raise MalformedError("cli.resource", f"`{right}` is a right on {needed.split(':', 1)[0]}", hint=needed)
-    if place is not None:
-        # Publishing and subscribing need the network too (paper 5, section 5.2.2); managing does not.
+    # Publishing and subscribing need the network too (paper 5, section 5.2.2); managing does not.
+    if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
         first = right if right.on_network else Right.CONNECT
-        if right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE):
-            question = Question(bag, evidence, place.owner, who, network_request(place, first))
-            yield Asked(
-                f"{first} to {place.name}" if first is Right.CONNECT else f"install types on {place.name}", question
-            )
-    if name is not None and not right.on_network:
-        question = Question(bag, evidence, name.owner, who, type_request(name, right))
-        yield Asked(f"{_verb(right)} {name.name}@{name.version}", question, event_type)
+        asking = NetworkRequest(who, first, place, when.now)
+        what = f"connect to {place.name}" if first is Right.CONNECT else f"install types on {place.name}"
+        yield Asked(what, authority.question(asking), authority, when, asking)
+    if right.on_network or about is None:
+        return
+    if isinstance(about, VerifiedType):
+        name = about.event_type.name
+        request = EventRequest(who, right, about, when.now)
+        what = f"{_verb(right)} {name.name}@{name.version}"
+        yield Asked(what, authority.question(request), authority, when, request, name, about.event_type)
+    else:
+        evidence = sift(authority.credentials, when.now)
+        question = Question(authority.credentials, evidence, about.owner, who, type_request(about, right))
+        yield Asked(f"{_verb(right)} {about.name}@{about.version}", question, authority, when, name=about)
 
 
 def _verb(right: Right) -> str:
@@ -204,35 +153,47 @@ def _verb(right: Right) -> str:
             return f"{right.removeprefix('manage-')} attributes of"
 
 
+def _may(answer: Answer) -> str:
+    """Return the verdict in words."""
+    if answer.allowed:
+        return f"may {answer.asked.what}"
+    if answer.ways:
+        return f"may {answer.asked.what}, but not at this time"
+    return f"may not {answer.asked.what}"
+
+
 def _data(answer: Answer, wording: Wording) -> dict[str, object]:
-    data = answer.explanation.as_dict() | {"question": answer.asked.what}
-    if not answer.explanation.allowed:
-        return data | {"code": answer.code, "reason": answer.reason(wording)}
-    grants: list[dict[str, object]] = []
-    for grant, terms in answer.grants:
-        told: dict[str, object] = {"because": list(grant.because), **validity_data(grant.validity)}
-        if terms is not None and answer.asked.event_type is not None:
-            told |= _terms_data(terms, answer.asked.event_type)
-        grants.append(told)
-    return data | {"grants": grants}
+    data = answer.explanation.as_dict() | {"question": answer.asked.what, "allowed": answer.allowed}
+    if not answer.allowed:
+        data |= {"code": answer.code, "reason": answer.reason(wording)}
+    if answer.ways:
+        data["grants"] = [_way_data(way, answer.asked.event_type) for way in answer.ways]
+    return data
 
 
-def _terms_data(terms: Terms, event_type: EventType) -> dict[str, object]:
+def _way_data(way: Way, event_type: EventType | None) -> dict[str, object]:
+    told: dict[str, object] = {"because": list(way.because), **validity_data(way.validity), "holds": str(way.holds)}
+    if way.depends:
+        told["depends_on"] = list(way.depends)
+    if way.branch is not None and event_type is not None:
+        told |= _branch_data(way.branch, event_type)
+    return told
+
+
+def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
     name_of: dict[str, str] = {a.id: a.name for a in event_type.attributes}
     return {
-        "attributes": [a.name for a in event_type.attributes if terms.attributes is None or a.id in terms.attributes],
-        "forced": {name_of.get(id_, str(id_)): value_text(value) for id_, value in terms.forced.items()},
-        "where": [selector.rename(name_of).text for selector in terms.where],
-        "when": [selector.text for selector in terms.when],
+        "attributes": [a.name for a in event_type.attributes if branch.shows(a.id)],
+        "forced": {name_of.get(id_, str(id_)): value_text(value) for id_, value in branch.forced},
+        "where": [] if branch.where == ALWAYS else [branch.where.rename(name_of).text],
+        "when": [] if branch.when.condition == ALWAYS else [branch.when.condition.text],
     }
 
 
 def _show(answer: Answer, wording: Wording) -> None:
     explanation = answer.explanation
     who = wording.who(explanation.principal)
-    paint.line(
-        f"{'✓' if explanation.allowed else '✗'} {who} may{'' if explanation.allowed else ' not'} {answer.asked.what}"
-    )
+    paint.line(f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}")
     if explanation.allowed and not explanation.links:
         paint.line(f"    ✓ {who} is the owner")
     for link in explanation.links:
@@ -241,22 +202,32 @@ def _show(answer: Answer, wording: Wording) -> None:
         paint.line(f"    {mark} {wording.line(link.certificate.statement)}{until}")
     if explanation.missing:
         paint.line(f"    ✗ {wording.names.speak(explanation.missing)}")
-    for grant, terms in answer.grants:
-        facts = [("valid", validity_text(grant.validity))]
-        if terms is not None and answer.asked.event_type is not None:
-            facts = _term_facts(terms, answer.asked.event_type) + facts
-        elif answer.asked.question.request != grant.tag:
-            facts = wording.tag(grant.tag) + facts
-        if len(answer.grants) > 1:
-            paint.line(f"  granted through {len(grant.because)} certificate{'s' * (len(grant.because) != 1)}")
-        paint.facts(facts, indent=4)
+    for way in answer.ways:
+        if len(answer.ways) > 1:
+            paint.line(f"  granted through {len(way.because)} certificate{'s' * (len(way.because) != 1)}")
+        paint.facts(_way_facts(way, answer.asked, wording), indent=4)
 
 
-def _term_facts(terms: Terms, event_type: EventType) -> list[tuple[str, str]]:
-    told = _terms_data(terms, event_type)
+def _way_facts(way: Way, asked: Asked, wording: Wording) -> list[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    if way.branch is not None and asked.event_type is not None:
+        facts = _branch_facts(way.branch, asked.event_type)
+    elif way.tag is not None and way.tag != asked.question.request:
+        facts = wording.tag(way.tag)
+    facts.append(("valid", validity_text(way.validity)))
+    match way.holds:
+        case Holds.NOT_NOW:
+            facts.append(("now", f"✗ not at this time ({instant_text(asked.moment.now)})"))
+        case Holds.DEPENDS:
+            facts.append(("now", f"depends on {', '.join(way.depends)}"))
+    return facts
+
+
+def _branch_facts(branch: Branch, event_type: EventType) -> list[tuple[str, str]]:
+    told = _branch_data(branch, event_type)
     attributes, forced = told["attributes"], told["forced"]
     shown = ", ".join(attributes) if isinstance(attributes, list) else ""
-    facts = [("attributes", "all" if terms.attributes is None else shown or "none")]
+    facts = [("attributes", "all" if branch.attributes is None else shown or "none")]
     if isinstance(forced, dict) and forced:
         facts.append(("forced", ", ".join(f"{name} = {value}" for name, value in forced.items())))
     facts += [

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from penstock.apps.cli import paint
-from penstock.apps.cli.describe import Wording, statement_data
+from penstock.apps.cli.describe import Wording, date_problem, statement_data
 from penstock.errors import RefusedError
 from penstock.model.instants import instant_key
 from penstock.model.limits import DEFAULT_LIMITS
@@ -35,13 +35,10 @@ def judge(certificate: UnverifiedCertificate, now: datetime) -> Judged:
     except RefusedError as error:
         return Judged(certificate, error.code, error.message)
     validity = certificate.statement.validity
-    match validity.state(instant_key(now)):
-        case State.EXPIRED:
-            return Judged(certificate, "cert.expired", f"expired on {(validity.not_after or b'').decode()}")
-        case State.NOT_YET:
-            return Judged(certificate, "cert.not-yet-valid", f"valid only from {(validity.not_before or b'').decode()}")
-        case _:
-            return Judged(certificate)
+    state = validity.state(instant_key(now))
+    if state is State.VALID:
+        return Judged(certificate)
+    return Judged(certificate, f"cert.{state}", date_problem(f"cert.{state}", validity))
 
 
 def show_bag(judged: list[Judged], quorums: tuple[Threshold, ...], wording: Wording, *, in_full: bool) -> None:

@@ -92,12 +92,17 @@ def load_event_type(
     Attributes must not be looked up in a type that somebody else made: a forged one could give one name to another
     attribute. Raises what reading and verifying it raise.
     """
-    if file is None:
-        return None
+    return None if file is None else load_verified_type(file, parents, previous, now)[0].event_type
+
+
+def load_verified_type(
+    file: str, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
+) -> tuple[VerifiedType, UnverifiedType]:
+    """Read and verify a type; return it, and the definition with all that its file holds. Raises as reading does."""
     unverified = load_type(file)
     shelf = Shelf.of(*parents, *previous)
     with _within(file):
-        return shelf.verify(unverified, now).event_type
+        return shelf.verify(unverified, now), unverified
 
 
 def need_type(event_type: EventType | None, what: str) -> EventType:

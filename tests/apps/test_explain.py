@@ -1,0 +1,102 @@
+"""`penstock explain` says what `decide()` decides: which rights count, when they hold, and what is wrong otherwise."""
+
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+
+from penstock.codec.sexp import advanced
+from penstock.codec.sexp import parse as parse_sexp
+from penstock.crypto import SigningKey, read_key
+from penstock.trust.capabilities import Right, event_tag
+from penstock.trust.certificates import Authorisation, issue
+from penstock.trust.credentials import Credentials
+
+EXPLAIN = ("explain", "--type-file", "reading.type", "--principal", "planner", "--right", "subscribe")
+
+
+@pytest.fixture
+def grid(penstock: Shell) -> Shell:
+    """Keys and a type; the owner is grid."""
+    for name in ("grid", "city", "planner"):
+        penstock.ok("key", "new", f"{name}.key", "--name", name)
+    penstock.ok(
+        *("type", "define", "org.grid.Reading", "--key", "grid.key", "--attribute", "meter:string"),
+        *("--attribute", "region:string:north|south", "--attribute", "power:float", "--out", "reading.type"),
+    )
+    return penstock
+
+
+def key(name: str) -> SigningKey:
+    stored = read_key(parse_sexp(Path(name).read_bytes()))
+    assert isinstance(stored, SigningKey)
+    return stored
+
+
+def grant(file: str, *, when: tuple[str, ...] = (), right: Right = Right.SUBSCRIBE) -> None:
+    """Issue a certificate with the library, which does not look at what a condition says."""
+    owner = key("grid.key")
+    tag = event_tag(owner.principal, "org.grid.Reading", None, [right], when=when)
+    made = issue(Authorisation(owner.principal, key("planner.key").principal, tag), owner)
+    Path(file).write_text(advanced(Credentials.of(made).to_sexp()))
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"), [("hour = 'x'", "selector.type"), ("foo = 3", "selector.unknown-attribute")]
+)
+@pytest.mark.parametrize("about", [("--type-file", "reading.type"), ("--type", "grid/org.grid.Reading@0")])
+def test_a_right_that_no_broker_counts_is_refused(
+    grid: Shell, condition: str, code: str, about: tuple[str, ...]
+) -> None:
+    grant("bad.cert", when=(condition,))
+    line = ("explain", *about, *EXPLAIN[3:], "--credential", "bad.cert")
+    ran = grid(*line)
+    assert (ran.status, ran.code) == (1, code)
+    assert ran.out.startswith("✗ planner may not subscribe")
+    (answer,) = grid(*line, "-o", "json").json["answers"]
+    assert (answer["allowed"], answer["code"], answer["chain"][0]["code"]) == (False, code, code)
+    grant("good.cert")
+    grid.ok(*line, "--credential", "good.cert")
+
+
+@pytest.mark.parametrize("about", [("--type-file", "reading.type"), ("--type", "grid/org.grid.Reading@0")])
+def test_a_condition_is_asked_for_the_moment_in_question(grid: Shell, about: tuple[str, ...]) -> None:
+    grant("day.cert", when=("hour BETWEEN 8 AND 17",))
+    line = ("explain", *about, *EXPLAIN[3:], "--credential", "day.cert")
+    assert grid.ok(*line, "--at", "2026-05-01T10:00Z").out.startswith("✓ planner may subscribe")
+    late = grid(*line, "--at", "2026-05-01T20:00Z")
+    assert (late.status, late.code) == (1, "guard.not-now")
+    assert "may subscribe to org.grid.Reading@0, but not at this time" in late.out
+    (answer,) = grid(*line, "--at", "2026-05-01T20:00Z", "-o", "json").json["answers"]
+    assert (answer["allowed"], answer["code"], answer["grants"][0]["holds"]) == (False, "guard.not-now", "not-now")
+
+
+def test_what_only_a_broker_knows_is_named(grid: Shell) -> None:
+    grant("rate.cert", when=("rate < 10 AND hour < 20",))
+    line = (*EXPLAIN, "--credential", "rate.cert")
+    assert "depends on rate" in grid.ok(*line, "--at", "2026-05-01T10:00Z").out
+    assert grid(*line, "--at", "2026-05-01T21:00Z").code == "guard.not-now"
+    grant("duty.cert", when=("on_duty",))
+    line = (*EXPLAIN, "--credential", "duty.cert")
+    assert grid(*line).code == "selector.unknown-attribute"
+    told = grid.ok(*line, "--fact", "on_duty:boolean", "-o", "json").json["answers"][0]["grants"][0]
+    assert (told["holds"], told["depends_on"]) == ("depends", ["on_duty"])
+    assert grid(*line, "--fact", "hour:integer").code == "environment.reserved"
+
+
+def test_one_open_way_is_enough(grid: Shell) -> None:
+    grant("day.cert", when=("hour < 12",))
+    grant("evening.cert", when=("hour >= 18",))
+    line = (*EXPLAIN, "--credential", "day.cert", "--credential", "evening.cert")
+    out = grid.ok(*line, "--at", "2026-05-01T20:00Z").out
+    assert out.count("not at this time") == 1
+    assert "hour >= 18" in out.splitlines()[1]
+
+
+@pytest.mark.parametrize("about", [("--type-file", "reading.type"), ("--type", "grid/org.grid.Reading@0")])
+def test_a_part_of_what_was_asked_is_not_enough(grid: Shell, about: tuple[str, ...]) -> None:
+    grant("add.cert", right=Right.MANAGE_ADD)
+    line = ("explain", *about, "--principal", "planner", "--credential", "add.cert", "--right")
+    ran = grid(*line, "manage")
+    assert (ran.status, ran.code) == (1, "chain.no-authority")
+    grid.ok(*line, "manage-add")
