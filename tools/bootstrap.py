@@ -7,6 +7,8 @@
 Everything is written under the checkout; nothing is installed for the user or the machine.
 """
 
+from __future__ import annotations  # so that an old Python gets as far as the message that it is too old
+
 import hashlib
 import os
 import re

@@ -72,6 +72,18 @@ class MalformedError(PenstockError):
     exit_status = 2
 
 
+def expect(value: object, kind: type | tuple[type, ...], what: str, hint: str = "") -> None:
+    """Check the type of an argument at a door that programs come through.
+
+    Raises `MalformedError` (`argument.type`): what is of a wrong type would otherwise fail later, or silently grant
+    nothing.
+    """
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        names = " or ".join(k.__name__ for k in kinds)
+        raise MalformedError("argument.type", f"{what}: expected {names}, found {type(value).__name__}", hint=hint)
+
+
 class LimitError(MalformedError):
     """The input is larger, deeper or more numerous than `Limits` allows."""
 

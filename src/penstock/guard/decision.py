@@ -15,8 +15,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NoReturn, Protocol, TypeAlias
 
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError, expect
 from penstock.guard.restriction import NOTHING, Branch, Restriction, When
+from penstock.model.instants import in_utc
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS as TRUE
@@ -48,6 +49,8 @@ class EventRequest:
     now: datetime | None
 
     def __post_init__(self) -> None:
+        _check_request(self.principal, self.action, self.now)
+        expect(self.type, VerifiedType, "the type of a request", "verify it first: `verify_type(unverified, now)`")
         if self.action.on_network:
             raise _wrong_action(self.action)
 
@@ -65,8 +68,18 @@ class NetworkRequest:
     now: datetime
 
     def __post_init__(self) -> None:
+        _check_request(self.principal, self.action, self.now)
+        expect(self.network, NetworkName, "the network of a request")
         if not self.action.on_network:
             raise _wrong_action(self.action)
+
+
+def _check_request(principal: Principal, action: Right, now: datetime | None) -> None:
+    expect(principal, Principal, "the principal of a request", "a key's principal is `key.principal`")
+    expect(action, Right, "the action of a request", "use `Right.SUBSCRIBE` and its like")
+    if now is not None:
+        expect(now, datetime, "the time of a request")
+        in_utc(now)
 
 
 def _wrong_action(action: Right) -> MalformedError:
@@ -125,7 +138,9 @@ class Decision:
             return self.restriction
         if self.effect is Effect.DENY:
             raise RefusedError(
-                "guard.denied", "no credential gives this right", hint="`penstock explain` shows what is missing"
+                "guard.denied",
+                "no credential gives this right",
+                hint="`CapabilityAuthority.explain(request)`, or `penstock explain`, shows what is missing",
             )
         first = self.errors[0] if self.errors else Problem("guard.indeterminate", "no reason is known")
         raise RefusedError(

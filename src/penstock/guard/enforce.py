@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from penstock.errors import EvaluationError, MalformedError, RefusedError
+from penstock.errors import EvaluationError, MalformedError, RefusedError, expect
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, Restriction, check_forced
 from penstock.model.events import Event, TransitEvent
@@ -133,6 +133,8 @@ class Delivery:
         rules: Rules | None = None,
     ) -> None:
         rules = rules or Rules()
+        expect(restriction, Restriction, "a delivery", "`decide(…).require()` gives one")
+        expect(selector, Selector, "the filter of a delivery", "`parse(text)` gives one")
         selector.check(event_type.schema)
         self.event_type = event_type
         self.restriction = restriction.for_type(event_type, Right.SUBSCRIBE)
@@ -229,6 +231,7 @@ class Publication:
 
     def __init__(self, restriction: Restriction, event_type: EventType, rules: Rules | None = None) -> None:
         rules = rules or Rules()
+        expect(restriction, Restriction, "a publication", "`decide(…).require()` gives one")
         self.event_type = event_type
         self.restriction = restriction.for_type(event_type, Right.PUBLISH)
         self._columns = _columns(event_type)

@@ -27,7 +27,7 @@ from typing import Final
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.values import value_from_sexp, value_to_sexp
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, expect
 from penstock.model.names import AttributeId, NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -162,6 +162,9 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
     the parts raise), `SelectorError` for a condition in `when` that does not parse.
     """
     forced = forced or {}
+    attributes = None if attributes is None else list(attributes)
+    for attribute in (*(attributes or ()), *forced):
+        expect(attribute, AttributeId, "an attribute of a right", "`event_type.by_name[name].id` gives its id")
     listed: SExp = _STAR
     if attributes is not None:
         chosen = sorted({*attributes, *forced})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.sexp import SExp, canonical, parse_many
-from penstock.errors import LimitError, MalformedError
+from penstock.errors import LimitError, MalformedError, expect
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
@@ -50,7 +50,9 @@ class Credentials:
 
     @classmethod
     def of(cls, *certificates: Certificate, quorums: Iterable[Threshold] = ()) -> "Credentials":
-        """Collect certificates that are already verified."""
+        """Collect certificates that are already verified. Raises `MalformedError` (`argument.type`)."""
+        for certificate in certificates:
+            expect(certificate, Certificate, "a verified credential", "`read_credentials(data).verify()` gives them")
         return cls(certificates, tuple(quorums))
 
     def authorisations(self) -> Iterator[tuple[str, Authorisation]]:
