@@ -1,5 +1,6 @@
 """`penstock explain` says what `decide()` decides: which rights count, when they hold, and what is wrong otherwise."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.apps.conftest import Shell
 from penstock.codec.sexp import advanced
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.crypto import SigningKey, read_key
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
@@ -100,3 +102,18 @@ def test_a_part_of_what_was_asked_is_not_enough(grid: Shell, about: tuple[str, .
     ran = grid(*line, "manage")
     assert (ran.status, ran.code) == (1, "chain.no-authority")
     grid.ok(*line, "manage-add")
+
+
+def test_a_chain_that_is_too_long_to_follow_is_said_to_be_so(grid: Shell) -> None:
+    owner, planner = key("grid.key"), key("planner.key")
+    length = DEFAULT_LIMITS.chain_length
+    keys = [owner, *(SigningKey(bytes([number]) * 32) for number in range(1, length + 1)), planner]
+    tag = event_tag(owner.principal, "org.grid.Reading", None, [Right.SUBSCRIBE])
+    links = [
+        issue(Authorisation(one.principal, other.principal, tag, propagate=True), one) for one, other in pairwise(keys)
+    ]
+    Path("long.certs").write_text(advanced(Credentials.of(*links).to_sexp()))
+    ran = grid(*EXPLAIN, "--credential", "long.certs")
+    assert (ran.status, ran.code) == (1, "chain.truncated")
+    assert "threshold" not in ran.out + ran.err
+    assert "more than are followed" in ran.out

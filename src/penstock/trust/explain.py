@@ -6,7 +6,8 @@ such a path exists, what is missing is a certificate, and the explanation says f
 
 The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …); the code
 of the explanation says what is wrong where no certificate is: `chain.missing`, `chain.missing-name` where authority
-ends at a name without members, `chain.short-quorum` where each link holds but too few members pass their share on.
+ends at a name without members, `chain.short-quorum` where each link holds but too few members pass their share on,
+`chain.truncated` where each link holds but discovery stopped at a bound before it had followed them all.
 """
 
 import heapq
@@ -118,7 +119,7 @@ def explain(question: Question) -> Explanation:
     findings = question.findings()
     if findings.grants:
         return explain_grant(question, findings.grants[0])
-    return _Nearest(question).explanation()
+    return _Nearest(question, findings.truncated).explanation()
 
 
 def explain_grant(question: Question, grant: FiveTuple) -> Explanation:
@@ -179,6 +180,7 @@ class _Nearest:
     """The path with the fewest broken links."""
 
     question: Question
+    truncated: bool
     authorisations: dict[Principal, list[_Edge]] = field(default_factory=dict)
     namings: dict[tuple[Principal, bytes], list[_Edge]] = field(default_factory=dict)
 
@@ -209,6 +211,12 @@ class _Nearest:
         links = self._judge(_path(came_from, min(ends, key=order.index)))
         if any(link.code for link in links):
             return Explanation(False, root, principal, links)
+        if self.truncated:
+            missing = (
+                f"each link holds, but the {len(links)} certificates are more than are followed: the chain is too long, or "
+                "too many others lead away from it"
+            )
+            return Explanation(False, root, principal, links, missing, "chain.truncated")
         missing = (
             "each link holds, but fewer members than the threshold asks for pass the right on, or their dates differ"
         )
