@@ -46,7 +46,6 @@ DIFFERENCES: Final = StructType(
 
 _WORD: Final = 63
 _BATCH: Final = 64
-_EVERYTHING: Final = -1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,7 +167,8 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     """Compare two policies on a history of transit events of one type.
 
     `types` are the versions of that type. `samples` bounds the ids that each change names: the smallest ones. Where
-    more than 64 different pairs of subscriptions change, the history is read once for every 64 of them.
+    more than 64 different pairs of subscriptions change, the history is read once for every 64 of them. Its length is
+    counted apart, which costs little where a format knows it: persist a history that is costly to compute.
 
     Raises `MalformedError` (`whatif.types`, `whatif.columns`, `whatif.samples`), and for a policy that cannot be
     enforced `SelectorError` and `RefusedError` (`guard.online-test`).
@@ -191,11 +191,10 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
             pairs.setdefault(pair, []).append(reader)
     chosen = list(pairs)
     found: dict[tuple[int, int, bool], tuple[int, tuple[str, ...]]] = {}
-    for start in range(0, max(len(chosen), 1), _BATCH):
+    for start in range(0, len(chosen), _BATCH):
         frame = differences(transit, compiler, chosen[start : start + _BATCH], samples)
         for row in frame.collect():
-            number = row.pair if row.pair == _EVERYTHING else row.pair + start
-            found[number, row.bit, row.gained] = (row.events, tuple(sorted(set(row.samples))))
+            found[start + row.pair, row.bit, row.gained] = (row.events, tuple(sorted(set(row.samples))))
     changes = [
         change
         for number, pair in enumerate(chosen)
@@ -205,7 +204,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     return Comparison(
         before.revision,
         after.revision,
-        found.get((_EVERYTHING, 0, True), (0, ()))[0],
+        transit.count(),
         tuple(readers),
         _joined(changes),
         tuple(reader for reader in everyone if reader.type not in line),
@@ -302,7 +301,7 @@ def _either(columns: Sequence[Column]) -> Column:
 
 
 def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair], samples: int) -> DataFrame:
-    """Return where the two sides of some pairs differ (`DIFFERENCES`), and the number of all events as pair -1."""
+    """Return where the two sides of some pairs differ (`DIFFERENCES`)."""
     sides = {side: number for number, side in enumerate(dict.fromkeys(side for pair in pairs for side in pair))}
     words = range(compiler.words)
     hoisted = [
@@ -313,7 +312,7 @@ def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair],
     # The bits stand in a projection of their own, so that nothing is evaluated twice.
     frame = transit.select(quoted(ID).alias("id"), *hoisted)
     found = [_changed(number, sides[pair[0]], sides[pair[1]], words) for number, pair in enumerate(pairs)]
-    frame = frame.select("id", F.explode(F.array(*found, _counted(words))).alias("d")).where(F.col("d").isNotNull())
+    frame = frame.select("id", F.explode(F.array(*found)).alias("d")).where(F.col("d").isNotNull())
     # First by pattern of bits, of which there are few, then by bit.
     patterns = [f"{direction}{word}" for direction in "gl" for word in words]
     grouped = frame.select("id", "d.*").groupBy("pair", *patterns)
@@ -337,12 +336,6 @@ def _changed(number: int, before: int, after: int, words: range) -> Column:
     return F.when(differ, F.struct(F.lit(number).alias("pair"), *gained, *lost))
 
 
-def _counted(words: range) -> Column:
-    """Return what every event adds: one to the length of the history."""
-    gained = [_number(1 if word == 0 else 0).alias(f"g{word}") for word in words]
-    return F.struct(F.lit(_EVERYTHING).alias("pair"), *gained, *(_number(0).alias(f"l{word}") for word in words))
-
-
 def _set_bits(direction: str, word: int) -> Column:
     def is_set(bit: Column) -> Column:
         return F.call_function("shiftright", F.col(f"{direction}{word}"), bit).bitwiseAND(_number(1)) == 1
@@ -354,8 +347,9 @@ def _set_bits(direction: str, word: int) -> Column:
 
 
 def _smallest(name: str, samples: int) -> Column:
-    wanted = F.when(F.col("pair") != _EVERYTHING, F.col(name))
-    return F.coalesce(F.min_by(F.col(name), wanted, samples), F.array().cast("array<string>"))
+    # The empty list makes Spark aggregate by hash: with texts alone it would sort every changed event.
+    nothing = F.collect_list(F.when(F.lit(False), F.col(name)))
+    return F.concat(F.coalesce(F.min_by(F.col(name), F.col(name), samples), F.array().cast("array<string>")), nothing)
 
 
 def _names(subscriptions: Iterable[Subscriber]) -> Mapping[AttributeId, str]:
