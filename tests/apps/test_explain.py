@@ -117,3 +117,24 @@ def test_a_chain_that_is_too_long_to_follow_is_said_to_be_so(grid: Shell) -> Non
     assert (ran.status, ran.code) == (1, "chain.truncated")
     assert "threshold" not in ran.out + ran.err
     assert "more than are followed" in ran.out
+
+
+def test_a_quorum_that_owns_a_type_is_found_in_the_type(grid: Shell) -> None:
+    members = [part for name in ("grid", "city") for part in ("--member", name)]
+    grid.ok("key", "quorum", "--threshold", "2", *members, "--out", "council")
+    define = ("type", "define", "org.Shared", "--owner", "council", "--key", "grid.key", "--attribute", "a:string")
+    refused = grid(*define)
+    assert (refused.status, refused.code) == (1, "type.forged")
+    assert "--credential council" in refused.err
+    for name in ("grid", "city"):
+        right = ("--to", "grid", "--type", "council/org.Shared", "--right", "manage", "--out", f"{name}-manage")
+        grid.ok("cert", "issue", "--key", f"{name}.key", *right)
+    shown = [part for name in ("council", "grid-manage", "city-manage") for part in ("--credential", name)]
+    grid.ok(*define, *shown, "--out", "q.type")
+    for name in ("grid", "city"):
+        right = ("--to", "planner", "--type-file", "q.type", "--right", "subscribe", "--out", f"{name}-says")
+        grid.ok("cert", "issue", "--key", f"{name}.key", *right)
+    line = ("explain", "--type-file", "q.type", *EXPLAIN[3:], "--credential", "grid-says")
+    short = grid(*line)
+    assert (short.status, short.code) == (1, "chain.short-quorum")
+    grid.ok(*line, "--credential", "city-says")

@@ -20,6 +20,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right, type_request
+from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import Question
@@ -68,11 +69,13 @@ def explain(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     when = Moment(moment(at, session), parse_schema(facts))
     who = names.principal(principal)
-    verified = None
-    if type_file is not None:
-        verified, _ = load_verified_type(type_file, parent, previous, when.now)
     bag, warnings = usable_credentials(credentials)
     warn(*warnings)
+    verified = None
+    if type_file is not None:
+        verified, quorums = load_verified_type(type_file, parent, previous, when.now)
+        # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
+        bag += Credentials.of(quorums=quorums)
     place = None if network is None else names.network(network)
     name = verified.event_type.name if verified is not None else _type_name(type_name, names)
     if type_name is not None and verified is not None and _type_name(type_name, names) != name:

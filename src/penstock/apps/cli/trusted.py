@@ -13,6 +13,7 @@ from penstock.model.types import EventType
 from penstock.trust.certificates import Certificate, verify_certificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, verify_type
+from penstock.trust.subjects import Threshold
 
 
 @contextmanager
@@ -97,12 +98,16 @@ def load_event_type(
 
 def load_verified_type(
     file: str, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
-) -> tuple[VerifiedType, UnverifiedType]:
-    """Read and verify a type; return it, and the definition with all that its file holds. Raises as reading does."""
+) -> tuple[VerifiedType, tuple[Threshold, ...]]:
+    """Read and verify a type; return it, and the quorums that its credentials hold.
+
+    Raises what reading and verifying it raise.
+    """
     unverified = load_type(file)
     shelf = Shelf.of(*parents, *previous)
     with _within(file):
-        return shelf.verify(unverified, now), unverified
+        verified = shelf.verify(unverified, now)
+        return verified, tuple(unverified.credentials.verify().thresholds().values())
 
 
 def need_type(event_type: EventType | None, what: str) -> EventType:

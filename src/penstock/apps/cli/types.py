@@ -13,9 +13,12 @@ from penstock.apps.cli.options import JSON, SEXP, moment, open_key
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
 from penstock.codec.sexp import advanced, transport
+from penstock.errors import RefusedError
 from penstock.model.changes import Change, changes
 from penstock.model.names import TypeName
+from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.types import TypeDefinition
+from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
 
 
@@ -97,7 +100,10 @@ def define(  # noqa: PLR0913  # one argument an option
         tuple(parse_attribute(written, str(number)) for number, written in enumerate(attributes)),
         parent_name,
     )
-    signed = sign_type(definition, key, load_credentials(credentials))
+    bag = load_credentials(credentials)
+    if not unchecked:
+        _check_owner(principal, bag, owner)
+    signed = sign_type(definition, key, bag)
     if not unchecked:
         shelf.verify(signed, session.now)
     _finish(signed, names, destination, output)
@@ -164,6 +170,16 @@ def edit(  # noqa: PLR0913  # one argument an option
     if not unchecked:
         shelf.verify(signed, session.now)
     _finish(signed, names, destination, output, changes(before.definition, definition))
+
+
+def _check_owner(principal: Principal, bag: Credentials, written: str | None) -> None:
+    """Say early, and in the words of the command line, what a verifier would miss of a quorum."""
+    if principal.scheme == THRESHOLD and principal not in bag.thresholds():
+        raise RefusedError(
+            "type.forged",
+            "a type that a quorum owns carries the quorum among its credentials, and this one would not",
+            hint=f"give the quorum's file, such as `--credential {written}`, and the certificates of its members",
+        )
 
 
 def _finish(
@@ -275,7 +291,3 @@ def verify(  # noqa: PLR0913  # one argument an option
     facts.append(("valid", validity_text(verified.validity)))
     facts.append(("attributes", ", ".join(verified.event_type.by_name)))
     paint.facts(facts, indent=2)
-
-
-def _role(owner: bool) -> str:
-    return ", the owner" if owner else ", a manager of the type"
