@@ -137,3 +137,14 @@ def test_verify_says_who_and_until_when(owner: Shell) -> None:
     owner.ok("type", "edit", "v2.type", "--key", "stranger.key", "--add", "y:string", "--out", "v3.type")
     assert owner("type", "verify", "v2.type", "--network", "owner/Plant").code == "type.not-installable"
     assert owner.ok("type", "verify", "v0.type", "--network", "owner/Plant").status == 0
+
+
+def test_a_program_gets_an_answer_also_where_it_is_no(owner: Shell) -> None:
+    line = ("type", "define", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
+    owner.ok(*line, "--unchecked", "--out", "forged.type")
+    for file, status, code in (("forged.type", 1, "type.forged"), ("missing.type", 3, "file.missing")):
+        ran = owner("type", "verify", file, "-o", "json")
+        assert (ran.status, ran.json["ok"], ran.json["code"]) == (status, False, code)
+        assert ran.json["reason"]
+    # Explaining starts with verifying the type, so it is no help here.
+    assert "penstock explain" not in owner("type", "verify", "forged.type").err

@@ -144,7 +144,7 @@ def refusal(code: str, what: str, question: Question) -> RefusedError:
     return RefusedError(
         code,
         f"{question.principal.short} may not {what}: {reason}",
-        hint="`penstock explain` shows the whole chain",
+        hint="the certificates that lead from the owner to the signer stand in the type's own credentials",
         root=question.root,
         principal=question.principal,
         **facts,

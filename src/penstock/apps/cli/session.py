@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -53,6 +54,20 @@ def say(text: str = "") -> None:
 def say_json(answer: Mapping[str, object]) -> None:
     """Print an answer for programs."""
     click.echo(json.dumps(answer, indent=2))
+
+
+@contextmanager
+def one_answer(no: Mapping[str, object], *, as_json: bool) -> Iterator[None]:
+    """See to it that a program gets its one object also where a question has no other answer than an error.
+
+    `no` is what is known by then; `code` and `reason` are added to it.
+    """
+    try:
+        yield
+    except PenstockError as error:
+        if as_json:
+            say_json({**no, "code": error.code, "reason": error.message})
+        raise
 
 
 def warn(*warnings: Warned) -> None:

@@ -10,7 +10,7 @@ from penstock.apps.cli.files import Destination
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, say, say_json
+from penstock.apps.cli.session import Session, one_answer, say, say_json
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import RefusedError
@@ -262,10 +262,11 @@ def verify(  # noqa: PLR0913  # one argument an option
 
     Shows who signed it, through which certificates they may, and until when that holds.
     """
-    names = load_names(names_file)
-    unverified = load_type(file)
-    place = None if network is None else names.network(network)
-    verified = Shelf.of(*parent, *previous).verify(unverified, moment(at, session), place)
+    with one_answer({"ok": False}, as_json=output == JSON):
+        names = load_names(names_file)
+        unverified = load_type(file)
+        place = None if network is None else names.network(network)
+        verified = Shelf.of(*parent, *previous).verify(unverified, moment(at, session), place)
     bag = unverified.credentials
     chain = [certificate for certificate in bag.certificates if certificate.id in verified.because]
     if output == JSON:
