@@ -360,15 +360,21 @@ def moment(text: str, reading: Reading, code: str) -> datetime:
                 return iso(text, zone, code)
             if form.unit:
                 return unix(text, form.unit, code)
-            local = datetime.strptime(text, form.text)  # noqa: DTZ007  # the zone comes next
-            if local.tzinfo is not None:
-                return local.astimezone(UTC)
-            # Python also takes fewer digits than the format asks for.
-            if local.strftime(form.text) == text and "%f" not in form.text:
-                return zoned(local, None, zone, code)
+            local = datetime.strptime(text, form.text.replace("%-", "%"))  # noqa: DTZ007  # the zone comes next
+            if not strict(form.text).fullmatch(text):
+                continue
+            return local.astimezone(UTC) if local.tzinfo else zoned(local, None, zone, code)
         except (BadError, ValueError, OverflowError):
             continue
     raise BadError(code)
+
+
+def strict(form: str) -> re.Pattern[str]:
+    """Return how many digits a format asks for; Python takes fewer."""
+    pattern = re.escape(form).replace("%\\-", "%-")
+    for directive in ("%d", "%m", "%H", "%M", "%S"):
+        pattern = pattern.replace(directive, r"\d\d").replace(f"%-{directive[1:]}", r"\d{1,2}")
+    return re.compile(pattern.replace("%Y", r"\d{4}").replace("%f", r"\d{1,6}").replace("%z", r".*"), re.ASCII)
 
 
 def unix(text: str, unit: int, code: str) -> datetime:

@@ -97,7 +97,8 @@ class Mapping:
         """Resolve the names of attributes against a type whose signature was verified.
 
         Raises `MalformedError`: `mapping.attribute` for a name that the type lacks, `mapping.constant` for a constant
-        that does not fit, `mapping.option` for an option that the attribute's kind does not have.
+        that does not fit, `mapping.option` for an option that the attribute's kind does not have,
+        `mapping.value` for a float with one sign for two things.
         """
         event_type = verified.event_type
         bound: dict[str, Origin] = {}
@@ -144,6 +145,9 @@ def _bound(attribute: Attribute, origin: Origin) -> Origin:
     kind = attribute.spec.kind
     if isinstance(origin, FromColumn):
         _check_options(f"attribute `{attribute.name}`", kind, origin)
+        sign = origin.reading.decimal
+        if kind is Kind.FLOAT and origin.reading.group == sign:
+            raise _wrong(f"attributes.{attribute.name}.group", f"another sign than `{sign}`, the decimal sign")
         return origin
     value: Scalar = origin.value
     if kind is Kind.FLOAT and isinstance(value, int) and not isinstance(value, bool):
@@ -264,8 +268,6 @@ def _reading(where: str, table: MappingOf[str, object], defaults: Reading) -> Re
         found = replace(found, true=_some(f"{where}.true", _texts(f"{where}.true", table["true"])))
     if "false" in table:
         found = replace(found, false=_some(f"{where}.false", _texts(f"{where}.false", table["false"])))
-    if found.group == found.decimal:
-        raise _wrong(f"{where}.group", f"another sign than `{found.decimal}`, which is the decimal sign")
     both = sorted(set(found.true) & set(found.false))
     if both:
         raise _wrong(where, f"clear: `{both[0][:40]}` is both true and false")

@@ -23,8 +23,8 @@ _YEAR, _MONTH, _DAY = "([0-9]{4})", "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])
 _HOUR, _MINUTE = "([01][0-9]|2[0-3])", "([0-5][0-9])"
 _FRACTION: Final = "([0-9]{1,9})"
 #: as far as zones go in Java, which is farther than they go on Earth
-_AHEAD: Final = "(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00"
-_ZONE: Final = f"(Z|[+-](?:{_AHEAD}))"
+_ZONE: Final = "(Z|[+-](?:(?:0[0-9]|1[0-7]):[0-5][0-9]|18:00))"
+_LOOSE_ZONE: Final = "(Z|[+-](?:(?:0[0-9]|1[0-7]):?[0-5][0-9]|18:?00))"
 _DIRECTIVES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "%Y": ("year", _YEAR),
@@ -37,7 +37,7 @@ _DIRECTIVES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "%M": ("minute", _MINUTE),
         "%S": ("second", _MINUTE),
         "%f": ("fraction", _FRACTION),
-        "%z": ("zone", _ZONE.replace(":", ":?")),
+        "%z": ("zone", _LOOSE_ZONE),
     }
 )
 _PIECE: Final = re.compile(r"%-?[A-Za-z%]|%|[^%]", re.ASCII | re.DOTALL)
