@@ -149,12 +149,54 @@ def test_the_wrong_key(files: Shell) -> None:
         ran = files("cert", "verify", name)
         assert (ran.status, ran.code) == (1, code)
     # An explanation leaves it out, and says so.
-    for name, code in {"wrong-key": "cert.wrong-key", "bad-signature": "key.bad-signature"}.items():
+    for name, code in {
+        "wrong-key": "cert.wrong-key",
+        "bad-signature": "key.bad-signature",
+        "mismatch": "cert.signature-mismatch",
+    }.items():
         ran = files(*explain(name))
         assert (ran.status, ran.code) == (1, "chain.missing")
         assert f"[{code}]" in ran.err
         files.ok(*explain(name, "good.cert"))
-    assert files(*explain("mismatch")).code == "cert.signature-mismatch"
+        Path("both").write_bytes(Path(name).read_bytes() + Path("good.cert").read_bytes())
+        files.ok(*explain("both"))
+
+
+def test_what_was_changed_is_shown_and_marked(files: Shell) -> None:
+    Path("changed.cert").write_bytes(Path("good.cert").read_bytes().replace(b"9:subscribe", b"7:publish", 1))
+    for form in ((), ("--long",)):
+        shown = files.ok("cert", "show", "changed.cert", *form).out
+        assert "publish" in shown
+        assert shown.count("not verified: the signature belongs to another certificate") == 1
+    told = files.ok("cert", "show", "changed.cert", "-o", "json").json["certificates"]
+    assert sorted(one.get("code", "") for one in told) == ["", "cert.signature-mismatch"]
+    assert "publish" in files.ok("cert", "show", "changed.cert", "-o", "sexp").out
+    ran = files("cert", "verify", "changed.cert", "-o", "json")
+    assert (ran.status, ran.json["ok"], len(ran.json["certificates"])) == (1, False, 2)
+    Path("changed.type").write_bytes(
+        Path("plate.type").read_bytes().replace(b"9:attribute5:plate", b"9:attribute5:badge")
+    )
+    shown = files.ok("type", "show", "changed.type").out
+    assert "badge" in shown
+    assert "✗ not verified" in shown
+    assert files.ok("type", "show", "changed.type", "-o", "json").json["code"] == "type.signature-mismatch"
+    assert "badge" in files.ok("type", "show", "changed.type", "-o", "sexp").out
+    assert files("type", "verify", "changed.type").code == "type.signature-mismatch"
+
+
+def test_explain_gives_a_program_one_object_whatever_happens(files: Shell) -> None:
+    Path("changed.type").write_bytes(
+        Path("plate.type").read_bytes().replace(b"9:attribute5:plate", b"9:attribute5:badge")
+    )
+    for line in (
+        explain("missing"),
+        (*explain(), "--at", "soon"),
+        ("explain", "--type-file", "changed.type", "--principal", "smith.key", "--right", "subscribe"),
+    ):
+        ran = files(*line, "-o", "json")
+        assert ran.status
+        assert ran.json["allowed"] is False
+        assert ran.json["code"] == json.loads(ran.err)["error"]["code"]
 
 
 def test_expired_and_not_yet_valid(files: Shell) -> None:
@@ -176,9 +218,13 @@ def test_an_unknown_tag_grants_nothing(files: Shell) -> None:
     assert "spend" in files.ok("cert", "show", "other").out
     body = parse(canonical(other.body).replace(b"(3:tag(5:spend5:money))", b"(3:tag(1:*7:unknown1:x))"))
     Path("unknown").write_bytes(canonical((b"sequence", body, other.signature)))
-    for line in (explain("unknown"), ("cert", "verify", "unknown"), ("cert", "show", "unknown")):
+    for line in (("cert", "verify", "unknown"), ("cert", "show", "unknown")):
         ran = files(*line)
         assert (ran.status, ran.code) == (2, "tag.unknown-form")
+    ran = files(*explain("unknown"))
+    assert (ran.status, ran.code) == (1, "chain.missing")
+    assert "is left out" in ran.err
+    assert "[tag.unknown-form]" in ran.err
 
 
 def test_a_right_that_is_not_understood_grants_nothing(files: Shell) -> None:

@@ -2,14 +2,17 @@
 
 A bag holds certificates with their signatures, public keys, and threshold subjects whose hash is used as a
 principal somewhere. Reading it believes nothing; `verify` gives the same bag with every signature verified.
+
+One certificate that was changed on its way makes `read_credentials` refuse the bag. Whoever explains or shows a bag to
+people wants the rest of it nevertheless: `salvage_credentials` sets aside what cannot be read, each with its reason.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.codec.sexp import SExp, canonical, parse_many
-from penstock.errors import LimitError, MalformedError, expect
+from penstock.errors import LimitError, MalformedError, RefusedError, expect
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
@@ -107,6 +110,15 @@ class UnverifiedCredentials:
         return (b"sequence", *parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A certificate that was set aside, and why. It is there to be shown, and cannot be verified."""
+
+    body: SExp = field(repr=False)
+    signature: SExp = field(repr=False)
+    error: MalformedError | RefusedError
+
+
 def read_credentials(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedCredentials:
     """Read a bag: one or more sequences, or certificates each followed by its signature.
 
@@ -118,10 +130,28 @@ def read_credentials(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Unverif
 
 def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedCredentials:
     """Collect a bag from S-expressions that are already read; raises as `read_credentials` does."""
+    bag, damaged = _collect(values, limits)
+    if damaged:
+        raise damaged[0].error
+    return bag
+
+
+def salvage_credentials(
+    data: bytes, *, limits: Limits = DEFAULT_LIMITS
+) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
+    """Read a bag, and set aside the certificates that are malformed or do not belong to their signatures.
+
+    Raises as `read_credentials` does for what is wrong with the bag itself.
+    """
+    return _collect(parse_many(data, limits=limits), limits)
+
+
+def _collect(values: Iterable[SExp], limits: Limits) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
     objects: list[SExp] = []
     for value in values:
         objects += value[1:] if isinstance(value, tuple) and value[:1] == (b"sequence",) else (value,)
     certificates: dict[SExp, UnverifiedCertificate] = {}
+    damaged: list[Damaged] = []
     quorums: list[Threshold] = []
     pending: SExp | None = None
     for item in objects:
@@ -129,9 +159,12 @@ def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMI
         if pending is not None:
             if kind != b"signature":
                 raise _unsigned()
-            certificates[pending] = read_certificate(pending, item)
+            try:
+                certificates[pending] = read_certificate(pending, item)
+            except (MalformedError, RefusedError) as error:
+                damaged.append(Damaged(pending, item, error))
             pending = None
-            if len(certificates) > limits.certificates:
+            if len(certificates) + len(damaged) > limits.certificates:
                 raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
         elif kind == b"cert":
             pending = item
@@ -147,7 +180,7 @@ def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMI
             )
     if pending is not None:
         raise _unsigned()
-    return UnverifiedCredentials(tuple(certificates.values()), tuple(quorums))
+    return UnverifiedCredentials(tuple(certificates.values()), tuple(quorums)), tuple(damaged)
 
 
 def _unsigned() -> MalformedError:

@@ -213,8 +213,8 @@ class _Nearest:
             return Explanation(False, root, principal, links)
         if self.truncated:
             missing = (
-                f"each link holds, but the {len(links)} certificates are more than are followed: the chain is too long, "
-                "or too many others lead away from it"
+                f"each link holds, but the {len(links)} certificates are more than are followed: "
+                "the chain is too long, or too many others lead away from it"
             )
             return Explanation(False, root, principal, links, missing, "chain.truncated")
         missing = (

@@ -11,8 +11,8 @@ from penstock.apps.cli.granting import Wanted, check_comment, subject_of, validi
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, Warned, say, say_json, warn
-from penstock.apps.cli.showing import Judged, judge, show_bag
+from penstock.apps.cli.session import Session, Warned, one_answer, say, say_json, warn
+from penstock.apps.cli.showing import Judged, judge_bag, show_bag
 from penstock.apps.cli.trusted import load_event_type, read_bag
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
@@ -254,7 +254,7 @@ def show(  # noqa: PLR0913  # one argument an option
         say(advanced(bag.to_sexp()))
         return
     now = moment(at, session)
-    judged = [judge(certificate, now) for certificate in bag.certificates]
+    judged = judge_bag(bag, now)
     if output == JSON:
         say_json(
             {"certificates": [one.as_dict() for one in judged], "quorums": [str(q.principal) for q in bag.quorums]}
@@ -273,9 +273,9 @@ def show(  # noqa: PLR0913  # one argument an option
 @example("penstock cert verify met.cert --at 2026-12-31T23:59Z && echo good")
 def verify(session: Session, *, files: tuple[str, ...], at: str | None, output: str, names_file: str | None) -> None:
     """Check the signatures and the dates of certificates, now or at another time."""
-    wording = Wording(load_names(names_file))
-    now = moment(at, session)
-    judged = [judge(certificate, now) for certificate in read_bag(files).certificates]
+    with one_answer({"ok": False, "certificates": []}, as_json=output == JSON):
+        wording = Wording(load_names(names_file))
+        judged = judge_bag(read_bag(files), moment(at, session))
     bad = [one for one in judged if one.code]
     if output == JSON:
         say_json({"ok": not bad and bool(judged), "certificates": [one.as_dict() for one in judged]})
@@ -287,11 +287,11 @@ def verify(session: Session, *, files: tuple[str, ...], at: str | None, output: 
         raise RefusedError(
             bad[0].code,
             f"{len(bad)} of {len(judged)} certificates cannot be used: {bad[0].problem}",
-            certificate=bad[0].certificate.id,
+            certificate=bad[0].id,
         )
 
 
 def _tick(judged: list[Judged], wording: Wording) -> None:
     for one in judged:
         mark = f"✗ {one.problem} [{one.code}]" if one.code else "✓"
-        paint.line(f"{mark}  {wording.line(one.certificate.statement)}")
+        paint.line(f"{mark}  {wording.line(one.statement)}")

@@ -11,7 +11,7 @@ from penstock.apps.cli.describe import Wording, instant_text, validity_data, val
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, moment
-from penstock.apps.cli.session import Session, say_json, warn
+from penstock.apps.cli.session import Session, one_answer, say_json, warn
 from penstock.apps.cli.trusted import load_verified_type, usable_credentials
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Branch, CapabilityAuthority, EventRequest, NetworkRequest, environment_schema
@@ -66,23 +66,26 @@ def explain(  # noqa: PLR0913  # one argument an option
     The answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
     that only the broker knows, and 1 if not.
     """
-    names = load_names(names_file)
-    when = Moment(moment(at, session), parse_schema(facts))
-    who = names.principal(principal)
-    bag, warnings = usable_credentials(credentials)
-    warn(*warnings)
-    verified = None
-    if type_file is not None:
-        verified, quorums = load_verified_type(type_file, parent, previous, when.now)
-        # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
-        bag += Credentials.of(quorums=quorums)
-    place = None if network is None else names.network(network)
-    name = verified.event_type.name if verified is not None else _type_name(type_name, names)
-    if type_name is not None and verified is not None and _type_name(type_name, names) != name:
-        raise MalformedError("cli.resource", "--type and --type-file are different types", hint="give one of the two")
-    authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
-    asked = list(_questions(authority, when, who, Right(right), verified or name, place))
-    answers = [ask(one) for one in asked]
+    with one_answer({"allowed": False, "right": right, "answers": [], "warnings": []}, as_json=output == JSON):
+        names = load_names(names_file)
+        when = Moment(moment(at, session), parse_schema(facts))
+        who = names.principal(principal)
+        bag, warnings = usable_credentials(credentials)
+        warn(*warnings)
+        verified = None
+        if type_file is not None:
+            verified, quorums = load_verified_type(type_file, parent, previous, when.now)
+            # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
+            bag += Credentials.of(quorums=quorums)
+        place = None if network is None else names.network(network)
+        name = verified.event_type.name if verified is not None else _type_name(type_name, names)
+        if type_name is not None and verified is not None and _type_name(type_name, names) != name:
+            raise MalformedError(
+                "cli.resource", "--type and --type-file are different types", hint="give one of the two"
+            )
+        authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
+        asked = list(_questions(authority, when, who, Right(right), verified or name, place))
+        answers = [ask(one) for one in asked]
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
     wording = Wording(names, None if verified is None else verified.event_type)

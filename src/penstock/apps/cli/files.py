@@ -3,17 +3,29 @@
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from penstock.codec.sexp import SExp, advanced, parse, parse_many
-from penstock.errors import FailedError, LimitError, RefusedError
+from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
 
 #: more than any bag of credentials within `Limits` needs
 MAX_BYTES: Final = 32 << 20
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666  # less what the umask takes away
+
+
+@contextmanager
+def within(file: str) -> Iterator[None]:
+    """Say in an error which file it is about."""
+    try:
+        yield
+    except (MalformedError, RefusedError) as error:
+        error.message = f"`{printable(file)}`: {error.message}"
+        raise
 
 
 def read_bytes(name: str) -> bytes:

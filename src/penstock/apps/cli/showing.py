@@ -5,40 +5,66 @@ from datetime import datetime
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import Wording, date_problem, statement_data
-from penstock.errors import RefusedError
+from penstock.apps.cli.trusted import Bag
+from penstock.crypto import digest
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import instant_key
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.trust.certificates import UnverifiedCertificate, verify_certificate
+from penstock.trust.certificates import (
+    Statement,
+    UnverifiedCertificate,
+    certificate_id,
+    read_statement,
+    verify_certificate,
+)
+from penstock.trust.credentials import Damaged
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import State
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A certificate as it was read, and what is wrong with it: nothing, or a code and words."""
+    """What a certificate says, and what is wrong with it: nothing, or a code and words."""
 
-    certificate: UnverifiedCertificate
+    id: str
+    statement: Statement
     code: str = ""
     problem: str = ""
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        data = {"id": self.certificate.id, "ok": not self.code, **statement_data(self.certificate.statement)}
+        data = {"id": self.id, "ok": not self.code, **statement_data(self.statement)}
         return data | ({"code": self.code, "problem": self.problem} if self.code else {})
+
+
+def judge_bag(bag: Bag, now: datetime) -> list[Judged]:
+    """Judge every certificate of a bag. Raises what is wrong with one that cannot be read at all."""
+    return [
+        *(judge(certificate, now) for certificate in bag.credentials.certificates),
+        *map(_judge_damaged, bag.damaged),
+    ]
+
+
+def _judge_damaged(one: Damaged) -> Judged:
+    """Take what a changed certificate says for what it is: words that nobody signed."""
+    if isinstance(one.error, MalformedError):
+        raise one.error
+    problem = f"not verified: {one.error.message}"
+    return Judged(certificate_id(digest(one.body)), read_statement(one.body), one.error.code, problem)
 
 
 def judge(certificate: UnverifiedCertificate, now: datetime) -> Judged:
     """Check the signature, then the dates. On-line tests are not asked here."""
+    id_, statement = certificate.id, certificate.statement
     try:
         verify_certificate(certificate)
     except RefusedError as error:
-        return Judged(certificate, error.code, error.message)
-    validity = certificate.statement.validity
-    state = validity.state(instant_key(now))
+        return Judged(id_, statement, error.code, error.message)
+    state = statement.validity.state(instant_key(now))
     if state is State.VALID:
-        return Judged(certificate)
-    return Judged(certificate, f"cert.{state}", date_problem(f"cert.{state}", validity))
+        return Judged(id_, statement)
+    return Judged(id_, statement, f"cert.{state}", date_problem(f"cert.{state}", statement.validity))
 
 
 def show_bag(judged: list[Judged], quorums: tuple[Threshold, ...], wording: Wording, *, in_full: bool) -> None:
@@ -56,33 +82,30 @@ def show_bag(judged: list[Judged], quorums: tuple[Threshold, ...], wording: Word
 
 def _facts(one: Judged, wording: Wording) -> list[tuple[str, str]]:
     state = f"✗ {one.problem} [{one.code}]" if one.code else "✓ signed and valid"
-    return [("certificate", one.certificate.id), *wording.statement(one.certificate.statement), ("state", state)]
+    return [("certificate", one.id), *wording.statement(one.statement), ("state", state)]
 
 
 def _forest(judged: list[Judged], wording: Wording) -> list[paint.Node]:
     """Hang each certificate below those that lead to its issuer; what nothing leads to stands at the top."""
     by_issuer: dict[Principal, list[Judged]] = {}
     for one in judged:
-        by_issuer.setdefault(one.certificate.statement.issuer, []).append(one)
+        by_issuer.setdefault(one.statement.issuer, []).append(one)
     shown: set[str] = set()
 
     def grow(node: paint.Node, principal: Principal, depth: int) -> None:
         for one in by_issuer.get(principal, ()):
-            if one.certificate.id in shown:
+            if one.id in shown:
                 continue
-            shown.add(one.certificate.id)
+            shown.add(one.id)
             child = paint.Node(_line(one, wording))
             node.children.append(child)
             # Cycles end because each certificate is shown once; a long chain goes on at the top.
             if depth < DEFAULT_LIMITS.chain_length:
-                for reached in _reached(one.certificate.statement.subject):
+                for reached in _reached(one.statement.subject):
                     grow(child, reached, depth + 1)
 
     led_to = {
-        reached
-        for one in judged
-        for reached in _reached(one.certificate.statement.subject)
-        if reached != one.certificate.statement.issuer
+        reached for one in judged for reached in _reached(one.statement.subject) if reached != one.statement.issuer
     }
     roots: list[paint.Node] = []
     for principal in [*(issuer for issuer in by_issuer if issuer not in led_to), *by_issuer]:
@@ -106,5 +129,5 @@ def _reached(subject: Subject) -> list[Principal]:
 def _line(one: Judged, wording: Wording) -> str:
     mark = f"✗ {one.problem}" if one.code else "✓"
     # The issuer is the node above.
-    text = wording.line(one.certificate.statement).split(" ", 1)[-1]
+    text = wording.line(one.statement).split(" ", 1)[-1]
     return f"{mark} {text}"

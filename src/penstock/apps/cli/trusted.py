@@ -1,67 +1,130 @@
 """Credentials and types from files: read, verified, and put where a verifier finds them."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.apps.cli.files import read_bytes
+from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.session import Warned
+from penstock.codec.sexp import SExp, parse
+from penstock.crypto import PublicKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.types import EventType
-from penstock.trust.certificates import Certificate, verify_certificate
-from penstock.trust.credentials import Credentials, UnverifiedCredentials, read_credentials
-from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, verify_type
+from penstock.trust.certificates import Certificate, UnverifiedCertificate, certificate_id, verify_certificate
+from penstock.trust.credentials import (
+    Credentials,
+    Damaged,
+    UnverifiedCredentials,
+    read_credentials,
+    salvage_credentials,
+)
+from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, read_type_parts, verify_type
 from penstock.trust.subjects import Threshold
 
 
-@contextmanager
-def _within(file: str) -> Iterator[None]:
-    """Say in an error which file it is about."""
-    try:
-        yield
-    except (MalformedError, RefusedError) as error:
-        error.message = f"`{file}`: {error.message}"
-        raise
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """Credentials from several files, and the certificates that were set aside. Nothing is verified."""
+
+    credentials: UnverifiedCredentials
+    damaged: tuple[Damaged, ...] = ()
+
+    @property
+    def quorums(self) -> tuple[Threshold, ...]:
+        """The quorums in the bag."""
+        return self.credentials.quorums
+
+    def to_sexp(self) -> SExp:
+        """Return all of it as a `(sequence …)`, also what was set aside."""
+        whole = self.credentials.to_sexp()
+        aside = [part for one in self.damaged for part in (one.body, one.signature)]
+        return (*whole, *aside) if isinstance(whole, tuple) else whole
 
 
-def read_bag(files: Iterable[str]) -> UnverifiedCredentials:
-    """Read credentials from several files as one bag. Nothing is verified. Raises what reading them raises."""
-    bags: list[UnverifiedCredentials] = []
+def read_bag(files: Iterable[str]) -> Bag:
+    """Read credentials from several files as one bag. Raises what reading them raises."""
+    certificates: dict[bytes, UnverifiedCertificate] = {}
+    damaged: list[Damaged] = []
+    quorums: list[Threshold] = []
     for file in files:
         data = read_bytes(file)
-        with _within(file):
-            bags.append(read_credentials(data))
-    return UnverifiedCredentials(
-        tuple({c.fingerprint: c for bag in bags for c in bag.certificates}.values()),
-        tuple(dict.fromkeys(quorum for bag in bags for quorum in bag.quorums)),
-    )
+        with within(file):
+            bag, aside = salvage_credentials(data)
+        certificates |= {certificate.fingerprint: certificate for certificate in bag.certificates}
+        damaged += aside
+        quorums += bag.quorums
+    found = UnverifiedCredentials(tuple(certificates.values()), tuple(dict.fromkeys(quorums)))
+    return Bag(found, tuple(damaged))
 
 
 def load_credentials(files: Iterable[str]) -> Credentials:
     """Read credentials and verify all of them. Raises what reading and verifying raise."""
-    return read_bag(files).verify()
+    found = Credentials()
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            found += read_credentials(data).verify()
+    return found
 
 
 def usable_credentials(files: Iterable[str]) -> tuple[Credentials, tuple[Warned, ...]]:
     """Read credentials and keep those that verify; the others are left out, with a warning each."""
     bag = read_bag(files)
     kept: list[Certificate] = []
-    warnings: list[Warned] = []
-    for unverified in bag.certificates:
+    left_out = [(certificate_id(digest(one.body)), one.error) for one in bag.damaged]
+    for unverified in bag.credentials.certificates:
         try:
             kept.append(verify_certificate(unverified))
         except RefusedError as error:
-            warnings.append(Warned(error.code, f"certificate {unverified.id[:15]}… is left out: {error.message}"))
+            left_out.append((unverified.id, error))
+    warnings = [Warned(error.code, f"certificate {id_[:15]}… is left out: {error.message}") for id_, error in left_out]
     return Credentials(tuple(kept), bag.quorums), tuple(warnings)
 
 
 def load_type(file: str) -> UnverifiedType:
     """Read a signed type. Raises what reading it raises."""
     data = read_bytes(file)
-    with _within(file):
+    with within(file):
         return read_type(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownType:
+    """A type to be looked at: what the file says, and what is wrong with its signature at first sight."""
+
+    unverified: UnverifiedType
+    value: SExp
+    code: str = ""
+    problem: str = ""
+
+
+def show_type(file: str) -> ShownType:
+    """Read a type to show it, also one that was changed after it was signed. Raises what reading it raises."""
+    data = read_bytes(file)
+    with within(file):
+        try:
+            unverified = read_type(data)
+        except RefusedError as error:
+            value = parse(data)
+            altered = _altered(value)
+            if altered is None:
+                raise
+            return ShownType(altered, value, error.code, error.message)
+        return ShownType(unverified, unverified.to_sexp())
+
+
+def _altered(value: SExp) -> UnverifiedType | None:
+    """Read a definition beside a signature that is over another one."""
+    match value:
+        case (b"sequence", tuple(body), (b"signature", tuple(), tuple(key), bytes(octets))):
+            try:
+                return read_type_parts(body, PublicKey.from_sexp(key), octets)
+            except RefusedError:
+                # It was one of the credentials in it that was changed; the rest can be shown without them.
+                rest = tuple(part for part in body if not isinstance(part, tuple) or part[:1] != (b"credentials",))
+                return read_type_parts(rest, PublicKey.from_sexp(key), octets)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +168,7 @@ def load_verified_type(
     """
     unverified = load_type(file)
     shelf = Shelf.of(*parents, *previous)
-    with _within(file):
+    with within(file):
         verified = shelf.verify(unverified, now)
         return verified, tuple(unverified.credentials.verify().thresholds().values())
 

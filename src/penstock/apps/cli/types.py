@@ -11,7 +11,7 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
 from penstock.apps.cli.session import Session, one_answer, say, say_json
-from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
+from penstock.apps.cli.trusted import Shelf, load_credentials, load_type, show_type
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import RefusedError
 from penstock.model.changes import Change, changes
@@ -216,11 +216,12 @@ def new_uid(session: Session) -> str:
 def show(*, file: str, output: str, names_file: str | None) -> None:
     """Show the event type in FILE, as it says; `penstock type verify` says whether to believe it."""
     names = load_names(names_file)
-    unverified = load_type(file)
+    shown = show_type(file)
+    unverified = shown.unverified
     if output == SEXP:
-        say(advanced(unverified.to_sexp()))
+        say(advanced(shown.value))
     elif output == JSON:
-        say_json(type_data(unverified))
+        say_json(type_data(unverified) | ({"code": shown.code, "problem": shown.problem} if shown.code else {}))
     else:
         definition = unverified.definition
         facts = [("type", definition.name.name), ("version", definition.name.version)]
@@ -233,6 +234,8 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
         facts.append(("signed by", f"{names.show(unverified.key.principal)} (not verified here)"))
         if unverified.credentials.certificates:
             facts.append(("credentials", str(len(unverified.credentials.certificates))))
+        if shown.code:
+            facts.append(("state", f"✗ not verified: {shown.problem} [{shown.code}]"))
         paint.facts(facts)
         paint.line()
         paint.grid(("attribute", "id", "kind"), [(a.name, a.uid, spec_text(a.spec)) for a in definition.attributes])
