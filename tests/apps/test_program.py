@@ -41,6 +41,14 @@ def test_the_pipe_is_closed(tmp_path: Path) -> None:
     assert err == b""
 
 
+@pytest.mark.parametrize("arguments", ["key list", "key new a.key", "explain --help", "sexp canonical"])
+def test_there_is_no_standard_output(tmp_path: Path, arguments: str) -> None:
+    line = f'exec "$0" -c "{PROGRAM[2]}" {arguments} >&-'
+    done = subprocess.run(["/bin/sh", "-c", line, sys.executable], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_terminal_without_these_characters(tmp_path: Path) -> None:
     key = str(tmp_path / "a.key")
     assert run("key", "new", key).returncode == 0

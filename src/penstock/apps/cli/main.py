@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import click
 
-from penstock.apps.cli.groups import Noun, Root
+from penstock.apps.cli.groups import FAILED, Noun, Root
 from penstock.apps.cli.session import Session
 
 _HERE = "penstock.apps.cli"
@@ -51,6 +51,9 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line."""
+    if sys.stdout is None:
+        # Nobody can get the answer (`>&-`), so nothing is done either.
+        sys.exit(FAILED)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not turn an answer into a traceback.
         if hasattr(stream, "reconfigure"):
