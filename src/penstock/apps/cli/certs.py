@@ -11,7 +11,7 @@ from penstock.apps.cli.granting import Wanted, check_comment, subject_of, validi
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, Warned, one_answer, say, say_json, warn
+from penstock.apps.cli.session import Session, Warned, one_answer, say, say_block, say_json, warn
 from penstock.apps.cli.showing import Judged, judge_bag, show_bag
 from penstock.apps.cli.trusted import load_event_type, read_bag
 from penstock.codec.sexp import advanced, transport
@@ -217,7 +217,7 @@ def _issue(  # noqa: PLR0913, PLR0917  # what the two commands that sign share
             }
         )
     elif destination.file is None:
-        say(advanced(value))
+        say_block(advanced(value))
     else:
         say(destination.line())
         say(wording.line(statement))
@@ -251,7 +251,7 @@ def show(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     bag = read_bag(files)
     if output == SEXP:
-        say(advanced(bag.to_sexp()))
+        say_block(advanced(bag.to_sexp()))
         return
     now = moment(at, session)
     judged = judge_bag(bag, now)

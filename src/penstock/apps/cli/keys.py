@@ -9,7 +9,7 @@ from penstock.apps.cli.files import SECRET, Destination, as_text, check_free, re
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import Names, check_petname, load_names, names_file, names_line, parse_names, read_party
 from penstock.apps.cli.options import JSON, names_option, output_option, passphrase, write_options
-from penstock.apps.cli.session import Session, say, say_json
+from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
 from penstock.errors import PenstockError, RefusedError
@@ -117,7 +117,7 @@ def show(  # noqa: PLR0913  # one argument an option
     if output == JSON:
         say_json(_described(public) | {"kind": _kind(stored)} | _petname(public.principal, names))
     elif output == "sexp":
-        say(advanced(public.to_sexp()))
+        say_block(advanced(public.to_sexp()))
     else:
         if public.principal in names.petnames:
             say(f"name        {names.show(public.principal)}")
@@ -133,7 +133,7 @@ def _show_quorum(quorum: Threshold, names: Names, output: str) -> None:
     if output == JSON:
         say_json(_described_quorum(quorum))
     elif output == "sexp":
-        say(advanced(subject_to_sexp(quorum)))
+        say_block(advanced(subject_to_sexp(quorum)))
     else:
         say(f"principal   {quorum.principal}")
         say(f"quorum      {quorum.k} of {len(quorum.subjects)}")
@@ -217,7 +217,7 @@ def quorum(  # noqa: PLR0913  # one argument an option
     if output == JSON:
         say_json(_described_quorum(made) | destination.as_dict())
     elif out is None:
-        say(advanced(subject_to_sexp(made)))
+        say_block(advanced(subject_to_sexp(made)))
     else:
         say(destination.line())
         say(f"principal  {made.principal}")

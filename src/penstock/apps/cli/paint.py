@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from penstock.apps.cli.session import printable
+from penstock.errors import printable
 
 _STYLES = {"✓": "green", "✗": "red"}
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from penstock.errors import PenstockError, SelectorError
+from penstock.errors import PenstockError, SelectorError, printable
 
 #: where a command leaves the reader's words for principals, for `report`
 SPOKEN: Final = "penstock.spoken"
@@ -37,18 +37,15 @@ class Warned:
         return {"code": self.code, "message": self.message}
 
 
-def printable(text: str) -> str:
-    """Return text without control characters: what a stranger wrote must not drive the reader's terminal.
-
-    >>> printable("a\\x1b[31mb")
-    'a�[31mb'
-    """
-    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
-
-
 def say(text: str = "") -> None:
-    """Print one or more lines of an answer for people."""
+    """Print one line of an answer for people; what a stranger wrote into it cannot begin another one."""
     click.echo(printable(text))
+
+
+def say_block(text: str) -> None:
+    """Print a text that is laid out in lines, such as an S-expression, in which strings are escaped."""
+    for line in text.split("\n"):
+        say(line)
 
 
 def say_json(answer: Mapping[str, object]) -> None:
@@ -104,7 +101,8 @@ def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) ->
         lines += [f"  {line}" for line in error.pointer().split("\n")]
     if error.hint:
         lines.append(f"hint: {error.hint}")
-    click.echo(printable(speak("\n".join(lines), spoken)), err=True)
+    for line in lines:
+        click.echo(printable(speak(line, spoken)), err=True)
 
 
 def wants_json(arguments: list[str]) -> bool:

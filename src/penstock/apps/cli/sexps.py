@@ -7,7 +7,7 @@ import click
 from penstock.apps.cli.files import read_sexp, read_sexps
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON, output_option
-from penstock.apps.cli.session import printable, say_json
+from penstock.apps.cli.session import say_block, say_json
 from penstock.codec.sexp import SExp
 from penstock.codec.sexp import advanced as to_advanced
 from penstock.codec.sexp import canonical as to_canonical
@@ -33,7 +33,7 @@ def show(*, file: str, width: int, output: str) -> None:
         say_json({"values": [to_transport(value).decode() for value in values]})
         return
     for value in values:
-        click.echo(printable(to_advanced(value, width=width)))
+        say_block(to_advanced(value, width=width))
 
 
 @sexp.command()

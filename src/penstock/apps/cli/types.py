@@ -10,7 +10,7 @@ from penstock.apps.cli.files import Destination
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, one_answer, say, say_json
+from penstock.apps.cli.session import Session, one_answer, say, say_block, say_json
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type, show_type
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import RefusedError
@@ -194,7 +194,7 @@ def _finish(
         ]
         say_json(type_data(signed) | {"changes": told, "type": transport(value).decode()} | destination.as_dict())
     elif destination.file is None:
-        say(advanced(value))
+        say_block(advanced(value))
     else:
         name = signed.definition.name
         say(destination.line())
@@ -219,7 +219,7 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
     shown = show_type(file)
     unverified = shown.unverified
     if output == SEXP:
-        say(advanced(shown.value))
+        say_block(advanced(shown.value))
     elif output == JSON:
         say_json(type_data(unverified) | ({"code": shown.code, "problem": shown.problem} if shown.code else {}))
     else:
