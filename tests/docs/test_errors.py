@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+")
 #: built from the state of a validity
 BUILT = {"cert.expired", "cert.not-yet-valid"}
+#: keys of a mapping file that look like codes
+NOT_CODES = {"event.id", "event.source", "event.time"}
 
 
 def codes_in_source() -> set[str]:
@@ -24,7 +26,7 @@ def codes_in_source() -> set[str]:
                 named = node.func.id.endswith("Error") or node.func.id in ("Problem", "Flag")
                 if named and isinstance(first, ast.Constant) and isinstance(first.value, str):
                     families.add(first.value.split(".")[0])
-    return {literal for literal in literals if literal.split(".")[0] in families}
+    return {literal for literal in literals if literal.split(".")[0] in families} - NOT_CODES
 
 
 def codes_in_reference() -> set[str]:
