@@ -132,6 +132,10 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
             read_record(line)
 
 
+def test_a_period_has_its_beginning_and_not_its_end(log: DataFrame) -> None:
+    assert {row.id for row in within(log, NOW + HOUR, NOW + 2 * HOUR).collect()} == {"d1", "d5"}
+
+
 def test_rights_that_were_used(log: DataFrame) -> None:
     found = room.rights_used(log)
     assert found.schema.simpleString() == room.RIGHTS_USED.simpleString()
