@@ -101,10 +101,6 @@ CASES: list[tuple[bytes, str | None]] = [
 ]
 
 
-def by_position(ingested: Ingested) -> dict[int, object]:
-    return {row[POSITION]: row for row in collected(ingested.tagged)}
-
-
 def compare(ingested: Ingested, expected: list[tuple[bytes, Found]]) -> None:
     rows = {row[POSITION]: row for row in collected(ingested.tagged)}
     assert sorted(rows) == list(range(2, len(expected) + 2))

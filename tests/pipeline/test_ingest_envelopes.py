@@ -3,19 +3,18 @@
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.ingest_reference import SOURCE, Found, define, envelope
 from tests.pipeline.rows import collected, same
 
 from penstock.errors import FailedError, MalformedError
 from penstock.pipeline.columns import micros
 from penstock.pipeline.frames import quoted, transit_schema, typed_schema
-from penstock.pipeline.ingest import Ingested, ingest_envelopes, read_lines, reconcile, run
+from penstock.pipeline.ingest import Ingested, ingest_envelopes, reconcile
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.tagging import INGESTED, REASON, WORDS
 
@@ -253,24 +252,6 @@ def envelopes(draw: st.DrawFn) -> bytes:
 def test_records_become_what_the_reference_makes_of_them(spark: SparkSession, lines: list[bytes]) -> None:
     ingested = ingest_envelopes(records(spark, lines), [FIRST, SECOND], AT)
     compare(ingested, [envelope(line, TYPES) for line in lines], lines)
-
-
-def test_files_of_lines_keep_their_octets(spark: SparkSession, tmp_path: Path) -> None:
-    lines = [line for line, _ in CASES if b"\n" not in line]
-    (tmp_path / "one.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    (tmp_path / "two.jsonl").write_bytes(WHOLE)
-    ingested = ingest_envelopes(read_lines(spark.read, str(tmp_path)), [FIRST, SECOND], AT)
-    found: list[Row] = []
-    tally = run(ingested, lambda kept: found.extend(kept.bad.collect()))
-    expected = [line for line, reason in CASES if reason is not None]
-    assert sorted(bytes(row[ORIGINAL]) for row in found) == sorted(expected)
-    assert (tally.read, tally.bad) == (len(lines) + 1, len(expected))
-    assert (
-        str(tally)
-        == f"{len(lines) + 1} records = {len(lines) + 1 - len(expected)} good + {len(expected)} in quarantine"
-    )
-    assert {row["@file"].rsplit("/", 1)[1] for row in found} == {"one.jsonl"}
-    assert dict(tally.reasons)["ingest.utf8"] == 2
 
 
 def test_events_of_each_version_have_its_schema(spark: SparkSession) -> None:

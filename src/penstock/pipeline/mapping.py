@@ -229,7 +229,7 @@ def _event_constant(name: str, kind: Kind, origin: Origin) -> Origin:
         if kind is Kind.STRING:
             Principal.parse(str(origin.value))
     except MalformedError as error:
-        raise MalformedError("mapping.constant", f"event.{name}: {error.message}", hint=error.hint) from error
+        raise MalformedError("mapping.constant", f"event.{name}: {error.message}", hint=error.hint or _HELP) from error
     return origin
 
 
