@@ -1,12 +1,14 @@
 """Bad input of every kind gives a stable code and exit status 1 or 2, never a traceback."""
 
 import json
+import os
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.apps.conftest import NOW, Shell
 
+from penstock.apps.cli.files import MAX_BYTES
 from penstock.codec.sexp import advanced, canonical, parse
 from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, TypeDefinition, TypeName
@@ -311,9 +313,59 @@ def test_what_cannot_be_written(files: Shell) -> None:
     assert ran.status == 3
 
 
-def test_a_file_that_never_ends(files: Shell) -> None:
-    ran = files("cert", "show", "/dev/zero")
+def test_a_file_that_is_too_large(files: Shell) -> None:
+    with Path("large").open("wb") as stream:
+        stream.truncate(MAX_BYTES + 1)
+    ran = files("cert", "show", "large")
     assert (ran.status, ran.code) == (2, "file.limit")
+
+
+def test_only_regular_files_are_read(files: Shell) -> None:
+    os.mkfifo("pipe")
+    for name in ("pipe", "/dev/zero"):
+        for line in (("cert", "show", name), ("key", "show", name), ("sexp", "show", name), explain(name)):
+            ran = files(*line)
+            assert (ran.status, ran.code) == (3, "file.unreadable")
+            assert f"`{name}`" in ran.err
+    assert [entry["file"] for entry in files.ok("key", "list", "-o", "json").json["keys"]] == [
+        "met.key",
+        "owner.key",
+        "smith.key",
+    ]
+
+
+def test_nothing_is_said_to_be_nothing(files: Shell) -> None:
+    assert files.ok("cert", "show", os.devnull).out == "nothing: no certificate and no quorum\n"
+    assert files("cert", "verify", os.devnull).code == "cert.none"
+
+
+def test_errors_name_the_file(files: Shell) -> None:
+    Path("bad").write_text("(k-of-n 1")
+    Path("quorum").write_text("(k-of-n 1 2)")
+    Path("odd").write_text("(a)")
+    for name, *line in (
+        ("bad", "cert", "show", "bad"),
+        ("bad", "key", "show", "bad"),
+        ("bad", "sexp", "show", "bad"),
+        ("bad", "sexp", "canonical", "bad"),
+        ("bad", "spki", "reduce", "bad"),
+        ("bad", "cert", "name", "n", "--key", "bad", "--to", "met.key"),
+        ("bad", "cert", "name", "n", "--key", "met.key", "--to", "bad"),
+        ("odd", "cert", "name", "n", "--key", "odd", "--to", "met.key"),
+        ("odd", "spki", "reduce", "odd"),
+        ("odd", "type", "verify", "odd"),
+        ("quorum", "key", "show", "quorum"),
+        ("names.toml", "key", "list"),
+        ("nowhere", "key", "list", "nowhere"),
+    ):
+        if name != "names.toml":
+            Path("names.toml").unlink(missing_ok=True)
+        else:
+            Path("names.toml").write_text('a = "ed25519:x"')
+        ran = files(*line)
+        assert ran.status in (2, 3), line
+        assert ran.err.count(f"`{name}`") == 1, ran.err
+    assert "standard input: " in files("sexp", "show", stdin="(a").err
 
 
 def test_wrong_use_is_an_error_like_any_other(penstock: Shell) -> None:

@@ -12,7 +12,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "forced value": ("issue", "--to", "met", *WIDE, "--force", f"plate={BAD}"),
     "selector": ("issue", "--to", "met", *WIDE, "--where", f"plate = '{BAD}'"),
     "condition": ("issue", "--to", "met", *WIDE, "--when", f"hour < 24 OR '{BAD}' = 'b'"),
-    "tag": ("issue", "--to", "met", "--tag", '(say "a\\nx FORGED\\x1b[2J\\r")'.replace("\u2713", "x")),
+    "tag": ("issue", "--to", "met", "--tag", '(say "a\\nx FORGED\\x1b[2J\\r")'),
     "name of another": ("issue", "--to-name", BAD, *WIDE),
     "name": ("name", BAD, "--to", "met"),
 }

@@ -2,18 +2,20 @@
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from penstock.codec.sexp import SExp, advanced, parse, parse_many
 from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
 
 #: more than any bag of credentials within `Limits` needs
 MAX_BYTES: Final = 32 << 20
+STDIN: Final = "-"
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666  # less what the umask takes away
 
@@ -24,38 +26,63 @@ def within(file: str) -> Iterator[None]:
     try:
         yield
     except (MalformedError, RefusedError) as error:
-        error.message = f"`{printable(file)}`: {error.message}"
+        where = "standard input" if file == STDIN else f"`{printable(file)}`"
+        error.message = f"{where}: {error.message}"
         raise
 
 
 def read_bytes(name: str) -> bytes:
-    """Read a file, or standard input for `-`.
+    """Read a regular file, or standard input for `-`; whatever else has a name may never end, or never begin.
 
     Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
     """
     try:
-        if name == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        if name == STDIN:
+            data = _standard_input().read(MAX_BYTES + 1)
+        elif name == os.devnull:
+            data = b""
         else:
-            with Path(name).open("rb") as stream:
+            with os.fdopen(_open_regular(name), "rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
     except (OSError, ValueError) as error:
-        raise FailedError("file.unreadable", f"`{name}` cannot be read: {_reason(error)}") from None
+        raise FailedError("file.unreadable", f"`{name}` cannot be read: {reason(error)}") from None
     if len(data) > MAX_BYTES:
         raise LimitError("file.limit", f"`{name}` has more than {MAX_BYTES} bytes")
     return data
 
 
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "there is no standard input")
+    return sys.stdin.buffer
+
+
+def _open_regular(name: str) -> int:
+    # Not to wait: opening a pipe that nobody writes to would.
+    handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    raise OSError(
+        errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file; `-` is standard input"
+    )
+
+
 def read_sexp(name: str) -> SExp:
     """Read a file of one S-expression in any form. Raises what `read_bytes` and `parse` raise."""
-    return parse(read_bytes(name))
+    data = read_bytes(name)
+    with within(name):
+        return parse(data)
 
 
 def read_sexps(name: str) -> list[SExp]:
     """Read a file of any number of S-expressions. Raises what `read_bytes` and `parse_many` raise."""
-    return parse_many(read_bytes(name))
+    data = read_bytes(name)
+    with within(name):
+        return parse_many(data)
 
 
 def as_text(value: SExp) -> bytes:
@@ -93,7 +120,7 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
     except FileExistsError:
         raise _exists(name) from None
     except (OSError, ValueError) as error:
-        raise FailedError("file.unwritable", f"`{name}` cannot be written: {_reason(error)}") from None
+        raise FailedError("file.unwritable", f"`{name}` cannot be written: {reason(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +161,6 @@ def _exists(name: str) -> RefusedError:
     return RefusedError("file.exists", f"`{name}` exists already", hint="choose another name, or say --overwrite")
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason(error: OSError | ValueError) -> str:
+    """Say in words why a file could not be used."""
     return (error.strerror if isinstance(error, OSError) else None) or "it is no usable path"

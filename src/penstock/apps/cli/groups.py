@@ -108,7 +108,8 @@ def _as_penstock_error(
         case click.Abort() | KeyboardInterrupt():
             return FailedError("cli.aborted", "stopped")
         case OSError():
-            return FailedError("file.failed", f"{error.strerror or 'input or output failed'}")
+            where = "" if error.filename is None else f"`{error.filename}`: "
+            return FailedError("file.failed", f"{where}{error.strerror or 'input or output failed'}")
 
 
 def _quiet_stdout() -> None:

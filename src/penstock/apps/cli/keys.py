@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.files import SECRET, Destination, as_text, check_free, read_bytes, read_sexp, write_bytes
+from penstock.apps.cli.files import SECRET, Destination, as_text, check_free, read_bytes, read_sexp, reason, write_bytes
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import Names, check_petname, load_names, names_file, names_line, parse_names, read_party
 from penstock.apps.cli.options import JSON, names_option, output_option, passphrase, write_options
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
@@ -172,10 +172,14 @@ def list_(*, folder: str, output: str, names_file: str | None) -> None:
 
 
 def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
-    for path in sorted(Path(folder).iterdir()):
+    try:
+        paths = sorted(Path(folder).iterdir())
+    except (OSError, ValueError) as error:
+        raise FailedError("file.unreadable", f"`{folder}` cannot be read: {reason(error)}") from None
+    for path in paths:
         try:
             # Keys are small, and other files of a folder are not ours to complain about.
-            if path.is_file() and path.stat().st_size < 65_536:
+            if path.is_file() and 0 < path.stat().st_size < 65_536:
                 value = read_sexp(str(path))
                 party = read_party(value, str(path))
                 if isinstance(party, Threshold):
@@ -183,7 +187,7 @@ def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
                 else:
                     stored = read_key(value)
                     yield str(path), _kind(stored), stored.principal
-        except PenstockError:
+        except (PenstockError, OSError):
             continue
 
 

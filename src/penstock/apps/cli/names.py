@@ -14,9 +14,9 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.files import read_bytes
+from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.session import SPOKEN, speak
-from penstock.codec.sexp import SExp, parse
+from penstock.codec.sexp import SExp
 from penstock.crypto import read_key
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import AttributeId, NetworkName
@@ -127,13 +127,14 @@ def _in_file(text: str) -> Subject | None:
             return None
     except (OSError, ValueError):
         return None
-    return read_party(parse(read_bytes(text)), text)
+    return read_party(read_sexp(text), text)
 
 
 def read_party(value: SExp, where: str) -> Subject:
     """Read a key of any kind, or a quorum, as a subject. Raises `MalformedError` (`key.malformed`, `subject.*`)."""
     if isinstance(value, tuple) and value[:1] == (b"k-of-n",):
-        return read_subject(value)
+        with within(where):
+            return read_subject(value)
     try:
         return read_key(value).principal
     except MalformedError as error:
@@ -170,11 +171,12 @@ def parse_names(data: bytes, where: str) -> Names:
             hint='write one name a line: met = "ed25519:…"',
         ) from None
     found: dict[str, Principal] = {}
-    for name, written in table.items():
-        check_petname(name)
-        if not isinstance(written, str):
-            raise MalformedError("petname.malformed", f"`{name}` in `{where}` is no text", hint='met = "ed25519:…"')
-        found[name] = Principal.parse(written)
+    with within(where):
+        for name, written in table.items():
+            check_petname(name)
+            if not isinstance(written, str):
+                raise MalformedError("petname.malformed", f"`{name}` is no text", hint='met = "ed25519:…"')
+            found[name] = Principal.parse(written)
     return Names.of(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.apps.cli.files import read_bytes, read_sexp
+from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.session import Session
 from penstock.crypto import ProtectedKey, SigningKey, read_key
 from penstock.errors import MalformedError
@@ -110,9 +110,13 @@ def open_key(name: str, passphrase_file: str | None) -> SigningKey:
 
     Raises `MalformedError` (`key.public-only` and what reading it raises), `RefusedError` (`key.passphrase`).
     """
-    stored = read_key(read_sexp(name))
+    value = read_sexp(name)
+    with within(name):
+        stored = read_key(value)
     if isinstance(stored, ProtectedKey):
-        return stored.open(passphrase(passphrase_file, f"Passphrase of {name}"))
+        secret = passphrase(passphrase_file, f"Passphrase of {name}")
+        with within(name):
+            return stored.open(secret)
     if isinstance(stored, SigningKey):
         return stored
     raise MalformedError("key.public-only", f"`{name}` is a public key and cannot sign", hint="give the private key")

@@ -69,6 +69,9 @@ def judge(certificate: UnverifiedCertificate, now: datetime) -> Judged:
 
 def show_bag(judged: list[Judged], quorums: tuple[Threshold, ...], wording: Wording, *, in_full: bool) -> None:
     """Show one certificate in full, several as a tree."""
+    if not judged and not quorums:
+        paint.line("nothing: no certificate and no quorum")
+        return
     if in_full or len(judged) == 1:
         for index, one in enumerate(judged):
             if index:

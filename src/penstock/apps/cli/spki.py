@@ -2,7 +2,7 @@
 
 import click
 
-from penstock.apps.cli.files import read_sexp
+from penstock.apps.cli.files import read_sexp, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import output_option
 from penstock.apps.cli.sexps import write_form
@@ -30,4 +30,7 @@ def reduce(*, file: str, form: str, output: str) -> None:
 
     Signatures are not looked at: the cases are about reduction alone.
     """
-    write_form(reduce_case(read_sexp(file)), form, output)
+    case = read_sexp(file)
+    with within(file):
+        reduced = reduce_case(case)
+    write_form(reduced, form, output)
