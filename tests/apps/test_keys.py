@@ -1,6 +1,8 @@
 """`penstock key`: files that only their owner reads, principals, petnames, quorums, passphrases."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,113 @@ def test_a_quorum_is_a_principal(penstock: Shell) -> None:
     assert "elders" in penstock.ok("key", "list").out
     assert penstock("key", "quorum", "--threshold", "4", "--member", "a").code == "subject.threshold"
     assert penstock("key", "quorum", "--threshold", "1", "--member", "nobody").code == "principal.unknown"
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "code"),
+    [
+        (("--public", "no/folder/a.pub"), 3, "file.unwritable"),
+        (("--public", "folder"), 1, "file.exists"),
+        (("--public", "folder", "--overwrite"), 3, "file.unwritable"),
+        (("--public", "./a.key"), 2, "file.twice"),
+        (("--name", "a", "--names", "a.key"), 2, "file.twice"),
+        (("--name", "a", "--names", "no/folder/names.toml"), 3, "file.unwritable"),
+        (("--name", "a", "--names", "folder"), 3, "file.unwritable"),
+        (("--name", "a", "--names", "broken.toml"), 2, "petname.malformed"),
+    ],
+)
+def test_a_key_is_made_wholly_or_not_at_all(penstock: Shell, more: tuple[str, ...], status: int, code: str) -> None:
+    Path("folder").mkdir()
+    Path("broken.toml").write_text("= 1")
+    before = sorted(penstock.folder.rglob("*"))
+    ran = penstock("key", "new", "a.key", *more)
+    assert (ran.status, ran.code) == (status, code)
+    assert sorted(penstock.folder.rglob("*")) == before
+
+
+def test_only_a_new_key_replaces_a_key(penstock: Shell) -> None:
+    Path("secret").write_text("sesame\n")
+    penstock.ok("key", "new", "a.key", "--name", "a")
+    penstock.ok("key", "new", "b.key", "--passphrase-file", "secret")
+    penstock.ok("key", "show", "a.key", "--public", "a.pub")
+    before = {name: Path(name).read_bytes() for name in ("a.key", "b.key")}
+    for name, kept in before.items():
+        out = ("--out", name, "--overwrite")
+        for line in (
+            ("cert", "issue", "--key", "a.key", "--to", "a", "--network", "a/N", "--right", "connect", *out),
+            ("cert", "name", "n", "--key", "a.key", "--to", "a", *out),
+            ("type", "define", "a.B", "--key", "a.key", "--attribute", "x:string", *out),
+            ("key", "quorum", "--threshold", "1", "--member", "a", *out),
+            ("key", "show", "a.key", "--public", name, "--overwrite"),
+            ("key", "new", "c.key", "--public", name, "--overwrite"),
+        ):
+            ran = penstock(*line)
+            assert (ran.status, ran.code) == (1, "file.private-key"), line
+            assert Path(name).read_bytes() == kept
+    assert not Path("c.key").exists()
+    penstock.ok("key", "new", "b.key", "--overwrite")
+    penstock.ok("key", "show", "a.key", "--public", "a.pub", "--overwrite")
+
+
+def test_a_rehearsal_notices_what_would_fail(penstock: Shell) -> None:
+    penstock.ok("key", "new", "a.key", "--name", "a")
+    for line in (
+        ("key", "new", "no/b.key", "--dry-run"),
+        ("key", "show", "a.key", "--public", "no/a.pub", "--dry-run"),
+        ("cert", "name", "n", "--key", "a.key", "--to", "a", "--out", "no/n.cert", "--dry-run"),
+    ):
+        ran = penstock(*line)
+        assert (ran.status, ran.code) == (3, "file.unwritable")
+        assert "there is no folder `no`" in ran.err
+
+
+def test_a_name_goes_over_to_the_new_key(penstock: Shell) -> None:
+    Path("names.toml").write_text("# mine\n")
+    penstock.ok("key", "new", "a.key", "--name", "grid")
+    penstock.ok("key", "new", "b.key", "--name", "other")
+    penstock.ok("key", "new", "a.key", "--name", "grid", "--overwrite")
+    lines = Path("names.toml").read_text().splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["#", "grid", "other"]
+    assert "grid" in penstock.ok("key", "show", "a.key").out
+
+
+def test_names_are_not_lost_when_several_are_added_at_once(tmp_path: Path) -> None:
+    program = "from penstock.apps.cli.main import main; main()"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, "key", "new", f"{number}.key", "--name", f"n{number}"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+        )
+        for number in range(8)
+    ]
+    assert [process.wait() for process in running] == [0] * 8
+    assert len((tmp_path / "names.toml").read_text().splitlines()) == 8
+    assert not (tmp_path / "names.toml.lock").exists()
+
+
+def test_a_lock_is_waited_for_and_no_longer_than_that(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.apps.cli.namebook.WAIT", 0.05)
+    Path("names.toml.lock").touch()
+    ran = penstock("key", "new", "a.key", "--name", "a")
+    assert (ran.status, ran.code) == (3, "petname.locked")
+    assert not Path("a.key").exists()
+    assert Path("names.toml.lock").exists()
+
+
+def test_names_are_added_listed_and_removed(penstock: Shell) -> None:
+    penstock.ok("key", "new", "a.key")
+    principal = penstock.ok("key", "show", "a.key", "-o", "json").json["principal"]
+    penstock.ok("name", "add", "Detective Smith", "a.key")
+    penstock.ok("name", "add", "Detective Smith", principal)
+    assert penstock.ok("name", "list", "-o", "json").json == {"names": {"Detective Smith": principal}}
+    assert penstock.ok("name", "list").out == f"Detective Smith  {principal}\n"
+    penstock.ok("key", "new", "b.key")
+    assert penstock("name", "add", "Detective Smith", "b.key").code == "petname.exists"
+    penstock.ok("name", "add", "Detective Smith", "b.key", "--overwrite", "-o", "json")
+    assert principal not in Path("names.toml").read_text()
+    penstock.ok("name", "remove", "Detective Smith", "--dry-run")
+    penstock.ok("name", "remove", "Detective Smith", "-o", "json")
+    assert penstock("name", "remove", "Detective Smith").code == "petname.unknown"
+    assert penstock("name", "add", "a/b", "a.key").code == "petname.malformed"
+    penstock.ok("name", "add", "new", "a.key", "--names", "other.toml")

@@ -18,6 +18,8 @@ MAX_BYTES: Final = 32 << 20
 STDIN: Final = "-"
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666  # less what the umask takes away
+PRIVATE: Final = (b"private-key",)
+PROTECTED: Final = (b"protected-key",)
 
 
 @contextmanager
@@ -90,22 +92,57 @@ def as_text(value: SExp) -> bytes:
     return advanced(value).encode() + b"\n"
 
 
-def check_free(name: str, *, overwrite: bool) -> None:
-    """Check that a file may be written. Raises `RefusedError` (`file.exists`)."""
-    if not overwrite and os.path.lexists(name):
-        raise _exists(name)
+def check_target(name: str, *, overwrite: bool, for_key: bool = False) -> None:
+    """Check that a file can be written, before anything is.
+
+    A private key is replaced only by another one (`for_key`): what it has signed cannot be signed again without it.
+
+    Raises `RefusedError` (`file.exists`, `file.private-key`) and `FailedError` (`file.unwritable`).
+    """
+    path = Path(name)
+    if os.path.lexists(name):
+        if not overwrite:
+            raise _exists(name)
+        if path.is_dir():
+            raise _unwritable(name, "it is a folder")
+        if not for_key and holds_private_key(name):
+            raise RefusedError(
+                "file.private-key", f"`{name}` is a private key, which would be lost", hint="choose another name"
+            )
+    if not path.parent.is_dir():
+        raise _unwritable(name, f"there is no folder `{path.parent}`")
+    if not os.access(path.parent, os.W_OK):
+        raise _unwritable(name, f"nothing can be written to the folder `{path.parent}`")
 
 
-def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False) -> None:
+def check_distinct(*names: str | None) -> None:
+    """Check that no two files that are to be written are the same. Raises `MalformedError` (`file.twice`)."""
+    seen: set[str] = set()
+    for name in names:
+        if name is not None:
+            real = os.path.realpath(name)
+            if real in seen:
+                raise MalformedError("file.twice", f"`{name}` would be written twice", hint="give two different files")
+            seen.add(real)
+
+
+def holds_private_key(name: str) -> bool:
+    """Say whether a file holds a private key, open or under a passphrase, also one that is damaged."""
+    try:
+        values = parse_many(read_bytes(name))
+    except (FailedError, MalformedError):
+        return False
+    return any(isinstance(value, tuple) and value[:1] in (PRIVATE, PROTECTED) for value in values)
+
+
+def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False, for_key: bool = False) -> None:
     """Write a file; one that is there already is replaced in one step or not at all.
 
-    Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
+    Raises as `check_target` does.
     """
-    check_free(name, overwrite=overwrite)
+    check_target(name, overwrite=overwrite, for_key=for_key)
     path = Path(name)
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
         target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
         # Exclusive, and with its mode from the first moment: nobody else ever sees a secret.
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -120,7 +157,7 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
     except FileExistsError:
         raise _exists(name) from None
     except (OSError, ValueError) as error:
-        raise FailedError("file.unwritable", f"`{name}` cannot be written: {reason(error)}") from None
+        raise _unwritable(name, reason(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +170,9 @@ class Destination:
 
     @classmethod
     def free(cls, file: str | None, *, overwrite: bool, dry_run: bool) -> "Destination":
-        """Check early that the file may be written. Raises `RefusedError` (`file.exists`)."""
+        """Check early that the file can be written. Raises as `check_target` does."""
         if file is not None:
-            check_free(file, overwrite=overwrite)
+            check_target(file, overwrite=overwrite)
         return cls(file, overwrite, dry_run)
 
     @property
@@ -159,6 +196,10 @@ class Destination:
 
 def _exists(name: str) -> RefusedError:
     return RefusedError("file.exists", f"`{name}` exists already", hint="choose another name, or say --overwrite")
+
+
+def _unwritable(name: str, why: str) -> FailedError:
+    return FailedError("file.unwritable", f"`{name}` cannot be written: {why}")
 
 
 def reason(error: OSError | ValueError) -> str:

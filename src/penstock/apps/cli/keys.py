@@ -5,14 +5,25 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.files import SECRET, Destination, as_text, check_free, read_bytes, read_sexp, reason, write_bytes
+from penstock.apps.cli.files import (
+    SECRET,
+    Destination,
+    as_text,
+    check_distinct,
+    check_target,
+    read_sexp,
+    reason,
+    write_bytes,
+)
 from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.names import Names, check_petname, load_names, names_file, names_line, parse_names, read_party
+from penstock.apps.cli.namebook import remembering
+from penstock.apps.cli.names import Names, load_names, read_party
+from penstock.apps.cli.names import names_file as names_path
 from penstock.apps.cli.options import JSON, names_option, output_option, passphrase, write_options
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
-from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.errors import FailedError, PenstockError
 from penstock.model.principals import Principal
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
@@ -52,22 +63,24 @@ def new(  # noqa: PLR0913  # one argument an option
     output: str,
     names_file: str | None,
 ) -> None:
-    """Make a new Ed25519 key in FILE, which only you can read."""
-    for written in (file, public_file):
-        if written is not None:
-            check_free(written, overwrite=overwrite)
+    """Make a new Ed25519 key in FILE, which only you can read.
+
+    With --overwrite, --name gives the name to the new key also where another one has it.
+    """
+    check_distinct(file, public_file, None if petname is None else names_path(names_file))
+    check_target(file, overwrite=overwrite, for_key=True)
+    if public_file is not None:
+        check_target(public_file, overwrite=overwrite)
     made = new_key(session.random)
-    remember = None if petname is None else _remembered(petname, made.principal, names_file)
     stored = private_key_to_sexp(made)
     if protected or passphrase_file is not None:
         secret = passphrase(passphrase_file, f"New passphrase of {file}", confirm=True)
         stored = protect(made, secret, session.random).to_sexp()
-    if not dry_run:
-        write_bytes(file, as_text(stored), mode=SECRET, overwrite=overwrite)
-        if public_file is not None:
-            write_bytes(public_file, as_text(made.public.to_sexp()), overwrite=overwrite)
-        if remember is not None:
-            write_bytes(remember[0], remember[1], overwrite=True)
+    with remembering(petname, made.principal, names_file, replace=overwrite, dry_run=dry_run):
+        if not dry_run:
+            write_bytes(file, as_text(stored), mode=SECRET, overwrite=overwrite, for_key=True)
+            if public_file is not None:
+                write_bytes(public_file, as_text(made.public.to_sexp()), overwrite=overwrite)
     if output == JSON:
         say_json(
             _described(made.public)
@@ -76,20 +89,6 @@ def new(  # noqa: PLR0913  # one argument an option
         return
     say(f"{'would write' if dry_run else 'wrote'} {file}")
     say(f"principal  {made.principal}")
-
-
-def _remembered(name: str, principal: Principal, chosen: str | None) -> tuple[str, bytes]:
-    check_petname(name)
-    file = names_file(chosen)
-    before = read_bytes(file) if Path(file).exists() else b""
-    if name in parse_names(before, file).by_name:
-        raise RefusedError(
-            "petname.exists",
-            f"you know another principal as `{name}`",
-            hint=f"choose another name, or edit {file}",
-        )
-    gap = b"" if not before or before.endswith(b"\n") else b"\n"
-    return file, before + gap + names_line(name, principal)
 
 
 @key.command("show")
@@ -112,8 +111,10 @@ def show(  # noqa: PLR0913  # one argument an option
         return
     stored = read_key(value)
     public = stored if isinstance(stored, PublicKey) else stored.public
-    if public_file is not None and not dry_run:
-        write_bytes(public_file, as_text(public.to_sexp()), overwrite=overwrite)
+    if public_file is not None:
+        check_target(public_file, overwrite=overwrite)
+        if not dry_run:
+            write_bytes(public_file, as_text(public.to_sexp()), overwrite=overwrite)
     if output == JSON:
         say_json(_described(public) | {"kind": _kind(stored)} | _petname(public.principal, names))
     elif output == "sexp":
@@ -214,10 +215,9 @@ def quorum(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     made = Threshold(k, tuple(names.subject(member) for member in members))
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    remember = None if petname is None else _remembered(petname, made.principal, names_file)
-    destination.put(subject_to_sexp(made))
-    if remember is not None and not dry_run:
-        write_bytes(remember[0], remember[1], overwrite=True)
+    check_distinct(out, None if petname is None else names_path(names_file))
+    with remembering(petname, made.principal, names_file, replace=overwrite, dry_run=dry_run):
+        destination.put(subject_to_sexp(made))
     if output == JSON:
         say_json(_described_quorum(made) | destination.as_dict())
     elif out is None:

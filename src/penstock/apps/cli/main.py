@@ -14,6 +14,7 @@ _HERE = "penstock.apps.cli"
 
 NOUNS = {
     "key": Noun(f"{_HERE}.keys:key", "Keys, and the principals that they are."),
+    "name": Noun(f"{_HERE}.petnames:name", "Your own names for principals."),
     "cert": Noun(f"{_HERE}.certs:cert", "Certificates: who gives which right to whom."),
     "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.session import SPOKEN, speak
 from penstock.codec.sexp import SExp
 from penstock.crypto import read_key
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import AttributeId, NetworkName
 from penstock.model.principals import Petnames, Principal
 from penstock.trust.subjects import Subject, Threshold, read_subject
@@ -146,13 +147,27 @@ def load_names(chosen: str | None) -> Names:
 
     Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
-    name = names_file(chosen)
-    if chosen is None and ENVIRONMENT not in os.environ and not Path(name).is_file():
-        return Names.of({})
-    names = parse_names(read_bytes(name), name)
+    names = _load(chosen)
     # Errors name principals by their short form; whoever prints one may find here what the reader calls them.
     click.get_current_context().meta.setdefault(SPOKEN, {}).update(names.spoken())
     return names
+
+
+def _load(chosen: str | None) -> Names:
+    name = names_file(chosen)
+    if chosen is None and ENVIRONMENT not in os.environ and not Path(name).is_file():
+        return Names.of({})
+    return parse_names(read_bytes(name), name)
+
+
+def complete_who(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a word that means a principal: a petname, or a file."""
+    try:
+        known = _load(context.params.get("names_file")).by_name
+    except PenstockError:
+        known = {}
+    names = [CompletionItem(name) for name in known if name.startswith(incomplete)]
+    return [*names, CompletionItem(incomplete, type="file")]
 
 
 def names_file(chosen: str | None) -> str:
