@@ -24,9 +24,11 @@ from penstock.guard.restriction import Restriction
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.pipeline.columns import Source, condition
+from penstock.pipeline.columns import Source, compile_condition
+from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import ID, attributes_of, quoted, transit_sources
 from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.programs import Constants, parametrise
 from penstock.pipeline.restrict import any_of, environment_sources, mask
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
@@ -253,6 +255,8 @@ class _Compiler:
         self.unknown: set[str] = set()
         self._sources, self._environment, self._guards = sources, environment, guards
         self._views: dict[_View, list[Column]] = {}
+        #: in expressions, which Spark prints, the constants of a policy would be read by whoever reads plans
+        self.constants = OneRow("@x")
 
     def side(self, policy: Policy, subscriptions: Iterable[Subscriber]) -> _Side:
         """Return what a reader has under one policy; without a subscription nothing."""
@@ -274,11 +278,16 @@ class _Compiler:
             self.unknown |= branch.guards - self._guards.keys()
             self.unknown |= branch.when.condition.attributes - self._environment.keys()
         s.selector.check(event_type.schema)
-        masked = mask(restriction, event_type, self._sources, self._environment, self._guards)
+        known = (self._sources, self._environment, self._guards)
+        masked = mask(restriction, event_type, *known, constants=self.constants)
         delivered = masked.shown
         if s.selector != ALWAYS:
             own = {a.name: Source(masked.values[a.name], a.spec.kind) for a in event_type.attributes}
-            delivered &= condition(s.selector, own).true
+            found = Constants()
+            asked = parametrise(s.selector.root, found)
+            pairs = zip(found.values, found.kinds, strict=True)
+            own |= {f"@p{n}": self.constants.source(value, kind) for n, (value, kind) in enumerate(pairs)}
+            delivered &= compile_condition(asked, own).true
         words: list[list[Column]] = [[] for _ in range(self.words)]
         words[0].append(F.lit(1).cast("bigint"))
         for a in event_type.attributes:
@@ -310,7 +319,7 @@ def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair],
         for word, column in enumerate(compiler.columns(side))
     ]
     # The bits stand in a projection of their own, so that nothing is evaluated twice.
-    frame = transit.select(quoted(ID).alias("id"), *hoisted)
+    frame = compiler.constants.join(transit).select(quoted(ID).alias("id"), *hoisted)
     found = [_changed(number, sides[pair[0]], sides[pair[1]], words) for number, pair in enumerate(pairs)]
     frame = frame.select("id", F.explode(F.array(*found)).alias("d")).where(F.col("d").isNotNull())
     # First by pattern of bits, of which there are few, then by bit.
