@@ -98,3 +98,17 @@ def test_questions_about_all_events(penstock: Shell, question: tuple[str, ...], 
     shows = (question[0] in ("overlaps", "satisfiable")) is (verdict == "yes")
     assert (data["witness"] is not None) is shows
     assert ("for example" in ran.out) is shows
+
+
+def test_nothing_is_given_twice(penstock: Shell) -> None:
+    declared = ("--attribute", "a:integer")
+    for line in (
+        ("check", "a > 1", *declared, "--attribute", "a:string"),
+        ("eval", "a > 1", *declared, "--value", "a=1", "--value", "a=2"),
+        ("eval", "a > 1", *declared, "--value", "a=1", "--value", "a=1"),
+    ):
+        ran = penstock("selector", *line)
+        assert (ran.status, ran.code) == (2, "cli.twice")
+    penstock.ok("key", "new", "o.key")
+    penstock.ok("type", "define", "a.B", "--key", "o.key", "--attribute", "a:string", "--out", "b.type")
+    assert penstock("selector", "check", "a > 1", "--type-file", "b.type", *declared).code == "cli.twice"

@@ -52,8 +52,15 @@ def parse_schema(written: tuple[str, ...]) -> dict[str, AttributeSpec]:
     schema: dict[str, AttributeSpec] = {}
     for text in written:
         name, _uid, spec = split_attribute(text)
+        if name in schema:
+            raise given_twice(name, "declare each name once")
         schema[name] = parse_spec(spec)
     return schema
+
+
+def given_twice(what: str, hint: str) -> MalformedError:
+    """Return the error for something that was given twice, where the last one must not win unseen."""
+    return MalformedError("cli.twice", f"`{what[:80]}` is given twice", hint=hint)
 
 
 def split_pair(written: str, what: str) -> tuple[str, str]:

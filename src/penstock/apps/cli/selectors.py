@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import click
 
 from penstock.apps.cli import options
-from penstock.apps.cli.attributes import parse_schema, parse_value, split_pair
+from penstock.apps.cli.attributes import given_twice, parse_schema, parse_value, split_pair
 from penstock.apps.cli.describe import value_text
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
@@ -40,7 +40,11 @@ def _schema(
     event_type = load_event_type(type_file, shelf[0], shelf[1], session.now)
     if event_type is None and not attributes:
         return None
-    return {**(event_type.schema if event_type is not None else {}), **parse_schema(attributes)}
+    known: Schema = event_type.schema if event_type is not None else {}
+    declared = parse_schema(attributes)
+    for name in known.keys() & declared.keys():
+        raise given_twice(name, "the type has an attribute of that name")
+    return {**known, **declared}
 
 
 def _needed(schema: Schema | None) -> Schema:
@@ -107,6 +111,8 @@ def eval_(  # noqa: PLR0913  # one argument an option
             raise MalformedError(
                 "event.unknown-attribute", f"there is no attribute `{name[:80]}`", hint=f"known: {', '.join(schema)}"
             )
+        if name in row:
+            raise given_twice(written, "an attribute has one value")
         row[name] = parse_value(schema[name].kind, value)
         schema[name].check(row[name])
     truth = evaluate(parsed, row)
