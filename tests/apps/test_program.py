@@ -84,6 +84,32 @@ def test_completion(shell: str) -> None:
     assert b"verify" in words.stdout
 
 
+def test_petnames_are_completed(tmp_path: Path) -> None:
+    names = tmp_path / "names.toml"
+    names.write_text(f'met = "ed25519:{"a" * 52}"\nother = "ed25519:{"a" * 52}"\n')
+    for command in ("cert issue --to m", "explain --principal m", "key quorum --member m", "type define x --owner m"):
+        line = f"penstock {command}"
+        shown = run(
+            COMP_WORDS=line,
+            COMP_CWORD=str(len(line.split()) - 1),
+            _PENSTOCK_COMPLETE="bash_complete",
+            PENSTOCK_NAMES=str(names),
+        ).stdout.splitlines()
+        assert b"plain,met" in shown
+        assert not any(b"other" in shown_line for shown_line in shown)
+    broken = run(
+        COMP_WORDS="penstock name remove x", COMP_CWORD="3", _PENSTOCK_COMPLETE="bash_complete", PENSTOCK_NAMES="?"
+    )
+    assert (broken.returncode, broken.stderr) == (0, b"")
+
+
+def test_completion_without_a_shell_says_which_there_are() -> None:
+    done = run("completion")
+    assert done.returncode == 2
+    assert "\ufffd" not in done.stderr.decode()
+    assert b"bash, zsh, fish" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["key", "--help"], ["cert", "issue", "--help"], ["sexp", "--help"]])
 def test_help_needs_no_parser_and_no_solver(arguments: list[str]) -> None:
     program = (

@@ -27,7 +27,7 @@ from penstock.trust.explain import Question
 
 
 @click.command()
-@click.option("--principal", required=True, metavar="WHO", help="Who would do it.")
+@click.option("--principal", required=True, **options.WHO, help="Who would do it.")
 @click.option("--right", required=True, type=options.RIGHT, help="What they would do.")
 @click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="With events of this type.")
 @options.type_file_options

@@ -101,7 +101,8 @@ def _as_penstock_error(
             return MalformedError("cli.usage", f"`{error.ctx.command_path}` alone says not what to do")
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "penstock"
-            message = error.format_message().rstrip(".")
+            # click lays out some messages in several lines.
+            message = " ".join(error.format_message().split()).rstrip(".")
             return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=f"`{path} --help` shows how")
         case click.ClickException():
             return MalformedError("cli.usage", error.format_message())

@@ -19,7 +19,7 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.namebook import remembering
 from penstock.apps.cli.names import Names, load_names, read_party
 from penstock.apps.cli.names import names_file as names_path
-from penstock.apps.cli.options import JSON, names_option, output_option, passphrase, write_options
+from penstock.apps.cli.options import JSON, WHO, names_option, output_option, passphrase, write_options
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
@@ -194,7 +194,7 @@ def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
 
 @key.command("quorum")
 @click.option("--threshold", "k", type=int, required=True, metavar="K", help="How many members must agree.")
-@click.option("--member", "members", multiple=True, required=True, metavar="WHO", help="A member; repeat it.")
+@click.option("--member", "members", multiple=True, required=True, **WHO, help="A member; repeat it.")
 @click.option("--name", "petname", metavar="NAME", help="Remember the quorum under this name of yours.")
 @write_options
 @output_option()

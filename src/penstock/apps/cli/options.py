@@ -3,11 +3,12 @@
 import unicodedata
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from penstock.apps.cli.files import read_bytes, read_sexp, within
+from penstock.apps.cli.names import complete_who
 from penstock.apps.cli.session import Session
 from penstock.crypto import ProtectedKey, SigningKey, read_key
 from penstock.errors import MalformedError
@@ -19,6 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 HUMAN = "human"
 JSON = "json"
 SEXP = "sexp"
+#: how an option is written and completed that means a principal
+WHO: Final[dict[str, Any]] = {"metavar": "WHO", "shell_complete": complete_who}
 RIGHT = click.Choice([right.value for right in Right])
 
 

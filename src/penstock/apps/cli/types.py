@@ -48,7 +48,7 @@ def signing_options(function: options.F) -> options.F:
 @options.key_options
 @click.option("--attribute", "attributes", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it.")
 @click.option("--version", default="0", show_default=True, metavar="VERSION", help="The first version.")
-@click.option("--owner", metavar="WHO", help="Whose type it is, where that is not the signing key.")
+@click.option("--owner", **options.WHO, help="Whose type it is, where that is not the signing key.")
 @click.option("--extends", metavar="FILE", help="The signed type that this one extends.")
 @signing_options
 @options.shelf_options
