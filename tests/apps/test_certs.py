@@ -48,7 +48,9 @@ def test_all_of_the_vocabulary(people: Shell) -> None:
     assert len(grants["where"]) == 4
     assert sorted(grants["when"]) == ["day <> 'Sunday'", "hour < 17"]
     assert (made["not_before"], made["not_after"]) == ("2026-05-01T00:00:00Z", "2026-06-01T00:00:00Z")
-    assert (made["comment"], made["propagate"], made["warnings"]) == ("court order 7", False, [])
+    assert (made["comment"], made["propagate"]) == ("court order 7", False)
+    assert [warning["code"] for warning in made["warnings"]] == ["capability.unknown-fact"]
+    assert "`day`" in made["warnings"][0]["message"]
 
 
 @pytest.mark.parametrize("right", [right.value for right in Right])
@@ -102,6 +104,33 @@ def test_warnings_go_to_standard_error(people: Shell) -> None:
 @pytest.mark.parametrize(
     ("more", "code"),
     [
+        (("--network", "pito/N", "--right", "connect", "--not-after", "2026-04-30"), "capability.already-over"),
+        (("--type", "pito/*", "--right", "publish", "--when", "on_duty AND hour < 9"), "capability.unknown-fact"),
+        (("--tag", "(spend money)"), "capability.other-vocabulary"),
+        (("--tag", "(* set (network) money)"), "capability.other-vocabulary"),
+    ],
+)
+def test_what_will_not_do_what_it_seems_to_is_issued_with_a_warning(
+    people: Shell, more: tuple[str, ...], code: str
+) -> None:
+    ran = people.ok(*issue("--to", "met", *more))
+    assert ran.err.count("warning: ") == 1
+    assert f"[{code}]" in ran.err
+
+
+def test_what_is_as_it_seems_gets_no_warning(people: Shell) -> None:
+    for more in (
+        ("--type-file", "plate.type", "--right", "publish", "--force", "speed=1", "--force", "speed=1"),
+        ("--type", "pito/*", "--right", "publish", "--when", "hour < 9 AND rate < 5"),
+        ("--tag", "(*)"),
+        ("--tag", "(network)"),
+    ):
+        assert people.ok(*issue("--to", "met", *more)).err == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
         (("--type", "pito/uk.Plate"), "cli.rights"),
         (("--type", "pito/uk.Plate", "--right", "publish", "--all-rights"), "cli.rights"),
         (("--right", "publish"), "cli.resource"),
@@ -124,6 +153,12 @@ def test_warnings_go_to_standard_error(people: Shell) -> None:
         (("--type-file", "plate.type", "--right", "publish", "--force", "speed=fast"), "value.malformed"),
         (("--type-file", "plate.type", "--right", "publish", "--force", "speed=201"), "value.domain"),
         (("--type-file", "plate.type", "--right", "publish", "--force", "zone=east"), "value.domain"),
+        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=1", "--force", "speed=2"), "cli.twice"),
+        (("--type-file", "plate.type", "--right", "publish", "--attribute", "ok", "--attribute", "ok"), "cli.twice"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--when", "hour = 'x'"), "selector.type"),
+        (("--type", "pito/uk.Plate", "--right", "publish", "--when", "foo AND hour = 'x'"), "selector.type"),
+        (("--tag", "(* set)"), "capability.empty"),
+        (("--tag", "(spend (* set))"), "capability.empty"),
         (("--network", "pito/N", "--right", "connect", "--not-after", "soon"), "date.malformed"),
         (("--network", "pito/N", "--right", "connect", "--not-after", "2027-01-01", "--days", "3"), "cli.validity"),
         (("--network", "pito/N", "--right", "connect", "--days", "999999999"), "cli.validity"),
@@ -199,3 +234,12 @@ def test_what_a_stranger_wrote_does_not_drive_the_terminal(people: Shell) -> Non
     out = people.ok("cert", "show", "1").out
     assert "\x1b" not in out
     assert "[2J[bold]x" in out
+
+
+def test_dates_are_written_in_one_way(people: Shell) -> None:
+    people.ok(*issue("--to", "met", "--network", "pito/N", "--right", "connect", "--days", "9", "--out", "1"))
+    line = ("--at", "2026-06-01")
+    explain = ("explain", "--network", "pito/N", "--principal", "met", "--right", "connect", "--credential", "1")
+    for ran in (people("cert", "show", "1", *line), people("cert", "verify", "1", *line), people(*explain, *line)):
+        assert "expired on 2026-05-10 12:00:00 UTC" in ran.out
+        assert "2026-05-10_" not in ran.out + ran.err

@@ -7,7 +7,7 @@ import click
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.describe import Wording, statement_data
 from penstock.apps.cli.files import Destination
-from penstock.apps.cli.granting import Wanted, check_comment, subject_of, validity_of
+from penstock.apps.cli.granting import Wanted, check_comment, doubts, subject_of, validity_of
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, SEXP, moment, open_key
@@ -35,10 +35,10 @@ def subject_options(function: options.F) -> options.F:
         click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
         click.option("--not-after", metavar="TIME", help="The last moment at which it is valid."),
         click.option("--not-before", metavar="TIME", help="The first moment at which it is valid."),
-        click.option("--member", "members", multiple=True, metavar="WHO", help="A member of the quorum; repeat it."),
+        click.option("--member", "members", multiple=True, help="A member of the quorum; repeat it.", **options.WHO),
         click.option("--threshold", type=int, metavar="K", help="For any K of the members together."),
         click.option("--to-name", "to_names", multiple=True, metavar="NAME", help="For a name of yours, or of --to's."),
-        click.option("--to", metavar="WHO", help="For a principal, one of your names, or a key or quorum file."),
+        click.option("--to", **options.WHO, help="For a principal, one of your names, or a key or quorum file."),
     ):
         function = option(function)
     return function
@@ -110,7 +110,7 @@ def issue(  # noqa: PLR0913  # one argument an option
     """
     names = load_names(names_file)
     event_type = load_event_type(type_file, parent, previous, session.now)
-    wanted = Wanted(
+    asked = Wanted(
         network=network,
         type_name=type_name,
         tag=tag,
@@ -121,7 +121,8 @@ def issue(  # noqa: PLR0913  # one argument an option
         forced=forced,
         where=where,
         when=when,
-    ).to_tag(names, event_type)
+    )
+    wanted = asked.to_tag(names, event_type)
     validity = validity_of(session.now, not_before, not_after, days)
 
     def state(key: SigningKey) -> Statement:
@@ -129,12 +130,14 @@ def issue(  # noqa: PLR0913  # one argument an option
         return Authorisation(key.principal, subject, wanted, propagate, validity, check_comment(comment))
 
     _issue(
+        session,
         state,
         key_file,
         passphrase_file,
         Wording(names, event_type),
         Destination.free(out, overwrite=overwrite, dry_run=dry_run),
         output,
+        tuple(asked.doubts()),
     )
 
 
@@ -182,6 +185,7 @@ def name(  # noqa: PLR0913  # one argument an option
         return Naming(key.principal, written, subject, validity, check_comment(comment))
 
     _issue(
+        session,
         state,
         key_file,
         passphrase_file,
@@ -192,17 +196,19 @@ def name(  # noqa: PLR0913  # one argument an option
 
 
 def _issue(  # noqa: PLR0913, PLR0917  # what the two commands that sign share
+    session: Session,
     state: Callable[[SigningKey], Statement],
     key_file: str,
     passphrase_file: str | None,
     wording: Wording,
     destination: Destination,
     output: str,
+    more: tuple[Warned, ...] = (),
 ) -> None:
     key = open_key(key_file, passphrase_file)
     statement = state(key)
     certificate = sign(statement, key)
-    warnings = [Warned(flag.code, flag.message) for flag in flags(statement)]
+    warnings = [*(Warned(flag.code, flag.message) for flag in flags(statement)), *doubts(statement, session.now), *more]
     warn(*warnings)
     value = Credentials.of(certificate).to_sexp()
     destination.put(value)

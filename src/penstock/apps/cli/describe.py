@@ -151,7 +151,11 @@ def date_problem(code: str, validity: Validity) -> str:
 
 
 def instant_text(instant: datetime) -> str:
-    """Return a moment in words."""
+    """Return an instant in UTC as people write it; a whole day without the time.
+
+    >>> instant_text(datetime.fromisoformat("2026-05-01T00:00Z"))
+    '2026-05-01 UTC'
+    """
     return f"{instant:%Y-%m-%d %H:%M:%S}".removesuffix(" 00:00:00") + " UTC"
 
 

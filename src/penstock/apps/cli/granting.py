@@ -1,22 +1,31 @@
 """From the words of `penstock cert` to the right, the subject and the dates that a certificate states."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
-from penstock.apps.cli.attributes import parse_value, split_pair
+from penstock.apps.cli.attributes import given_twice, parse_value, split_pair
+from penstock.apps.cli.describe import instant_text
 from penstock.apps.cli.names import Names
+from penstock.apps.cli.session import Warned
 from penstock.apps.cli.trusted import need_type
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.errors import MalformedError
+from penstock.guard import ENVIRONMENT
 from penstock.model.instants import parse_instant
 from penstock.model.names import AttributeId, check_token
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, check_value
-from penstock.trust.capabilities import BoundSelector, Right, event_tag, network_tag
+from penstock.selector import parse as parse_selector
+from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Right, event_tag, network_tag
+from penstock.trust.certificates import Authorisation, Statement
 from penstock.trust.subjects import Name, Subject, Threshold
-from penstock.trust.tags import Tag, parse_tag
+from penstock.trust.tags import Set, Tag, parse_tag
 from penstock.trust.validity import Validity
+
+_VOCABULARY: Final = (NETWORK, EVENT_TYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +58,27 @@ class Wanted:
             )
         if self.tag is not None:
             self._only("--tag", self.version, self.rights, self.all_rights, *self._terms())
-            return parse_tag(parse_sexp(self.tag.encode("utf-8", "surrogateescape")))
+            tag = parse_tag(parse_sexp(self.tag.encode("utf-8", "surrogateescape")))
+            if isinstance(tag, Set) and not any(tag.members()):
+                raise MalformedError(
+                    "capability.empty", "the tag gives no right at all", hint="an empty set has nothing"
+                )
+            return tag
         rights = self._rights()
         if self.network is not None:
             self._only("--network", self.version, *self._terms())
             owner, name = names.owned(self.network, "network")
             return network_tag(owner, name, rights)
         return self._type_tag(names, event_type, rights)
+
+    def doubts(self) -> Iterator[Warned]:
+        """Yield what should be said about the conditions: facts that not every broker knows."""
+        for text in self.when:
+            for fact in sorted(parse_selector(text).attributes - ENVIRONMENT.keys()):
+                yield Warned(
+                    "capability.unknown-fact",
+                    f"only brokers that know `{fact}` can ask the condition; for all others the right does not count",
+                )
 
     def _type_tag(self, names: Names, event_type: EventType | None, rights: list[Right] | None) -> Tag:
         if self.type_name is not None:
@@ -65,8 +88,18 @@ class Wanted:
             owner, name = known.owner, known.name
         if self.version is not None:
             check_token(self.version, "version")
-        forced = dict(self._force(written, names, event_type) for written in self.forced)
+        forced: dict[AttributeId, Value] = {}
+        for written in self.forced:
+            attribute, value = self._force(written, names, event_type)
+            if forced.setdefault(attribute, value) != value:
+                raise given_twice(f"--force {written.partition('=')[0]}", "an attribute has one forced value")
         listed = [attribute_id(written, names, event_type) for written in self.attributes]
+        for index, attribute in enumerate(listed):
+            if attribute in listed[:index]:
+                raise given_twice(f"--attribute {self.attributes[index]}", "name each attribute once")
+        for text in self.when:
+            # What brokers know of themselves has a kind; facts that only some of them know are not looked at here.
+            parse_selector(text).check(ENVIRONMENT, missing="null")
         return event_tag(
             owner,
             name,
@@ -112,6 +145,20 @@ class Wanted:
                 f"with {option} a certificate cannot carry versions, attributes, values or selectors"
                 + (" or rights" if option == "--tag" else ""),
                 hint="these belong to rights on event types",
+            )
+
+
+def doubts(statement: Statement, now: datetime) -> Iterator[Warned]:
+    """Yield what should be said about a certificate before it is issued, as far as the library does not say it."""
+    ends = statement.validity.ends
+    if ends is not None and ends < now:
+        yield Warned("capability.already-over", f"the certificate is over already, since {instant_text(ends)}")
+    if isinstance(statement, Authorisation):
+        tags = statement.tag.members() if isinstance(statement.tag, Set) else [statement.tag]
+        if any(isinstance(tag, bytes) or (isinstance(tag, tuple) and tag[0] not in _VOCABULARY) for tag in tags):
+            yield Warned(
+                "capability.other-vocabulary",
+                "the tag is no right on networks or event types, and gives none",
             )
 
 
