@@ -80,7 +80,9 @@ def test_what_only_a_broker_knows_is_named(grid: Shell) -> None:
     assert grid(*line, "--at", "2026-05-01T21:00Z").code == "guard.not-now"
     grant("duty.cert", when=("on_duty",))
     line = (*EXPLAIN, "--credential", "duty.cert")
-    assert grid(*line).code == "selector.unknown-attribute"
+    unknown = grid(*line)
+    assert unknown.code == "selector.unknown-attribute"
+    assert "--fact" in unknown.err
     told = grid.ok(*line, "--fact", "on_duty:boolean", "-o", "json").json["answers"][0]["grants"][0]
     assert (told["holds"], told["depends_on"]) == ("depends", ["on_duty"])
     assert grid(*line, "--fact", "hour:integer").code == "environment.reserved"

@@ -1,6 +1,7 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import click
 
@@ -24,6 +25,11 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import Question
+
+_HINTS: Final = {
+    "guard.not-now": "ask about another time with --at",
+    "selector.unknown-attribute": "where brokers know more than the time and the rate, say so: --fact on_duty:boolean",
+}
 
 
 @click.command()
@@ -105,7 +111,10 @@ def explain(  # noqa: PLR0913  # one argument an option
     for answer in answers:
         if not answer.allowed:
             raise RefusedError(
-                answer.code, f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}", principal=who
+                answer.code,
+                f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}",
+                hint=_HINTS.get(answer.code, ""),
+                principal=who,
             )
 
 
