@@ -220,8 +220,8 @@ class Library:
             root, request = known.name.owner, type_request(known.name, right)
         grants = discover(bag, root, who, request, now).grants
         if not grants:
-            links = explain(Question(bag, sift(bag, now), root, who, request)).links
-            return Answered(False, next((link.code for link in links if link.code), "chain.missing"))
+            why = explain(Question(bag, sift(bag, now), root, who, request))
+            return Answered(False, next((link.code for link in why.links if link.code), why.code))
         answer = Answered(allowed=True)
         if known is not None:
             assert len(grants) == 1

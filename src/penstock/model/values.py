@@ -33,6 +33,11 @@ class Kind(StrEnum):
     BOOLEAN = "boolean"
     TIMESTAMP = "timestamp"
 
+    @property
+    def phrase(self) -> str:
+        """The kind with its article, for sentences."""
+        return f"an {self}" if self is Kind.INTEGER else f"a {self}"
+
 
 def kind_of(value: Value) -> Kind:
     """Return the kind of a Python value.
@@ -150,7 +155,7 @@ class AttributeSpec:
             empty = not members
         else:
             if self.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
-                raise MalformedError("value.domain", f"a {self.kind} has no range", hint="list the values instead")
+                raise MalformedError("value.domain", f"{self.kind.phrase} has no range", hint="list the values instead")
             members = [domain.low, domain.high]
             for member in members:
                 check_value(self.kind, member)

@@ -51,7 +51,9 @@ class _Checker:
             case Attribute() | Literal():
                 kind = self.term(node)
                 if kind not in (Kind.BOOLEAN, None):
-                    self.fail(node, f"a {kind} stands where a condition must", "compare it, or use a boolean attribute")
+                    self.fail(
+                        node, f"{kind.phrase} stands where a condition must", "compare it, or use a boolean attribute"
+                    )
             case Compare(operator, left, right):
                 self.comparable(operator, left, right)
             case Between(value, low, high):
@@ -77,7 +79,9 @@ class _Checker:
             self.fail(culprit, "a boolean has no order", "compare it with = or <>, or use it as a condition")
         if first is None or second is None or first is second or {first, second} <= NUMBERS:
             return
-        self.fail(right, f"a {first} cannot be compared with a {second}", f"compare it with a {first} or NULL")
+        self.fail(
+            right, f"{first.phrase} cannot be compared with {second.phrase}", f"compare it with {first.phrase} or NULL"
+        )
 
     def term(self, node: Term) -> Kind | None:
         """Return the kind of a term; None where it is always null."""
@@ -119,7 +123,7 @@ class _Checker:
     def expect(self, node: Term, kinds: frozenset[Kind], hint: str) -> Kind | None:
         kind = self.term(node)
         if kind is not None and kind not in kinds:
-            self.fail(node, f"a {kind} does not go here", hint)
+            self.fail(node, f"{kind.phrase} does not go here", hint)
         return kind
 
     def fail(self, node: Term, message: str, hint: str) -> NoReturn:

@@ -68,7 +68,7 @@ def compare(operator: Comparison, left: Scalar, right: Scalar) -> bool | None:
         return None
     first, second = _kind(left), _kind(right)
     if first is not second and not (first in _NUMBERS and second in _NUMBERS):
-        raise operands(f"a {first} cannot be compared with a {second}")
+        raise operands(f"{first.phrase} cannot be compared with {second.phrase}")
     if first is Kind.BOOLEAN and operator not in (Comparison.EQ, Comparison.NE):
         raise operands("a boolean has no order")
     return _COMPARE[operator](left, right)
@@ -126,7 +126,7 @@ def _kind(value: Value) -> Kind:
 
 def _number(value: Value) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise operands(f"a {_kind(value)} is no number")
+        raise operands(f"{_kind(value).phrase} is no number")
     return value
 
 
