@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,8 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.frames import ID, quoted, transit_sources
+from penstock.pipeline.columns import micros
+from penstock.pipeline.frames import ID, TIME, quoted, transit_sources
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
@@ -91,3 +93,17 @@ def test_guards_hold_where_the_log_says_so_and_nowhere_else(spark: SparkSession)
     for guards, shown in known:
         masked = mask(restriction, reader, transit_sources([reader]), environment_sources(), guards)
         assert {row[ID] for row in deliver_one(frame, masked, reader).collect()} == shown
+
+
+def test_the_environment_is_that_of_the_broker_s_zone(spark: SparkSession) -> None:
+    zones = [UTC, ZoneInfo("Europe/London"), ZoneInfo("America/St_Johns"), ZoneInfo("Pacific/Kiritimati")]
+    times = [*TIMES, datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)]
+    rows = [(number, micros(moment)) for number, moment in enumerate(times)]
+    frame = spark.createDataFrame(rows, schema="n int, t bigint").select("n", F.timestamp_micros("t").alias(TIME))
+    parts = ["hour", "minute", "weekday"]
+    for zone in zones:
+        sources = environment_sources(zone)
+        found = frame.select("n", *(sources[part].column.alias(part) for part in parts)).collect()
+        for row in found:
+            expected = environment(times[row["n"]], zone=zone)
+            assert [row[part] for part in parts] == [expected[part] for part in parts], (zone, row)

@@ -33,9 +33,9 @@ _MINUTE: Final = 60_000_000
 def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None = None) -> dict[str, Source]:
     """Return the environment of each event: that of its time. What no log tells, the rate of publishing, is null."""
     time = quoted(TIME)
-    local = time if zone is UTC else F.from_utc_timestamp(time, str(zone))
-    # By arithmetic on instants, because hour() and its like depend on the session's time zone.
-    instant = F.unix_micros(local) if zone is UTC else F.unix_micros(F.to_utc_timestamp(local, F.current_timezone()))
+    # By arithmetic on instants, because hour() and its like depend on the session's time zone. The instant is moved by
+    # the zone's offset, so that its parts in UTC are those of the clock on the wall.
+    instant = F.unix_micros(time if zone is UTC else F.from_utc_timestamp(time, str(zone)))
     day = F.floor(instant / F.lit(_DAY))
     return {
         **(facts or {}),
