@@ -2,6 +2,9 @@
 
 import asyncio
 import datetime as dt
+import shutil
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -246,3 +249,37 @@ def test_a_right_that_is_missing_is_told_at_once() -> None:
         with pytest.raises(PenstockError) as refused:
             list(read_range(parsed, schema_of(parsed.columns), SequenceRange(1, 3)))
     assert refused.value.code == "jetstream.unauthorized"
+
+
+def test_tls_is_used_and_a_server_of_another_authority_is_refused(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make certificates with")
+    for name in ("own", "other"):
+        made = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
+        made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    files = f'cert_file: "{tmp_path}/own.pem", key_file: "{tmp_path}/own.key", ca_file: "{tmp_path}/own.pem"'
+    with NatsServer(config=f"tls {{ {files}, verify: true }}\n") as secured:
+        for ca, certificate, codes in (
+            ("own", "own", {"jetstream.no-stream"}),
+            ("other", "own", {"jetstream.tls"}),
+            # TLS 1.3: the server refuses a client after the client has finished its handshake.
+            ("own", "other", {"jetstream.tls", "jetstream.unreachable"}),
+        ):
+            given = {"url": secured.url.replace("nats:", "tls:"), "stream": "X", "retries": "0", "timeout": "2"}
+            given |= {"tlsCa": f"{tmp_path}/{ca}.pem", "tlsCert": f"{tmp_path}/{certificate}.pem"}
+            parsed = parse_options(given | {"tlsKey": f"{tmp_path}/{certificate}.key"})
+            with pytest.raises(PenstockError) as answer:
+                JetStreamReader(parsed, schema_of(parsed.columns)).partitions()
+            assert answer.value.code in codes
+
+
+def test_credentials_without_the_library_for_them_say_so(
+    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    (tmp_path / "seed").write_text("SUxxx")
+    parsed = parse_options({"url": server.url, "stream": "X", "nkey": str(tmp_path / "seed")})
+    with pytest.raises(PenstockError) as answer:
+        JetStreamReader(parsed, schema_of(parsed.columns)).partitions()
+    assert answer.value.code == "jetstream.not-installed"

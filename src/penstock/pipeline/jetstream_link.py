@@ -3,12 +3,13 @@
 A `Link` runs its own event loop, because Spark calls readers and writers without one. While no call is running nothing
 is read from the socket; so every call takes in all that it asked the server for.
 
-Errors: `jetstream.unreachable` after the retries, `jetstream.unauthorized`, `jetstream.no-stream`,
-`jetstream.refused` for any other answer of the server that is an error, `jetstream.credentials`.
+Errors: `jetstream.unreachable` after the retries, `jetstream.unauthorized`, `jetstream.tls`,
+`jetstream.no-stream`, `jetstream.refused` for any other answer of the server that is an error, `jetstream.credentials`.
 """
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _NO_STREAM: Final = 10059
 _WRONG_LAST: Final = frozenset({10071, 10164})
 _PAUSE: Final = 0.1  # seconds before the first retry; doubles
 _LONGEST_PAUSE: Final = 5.0
+_CLOSING: Final = 1.0
 _LOOK: Final = 0.2  # seconds after which a wait looks whether the connection is still there
 
 
@@ -75,8 +77,10 @@ class Link:
 
     def close(self) -> None:
         """Close the connection and the event loop."""
-        self._runner.run(self._disconnect())
-        self._runner.close()
+        try:
+            self._runner.run(self._disconnect())
+        finally:
+            self._runner.close()
 
     def call(self, work: Callable[[Client], Awaitable[_T]]) -> _T:
         """Do some work with a connection, again on a new one when the connection fails.
@@ -145,6 +149,12 @@ class Link:
                 ),
                 options.timeout * (len(options.urls) + 1),
             )
+        except ssl.SSLError as error:
+            raise RefusedError(
+                "jetstream.tls",
+                f"no TLS with the server at {options.servers}: {error.reason or 'the handshake failed'}",
+                hint="check options `tlsCa`, `tlsCert`, `tlsKey` and `tlsHostname`",
+            ) from error
         except ImportError as error:
             raise FailedError(
                 "jetstream.not-installed",
@@ -164,8 +174,10 @@ class Link:
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with suppress(OSError, TimeoutError, nats.errors.Error):
-                await client.close()
+            # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end
+            # that never comes.
+            with suppress(OSError, TimeoutError, nats.errors.Error, AssertionError):
+                await asyncio.wait_for(client.close(), _CLOSING)
             await asyncio.sleep(0)  # the loop closes the socket in its next round
 
 
