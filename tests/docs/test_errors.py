@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+")
+CODE = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+")
 #: built from the state of a validity
 BUILT = {"cert.expired", "cert.not-yet-valid"}
 #: keys of a mapping file that look like codes
@@ -31,7 +31,7 @@ def codes_in_source() -> set[str]:
 
 def codes_in_reference() -> set[str]:
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
-    return set(re.findall(r"^\| `([a-z.-]+)` \|", page, re.MULTILINE))
+    return set(re.findall(r"^\| `([a-z0-9.-]+)` \|", page, re.MULTILINE))
 
 
 def test_every_code_is_documented() -> None:
