@@ -84,7 +84,7 @@ def check(
             assert same(expected, found), (attribute.name, expected, found)
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_a_frame_is_admitted_as_each_event_would_be(
     spark: SparkSession, case: tuple[EventType, list[Restriction], list[tuple[int, Event]]]

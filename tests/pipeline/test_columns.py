@@ -46,7 +46,7 @@ def spark_answers(
     return [[(pair["t"], pair["f"]) for pair in row["a"]] for row in collected]
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
 @given(st.lists(conditions(), min_size=10, max_size=25), st.lists(rows(), min_size=20, max_size=40))
 def test_columns_agree_with_the_reference(
     spark: SparkSession, texts: list[str], given_rows: list[dict[str, Scalar]]

@@ -58,7 +58,7 @@ def cases(draw: st.DrawFn) -> tuple[Family, EventType, Restriction, Selector, li
     return family, reader, restriction, selector, sent
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_columns_show_what_delivery_shows(
     spark: SparkSession, case: tuple[Family, EventType, Restriction, Selector, list[TransitEvent]]
