@@ -1,6 +1,7 @@
 """Run the benchmarks: `python bench/run.py [name]`. Writes bench/results.json and prints a table.
 
-Each `bench_*.py` beside this file has `run() -> list[Result]`; `name` picks the files or results that contain it.
+Each `bench_*.py` beside this file has `run() -> list[Result]`; `name` picks the files or results that contain it. A
+`draft_*.py` runs only when it is named: what it measures does not reach its targets yet.
 """
 
 import importlib.util
@@ -32,7 +33,8 @@ def load(path: Path) -> list[Result]:
 def main(only: str) -> int:
     """Run what is asked for; the exit status is 1 when a target is missed."""
     files = sorted(HERE.glob("bench_*.py"))
-    chosen = [path for path in files if only in path.stem] or files
+    drafts = sorted(HERE.glob("draft_*.py")) if only else []
+    chosen = [path for path in (*files, *drafts) if only in path.stem] or files
     console = Console()
     results: list[Result] = []
     with Progress(console=console, transient=True) as progress:
@@ -41,7 +43,7 @@ def main(only: str) -> int:
             progress.update(task, description=path.stem)
             results += load(path)
             progress.advance(task)
-    if only and not any(only in path.stem for path in files):
+    if only and not any(only in path.stem for path in (*files, *drafts)):
         results = [result for result in results if only in result.name]
     if not results:
         console.print(f"no benchmark is called `{only}`; there are: {', '.join(p.stem[6:] for p in files)}")

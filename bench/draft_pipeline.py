@@ -1,0 +1,210 @@
+"""The pipeline on Spark against the same Spark job without access control, in one run.
+
+Each figure is the median over interleaved rounds; rows go into a no-op sink unless a figure is about writing.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from harness import Result, at_least, at_most
+from penstock.guard import Branch, EventRequest, Request, Restriction, Ruling
+from penstock.model import (
+    AttributeDefinition,
+    AttributeId,
+    AttributeSpec,
+    EventType,
+    Kind,
+    Principal,
+    TypeDefinition,
+    TypeName,
+)
+from penstock.pipeline.admit import admit
+from penstock.pipeline.constants import OneRow
+from penstock.pipeline.deliver import PROGRAM, deliver
+from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.restrict import environment_sources, mask
+from penstock.selector import parse
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import ALWAYS
+
+ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
+ROUNDS = 5
+OWNER = Principal(b"\1" * 32)
+PLATES = 20_000
+SIGHTING = EventType.of(
+    TypeDefinition(
+        TypeName(OWNER, "Sighting"),
+        (
+            AttributeDefinition("plate", "0", AttributeSpec(Kind.STRING)),
+            AttributeDefinition("place", "1", AttributeSpec(Kind.INTEGER)),
+            AttributeDefinition("speed", "2", AttributeSpec(Kind.FLOAT)),
+            AttributeDefinition("toll", "3", AttributeSpec(Kind.INTEGER)),
+            AttributeDefinition("seen", "4", AttributeSpec(Kind.TIMESTAMP)),
+        ),
+    )
+)
+IDS = {attribute.name: attribute.id for attribute in SIGHTING.attributes}
+TYPE = VerifiedType("type:bench", SIGHTING, TypeDefinition(SIGHTING.name, ()), OWNER, ALWAYS, ())
+
+
+class Rules:
+    """What each principal may do."""
+
+    def __init__(self, rules: dict[Principal, Restriction]) -> None:
+        self.rules = rules
+
+    def rule(self, request: Request) -> Ruling:
+        return Ruling(self.rules[request.principal].branches) if isinstance(request, EventRequest) else Ruling()
+
+
+class BenchPolicy(Policy):
+    """A policy that knows its publishers."""
+
+    def principals(self) -> tuple[Principal, ...]:
+        return (OWNER,)
+
+
+def branch(where: str, shown: Sequence[AttributeId], action: Right = Right.SUBSCRIBE) -> Branch:
+    return Branch(action=action, attributes=frozenset(shown), where=parse(where).rename(IDS))
+
+
+def policy(restrictions: Sequence[Restriction], readers: int) -> Policy:
+    everything = Restriction((Branch(action=Right.PUBLISH),))
+    principals = [Principal((number + 2).to_bytes(32, "big")) for number in range(readers)]
+    rules = {p: restrictions[number % len(restrictions)] for number, p in enumerate(principals)} | {OWNER: everything}
+    subscribers = tuple(Subscriber(f"reader-{number}", p, TYPE) for number, p in enumerate(principals))
+    return BenchPolicy(Credentials(), subscribers, (Rules(rules),))
+
+
+def spark_session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.memory": "6g",
+        "spark.log.level": "ERROR",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def write_events(spark: SparkSession, folder: Path) -> str:
+    n = F.col("id")
+    columns: dict[str, Column] = {
+        ID: n.cast("string"),
+        TIME: F.timestamp_micros(F.lit(1_760_000_000_000_000) + n * 1000),
+        SOURCE: F.lit(str(OWNER)),
+        "plate": F.concat(F.lit("P"), F.pmod(F.hash(n), F.lit(PLATES)).cast("string")),
+        "place": F.pmod(F.hash(n + 1), F.lit(100)).cast("bigint"),
+        "speed": F.pmod(F.hash(n + 2), F.lit(900)) / F.lit(10.0),
+        "toll": F.pmod(F.hash(n + 3), F.lit(20)).cast("bigint"),
+        "seen": F.timestamp_micros(F.lit(1_760_000_000_000_000) + n * 1000),
+    }
+    path = str(folder / "events")
+    spark.range(0, ROWS, numPartitions=4).select(*(c.alias(name) for name, c in columns.items())).write.parquet(path)
+    return path
+
+
+def nothing(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def medians(*jobs: Callable[[], None]) -> list[float]:
+    """Time jobs by turns; the first round warms up and does not count."""
+    samples: list[list[float]] = [[] for _ in jobs]
+    for number in range(ROUNDS + 1):
+        for job, times in zip(jobs, samples, strict=True):
+            start = time.perf_counter()
+            job()
+            if number:
+                times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in samples]
+
+
+def masking(events: Callable[[], DataFrame]) -> Result:
+    """The masking itself against a plain read."""
+    twenty = Restriction(
+        tuple(
+            branch(f"place BETWEEN {5 * n} AND {5 * n + 4} AND speed > {n}", list(IDS.values())[: 1 + n % 5])
+            for n in range(20)
+        )
+    )
+    constants = OneRow("@x")
+    masked = mask(twenty, SIGHTING, transit_sources([SIGHTING]), environment_sources(), constants=constants)
+
+    def job() -> None:
+        frame = constants.join(to_transit(events(), SIGHTING))
+        nothing(frame.where(masked.shown).select(ID, TIME, *(c.alias(name) for name, c in masked.values.items())))
+
+    plain, ours = medians(lambda: nothing(events()), job)
+    detail = f"plain read {plain:.2f} s, 20 branches masked {ours:.2f} s, {ROWS:,} rows"
+    return at_least("pipeline-masking", plain / ours, 0.65, detail)
+
+
+def many_plates(events: Callable[[], DataFrame]) -> Result:
+    """10,000 subscribers that each filter on another plate against 10."""
+
+    def job(count: int) -> Callable[[], None]:
+        mine = policy(
+            [Restriction((branch(f"plate = 'P{n}'", [IDS["plate"], IDS["speed"]]),)) for n in range(count)], count
+        )
+        delivered = deliver(to_transit(events(), SIGHTING), [SIGHTING], mine)
+        return lambda: nothing(delivered.by_subscriber())
+
+    few, many = medians(job(10), job(10_000))
+    return at_most("pipeline-10000-plates", many / few, 1.5, f"10 readers {few:.2f} s, 10,000 readers {many:.2f} s")
+
+
+def hundred(events: Callable[[], DataFrame], folder: Path) -> Result:
+    """Admit and deliver to 100 subscribers with 20 restrictions against re-reading and writing what was delivered."""
+    twenty = [
+        Restriction(
+            (branch(f"place BETWEEN {5 * n} AND {5 * n + 4} AND toll > {n % 7}", list(IDS.values())[: 2 + n % 4]),)
+        )
+        for n in range(20)
+    ]
+    mine = policy(twenty, 100)
+    out, again = str(folder / "delivered"), str(folder / "again")
+
+    def ours() -> None:
+        transit = admit(events(), TYPE, mine).events
+        deliver(transit, [SIGHTING], mine).rows.write.mode("overwrite").partitionBy(PROGRAM).parquet(out)
+
+    ours()
+    spark = events().sparkSession
+
+    def plain() -> None:
+        spark.read.parquet(out).write.mode("overwrite").partitionBy(PROGRAM).parquet(again)
+
+    base, full = medians(plain, ours)
+    rows = spark.read.parquet(out).count()
+    detail = f"{rows:,} rows for 100 readers: copied in {base:.2f} s, admitted and delivered in {full:.2f} s"
+    return at_least("pipeline-100-subscribers", base / full, 0.5, detail)
+
+
+def run() -> list[Result]:
+    spark = spark_session()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = write_events(spark, folder)
+
+        def events() -> DataFrame:
+            return spark.read.parquet(path)
+
+        results = [masking(events), many_plates(events), hundred(events, folder)]
+    spark.stop()
+    return results
