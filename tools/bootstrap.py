@@ -103,6 +103,15 @@ def wheel_java() -> Path:
     return home
 
 
+def usable() -> bool:
+    """Say whether there is an environment of this very Python. Programs may be running in it: it is left in place."""
+    if not venv_python().exists():
+        return False
+    asked = [str(venv_python()), "-c", "import sys; print(sys.version)"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.strip() == sys.version.strip()
+
+
 def main() -> None:
     """Create or refresh the environment."""
     if sys.version_info < OLDEST_PYTHON:
@@ -112,8 +121,8 @@ def main() -> None:
     if stamp.exists() and stamp.read_text() == wanted:
         return
     say("setting up .venv (first use or a new lock; takes a few minutes)")
-    fresh = not VENV.exists() or not venv_python().exists()
-    venv.EnvBuilder(with_pip=fresh, clear=fresh).create(VENV)
+    if not usable():
+        venv.EnvBuilder(with_pip=True, clear=True).create(VENV)
     # What builds the packages that come as sources is locked as well, so nothing is fetched behind the lock's back.
     pip("install", "--require-hashes", "-r", str(BUILD_LOCK))
     pip("install", "--require-hashes", "--no-build-isolation", "-r", str(LOCK))

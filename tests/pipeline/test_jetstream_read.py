@@ -2,15 +2,16 @@
 
 import asyncio
 import datetime as dt
-import shutil
-import subprocess
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nats
+import nkeys  # type: ignore[import-untyped]  # it ships no types
 import pytest
+import trustme
 from nats.js import JetStreamContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -252,13 +253,11 @@ def test_a_right_that_is_missing_is_told_at_once() -> None:
 
 
 def test_tls_is_used_and_a_server_of_another_authority_is_refused(tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl to make certificates with")
     for name in ("own", "other"):
-        made = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1"]
-        made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
-        subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
-    files = f'cert_file: "{tmp_path}/own.pem", key_file: "{tmp_path}/own.key", ca_file: "{tmp_path}/own.pem"'
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(tmp_path / f"{name}.ca")
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{name}.pem")
+    files = f'cert_file: "{tmp_path}/own.pem", key_file: "{tmp_path}/own.pem", ca_file: "{tmp_path}/own.ca"'
     with NatsServer(config=f"tls {{ {files}, verify: true }}\n") as secured:
         for ca, certificate, codes in (
             ("own", "own", {"jetstream.no-stream"}),
@@ -267,11 +266,23 @@ def test_tls_is_used_and_a_server_of_another_authority_is_refused(tmp_path: Path
             ("own", "other", {"jetstream.tls", "jetstream.unreachable"}),
         ):
             given = {"url": secured.url.replace("nats:", "tls:"), "stream": "X", "retries": "0", "timeout": "2"}
-            given |= {"tlsCa": f"{tmp_path}/{ca}.pem", "tlsCert": f"{tmp_path}/{certificate}.pem"}
-            parsed = parse_options(given | {"tlsKey": f"{tmp_path}/{certificate}.key"})
+            given |= {"tlsCa": f"{tmp_path}/{ca}.ca", "tlsCert": f"{tmp_path}/{certificate}.pem"}
+            parsed = parse_options(given | {"tlsKey": f"{tmp_path}/{certificate}.pem"})
             with pytest.raises(PenstockError) as answer:
                 JetStreamReader(parsed, schema_of(parsed.columns)).partitions()
             assert answer.value.code in codes
+
+
+def test_an_nkey_opens_the_server_that_knows_it(tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        (tmp_path / name).write_bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    public = nkeys.from_seed(bytearray((tmp_path / "own").read_bytes())).public_key.decode()
+    with NatsServer(config=f"authorization {{ users: [{{nkey: {public}}}] }}\n") as guarded:
+        for name, code in (("own", "jetstream.no-stream"), ("other", "jetstream.unauthorized")):
+            parsed = parse_options({"url": guarded.url, "stream": "X", "nkey": str(tmp_path / name)})
+            with pytest.raises(PenstockError) as answer:
+                JetStreamReader(parsed, schema_of(parsed.columns)).partitions()
+            assert answer.value.code == code
 
 
 def test_credentials_without_the_library_for_them_say_so(

@@ -73,6 +73,19 @@ def test_the_shim_drops_the_module_that_the_wheel_lacks(bootstrap: ModuleType, t
     assert said.read_text() == "-Xmx1g\na b\n\n"
 
 
+def test_an_environment_of_this_python_is_left_in_place(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    assert not bootstrap.usable()
+    python = bootstrap.venv_python()
+    python.parent.mkdir()
+    for said, usable in ((sys.version, True), ("3.10.0", False)):
+        python.write_text(f"#!{sys.executable}\nprint({said!r})\n")
+        python.chmod(0o755)
+        assert bootstrap.usable() is usable
+
+
 @pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
 def test_locks_are_pinned_hashed_and_name_no_host(lock: Path) -> None:
     text = lock.read_text()
