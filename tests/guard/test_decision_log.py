@@ -15,14 +15,13 @@ from penstock.guard import Decision, Effect, EventRequest, NetworkRequest, Probl
 from penstock.guard.decision_log import (
     DECIDED,
     ENFORCED,
-    MAX_BYTES,
     Counts,
     DecisionRecord,
     from_cloud_event,
     read_record,
     record,
 )
-from penstock.model import NetworkName, Principal, TypeName
+from penstock.model import DEFAULT_LIMITS, NetworkName, Principal, TypeName
 from penstock.trust.capabilities import Right
 
 REQUEST = EventRequest(BILLING.principal, Right.SUBSCRIBE, V8516, NOW)
@@ -38,6 +37,8 @@ PERMITTED = record(
     owner_domain="PITO",
 )
 
+ENFORCEMENT = PERMITTED.enforced(id="d-2", at=NOW + timedelta(hours=1), counts=Counts(passed=3, refused=4))
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 counts = st.integers(0, 2**63 - 1)
 principals = st.binary(min_size=32, max_size=32).map(Principal)
@@ -52,22 +53,27 @@ asked = st.one_of(
 @st.composite
 def records(draw: st.DrawFn) -> DecisionRecord:
     action, resource = draw(asked)
-    return DecisionRecord(
+    effect = draw(st.sampled_from(Effect))
+    passing = counts if effect is Effect.PERMIT else st.just(0)
+    made = DecisionRecord(
         id=draw(texts.filter(bool)),
         source=draw(st.sampled_from(["broker", "ed25519:abc", "/a?b#c%20d"])),
         time=draw(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(0))]))),
         principal=draw(principals),
         action=action,
         resource=resource,
-        effect=draw(st.sampled_from(Effect)),
+        effect=effect,
         because=tuple(draw(st.lists(texts, max_size=3))),
         errors=tuple(draw(st.lists(st.sampled_from(["cert.expired", "guard.online-test"]), max_size=2))),
         revision=draw(texts),
         took=draw(counts),
         domain=draw(st.none() | texts),
         owner_domain=draw(st.none() | texts),
-        counts=draw(st.none() | st.builds(Counts, counts, counts)),
     )
+    if draw(st.booleans()):
+        return made
+    counted = draw(st.builds(Counts, passing, counts))
+    return made.enforced(id=draw(texts.filter(lambda text: text not in ("", made.id))), at=made.time, counts=counted)
 
 
 @given(records())
@@ -104,10 +110,11 @@ def test_a_record_is_a_cloud_event() -> None:
 
 
 def test_an_enforcement_counts_events() -> None:
-    enforced = replace(PERMITTED, counts=Counts(passed=3, refused=4))
-    event: dict[str, Any] = enforced.to_cloud_event()
-    assert event["type"] == ENFORCED
-    assert (event["data"]["passed"], event["data"]["refused"]) == (3, 4)
+    event: dict[str, Any] = ENFORCEMENT.to_cloud_event()
+    assert (event["type"], event["id"], event["time"]) == (ENFORCED, "d-2", "2026-05-01T13:00:00.000000Z")
+    data = event["data"]
+    assert (data.pop("decision"), data.pop("passed"), data.pop("refused")) == ("d-1", 3, 4)
+    assert data == PERMITTED.to_cloud_event()["data"], "the rest is the decision"
 
 
 def test_a_decision_about_a_network_names_it() -> None:
@@ -147,7 +154,13 @@ def test_messages_and_values_stay_out() -> None:
         {"errors": ("the plate AE05 XYZ does not fit",)},
         {"took": -1},
         {"took": 2**63},
-        {"counts": Counts(-1, 0)},
+        {"counts": Counts(1, 0)},
+        {"decision": "d-0"},
+        {"decision": "d-1", "counts": Counts(1, 0)},
+        {"decision": "", "counts": Counts(1, 0)},
+        {"decision": "d-0", "counts": Counts(-1, 0)},
+        {"decision": "d-0", "counts": Counts(1, 0), "effect": Effect.DENY},
+        {"decision": "\ud800", "counts": Counts(1, 0)},
         {"revision": "\ud800"},
         {"because": ("\ud800",)},
     ],
@@ -179,7 +192,7 @@ GOOD: dict[str, Any] = PERMITTED.to_cloud_event()
         (b"\xff\xfe\xfa", "log.json"),
         ("[]", "log.envelope"),
         ("{}", "log.envelope"),
-        (" " * (MAX_BYTES + 1), "log.limit"),
+        (" " * (DEFAULT_LIMITS.record_bytes + 1), "log.limit"),
     ],
 )
 def test_what_is_no_record_is_not_read(text: str | bytes, code: str) -> None:
@@ -240,11 +253,15 @@ def test_a_part_that_is_wrong_is_not_read(change: dict[str, object]) -> None:
     assert caught.value.code == "log.field"
 
 
-@pytest.mark.parametrize("name", sorted(GOOD["data"].keys() - {"domain", "owner-domain"}))
+COUNTED: dict[str, Any] = ENFORCEMENT.to_cloud_event()
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED["data"].keys() - {"domain", "owner-domain"}))
 def test_no_part_may_be_missing(name: str) -> None:
-    data = {key: value for key, value in GOOD["data"].items() if key != name}
+    data = {key: value for key, value in COUNTED["data"].items() if key != name}
+    assert from_cloud_event(COUNTED) == ENFORCEMENT
     with pytest.raises(MalformedError) as caught:
-        from_cloud_event(GOOD | {"data": data})
+        from_cloud_event(COUNTED | {"data": data})
     assert caught.value.code == "log.field"
 
 

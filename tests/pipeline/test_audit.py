@@ -45,9 +45,7 @@ DOMAIN = {BILLING: "CCS", STATISTICS: "CCS", CAMERA: "CCS", SMITH: "Met"}
 HOUR = timedelta(hours=1)
 
 
-def logged(
-    number: int, who: SigningKey, right: Right, *, at: datetime = NOW, took: int = 10, counts: Counts | None = None
-) -> DecisionRecord:
+def logged(number: int, who: SigningKey, right: Right, *, at: datetime = NOW, took: int = 10) -> DecisionRecord:
     return record(
         EventRequest(who.principal, right, V8516, NOW),
         ask(who, right),
@@ -58,15 +56,14 @@ def logged(
         revision="policy:a",
         domain=DOMAIN.get(who),
         owner_domain="PITO",
-        counts=counts,
     )
 
 
-RECORDS = [
+DECIDED = [
     logged(0, BILLING, Right.SUBSCRIBE, took=100),
-    logged(1, BILLING, Right.SUBSCRIBE, at=NOW + HOUR, took=300, counts=Counts(40, 2)),
-    logged(2, SMITH, Right.SUBSCRIBE, at=NOW + 2 * HOUR, took=20, counts=Counts(1, 41)),
-    logged(3, CAMERA, Right.PUBLISH, at=NOW + 2 * HOUR, took=30, counts=Counts(42, 0)),
+    logged(1, BILLING, Right.SUBSCRIBE, at=NOW + HOUR, took=300),
+    logged(2, SMITH, Right.SUBSCRIBE, at=NOW + 2 * HOUR, took=20),
+    logged(3, CAMERA, Right.PUBLISH, at=NOW + 2 * HOUR, took=30),
     logged(4, MALLORY, Right.SUBSCRIBE, took=50),
     logged(5, MALLORY, Right.SUBSCRIBE, at=NOW + HOUR, took=40),
     replace(
@@ -77,6 +74,13 @@ RECORDS = [
         logged(7, BILLING, Right.PUBLISH, took=1), resource=NETWORK, action=Right.CONNECT, domain=None
     ),
 ]  # fmt: skip
+ENFORCED = [
+    DECIDED[number].enforced(id=f"e{place}", at=DECIDED[number].time, counts=counts)
+    for place, (number, counts) in enumerate(
+        [(1, Counts(30, 2)), (1, Counts(10, 0)), (2, Counts(1, 41)), (3, Counts(42, 0)), (4, Counts(0, 7))]
+    )
+]
+RECORDS = DECIDED + ENFORCED
 TYPE_TEXT = str(V8516.event_type.name)
 
 
@@ -103,7 +107,7 @@ def test_a_log_has_one_schema(spark: SparkSession, log: DataFrame) -> None:
 
 
 def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
-    good: dict[str, Any] = RECORDS[1].to_cloud_event()
+    good: dict[str, Any] = ENFORCED[0].to_cloud_event()
     data: dict[str, Any] = good["data"]
     broken: list[tuple[str, str]] = [("", "log.json"), ("{", "log.json"), ("[]", "log.json"), ("null", "log.json")]
     changes: list[tuple[dict[str, Any], str]] = [
@@ -118,12 +122,13 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
         ({"data": data | {"effect": "maybe"}}, "log.field"),
         ({"data": data | {"action": "destroy"}}, "log.field"),
         ({"data": data | {"passed": None}}, "log.field"),
+        ({"data": data | {"decision": None}}, "log.field"),
         ({"data": data | {"resource": {"kind": "type", "owner": "x", "name": "y"}}}, "log.field"),
     ]
     broken += [(json.dumps(good | change), code) for change, code in changes]
     lines = spark.createDataFrame([(line,) for line, _ in broken] + [(json.dumps(good),)], "value string")
     found, quarantined = read_log(lines)
-    assert [row.id for row in found.collect()] == ["d1"]
+    assert [row.id for row in found.collect()] == ["e0"]
     assert quarantined.schema.simpleString() == room.QUARANTINE.simpleString()
     assert {(row.line, row.reason) for row in quarantined.collect()} == set(broken)
     # What the log reader keeps out, the strict reader refuses too.
@@ -133,7 +138,7 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
 
 
 def test_a_period_has_its_beginning_and_not_its_end(log: DataFrame) -> None:
-    assert {row.id for row in within(log, NOW + HOUR, NOW + 2 * HOUR).collect()} == {"d1", "d5"}
+    assert {row.id for row in within(log, NOW + HOUR, NOW + 2 * HOUR).collect()} == {"d1", "d5", "e0", "e1"}
 
 
 def test_rights_that_were_used(log: DataFrame) -> None:
@@ -175,7 +180,7 @@ def test_refusals_pile_up_where_they_do(log: DataFrame) -> None:
     found = room.refusals(log)
     assert found.schema.simpleString() == room.REFUSALS.simpleString()
     assert {tuple(row[:6]) for row in found.collect()} == {
-        (text(MALLORY), "subscribe", TYPE_TEXT, None, 2, 0),
+        (text(MALLORY), "subscribe", TYPE_TEXT, None, 2, 7),
         (text(BILLING), "publish", TYPE_TEXT, "cert.expired", 1, 0),
         (text(BILLING), "publish", TYPE_TEXT, "cert.online-test", 1, 0),
         (text(BILLING), "connect", str(NETWORK), None, 1, 0),

@@ -10,6 +10,8 @@ from penstock.guard.decision import Problem as Problem
 from penstock.guard.decision import Request as Request
 from penstock.guard.decision import Ruling as Ruling
 from penstock.guard.decision import decide as decide
+from penstock.guard.decision_log import Counts as Counts
+from penstock.guard.decision_log import DecisionRecord as DecisionRecord
 from penstock.guard.enforce import Delivery as Delivery
 from penstock.guard.enforce import Publication as Publication
 from penstock.guard.enforce import Rules as Rules
@@ -17,6 +19,9 @@ from penstock.guard.environment import ENVIRONMENT as ENVIRONMENT
 from penstock.guard.environment import PublicationRate as PublicationRate
 from penstock.guard.environment import environment as environment
 from penstock.guard.environment import environment_schema as environment_schema
+from penstock.guard.recording import Recorded as Recorded
+from penstock.guard.recording import Recorder as Recorder
+from penstock.guard.recording import Sink as Sink
 from penstock.guard.restriction import ANYTIME as ANYTIME
 from penstock.guard.restriction import NOTHING as NOTHING
 from penstock.guard.restriction import Branch as Branch

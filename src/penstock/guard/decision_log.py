@@ -1,30 +1,31 @@
 """The decision log: what was asked, by whom, and what the answer rested on, as a value and as CloudEvents 1.0.
 
-A record of type `io.penstock.decision` is the answer to one request. One of type `io.penstock.decision.enforced` says
-also how many events were let through under that answer, and how many were not. A record names principals, types and
-credentials, and carries codes in place of messages: no attribute value of any event stands in it, and no secret.
+A record of type `io.penstock.decision` is the answer to one request; its id is the decision id. Records of type
+`io.penstock.decision.enforced` may follow it. Each has an id of its own, repeats the answer, and says how many events
+were let through under it, and how many were not, since the one before. So decisions are counted by records of the first
+type, and events by those of the second.
 
-The id of a record is its decision id; the caller chooses it, reads the clock and takes the time.
+A record names principals, types and credentials, and carries codes in place of messages: no attribute value of any
+event stands in it, and no secret. The caller chooses ids, reads the clock and takes the time: see `Recorder`.
 """
 
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard.decision import Decision, Effect, NetworkRequest, Request
 from penstock.model.instants import in_utc, parse_instant
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
 
 DECIDED: Final = "io.penstock.decision"
 ENFORCED: Final = "io.penstock.decision.enforced"
-MAX_BYTES: Final = 1 << 20
-"""The longest record that is read."""
 
 Resource: TypeAlias = TypeName | NetworkName
 
@@ -37,12 +38,15 @@ _URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-
 _CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+", re.ASCII)
 _ANSWER: Final = frozenset({"principal", "action", "resource", "effect", "because", "errors", "revision", "took"})
 _DOMAINS: Final = frozenset({"domain", "owner-domain"})
-_COUNTS: Final = frozenset({"passed", "refused"})
+_ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many events were let through under a decision, and how many were not."""
+    """How many events were let through under a decision, and how many it kept back.
+
+    What a reader's own filter passes over is neither.
+    """
 
     passed: int
     refused: int
@@ -50,11 +54,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One decision as it is logged.
+    """One decision as it is logged, or what came of it.
 
     `source` is who decided, as a URI reference: a broker's principal or name. `domain` is that of the principal and
-    `owner_domain` that of the resource's owner, where they are known. `took` is in microseconds. `counts` is there
-    where the decision was enforced on events. Raises `MalformedError` (`log.field`, `value.zone`, `value.range`).
+    `owner_domain` that of the resource's owner, where they are known. `took` is in microseconds. Where the record says
+    what a decision was enforced on, `decision` is the id of that decision and `counts` the events. Raises
+    `MalformedError` (`log.field`, `value.zone`, `value.range`).
     """
 
     id: str
@@ -70,6 +75,7 @@ class DecisionRecord:
     took: int
     domain: str | None = None
     owner_domain: str | None = None
+    decision: str | None = None
     counts: Counts | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +83,11 @@ class DecisionRecord:
         if not _URI_REFERENCE.fullmatch(self.source):
             raise _field("source", "expected a URI reference, such as a principal or a name without spaces")
         if not self.id:
-            raise _field("id", "every decision has an id of its own")
+            raise _field("id", "every record has an id of its own")
+        if (self.decision is None) is not (self.counts is None) or self.decision in ("", self.id):
+            raise _field("decision", "an enforcement names its decision, and nothing else does")
+        if self.counts is not None and self.counts.passed and self.effect is not Effect.PERMIT:
+            raise _field("passed", "nothing passes under a refusal")
         if self.action.on_network is not isinstance(self.resource, NetworkName):
             raise _field("action", "connect and install are rights on a network, all others on event types")
         if not all(map(_CODE.fullmatch, self.errors)):
@@ -85,8 +95,8 @@ class DecisionRecord:
         for name, count in self._numbers().items():
             if not 0 <= count <= _MAX:
                 raise _field(name, "expected a count of 63 bits")
-        for text in (self.id, self.revision, *self.because, self.domain or "", self.owner_domain or ""):
-            if not _is_text(text):
+        for text in (self.id, self.revision, *self.because, self.decision, self.domain, self.owner_domain):
+            if text is not None and not _is_text(text):
                 raise _field("text", "a lone surrogate is no Unicode text")
 
     def _numbers(self) -> dict[str, int]:
@@ -116,6 +126,7 @@ class DecisionRecord:
             "because": list(self.because),
             "errors": list(self.errors),
             "revision": self.revision,
+            **({} if self.decision is None else {"decision": self.decision}),
             **self._numbers(),
         }
         return {
@@ -127,6 +138,13 @@ class DecisionRecord:
             "datacontenttype": "application/json",
             "data": data,
         }
+
+    def enforced(self, *, id: str, at: datetime, counts: Counts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
+        """Return a record of what this decision was enforced on, since the last one.
+
+        Raises `MalformedError` (`log.field`, `value.zone`, `value.range`).
+        """
+        return replace(self, id=id, time=at, decision=self.id, counts=counts)
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
@@ -144,7 +162,6 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
     revision: str,
     domain: str | None = None,
     owner_domain: str | None = None,
-    counts: Counts | None = None,
 ) -> DecisionRecord:
     """Record a decision.
 
@@ -165,18 +182,17 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
         took=took // _MICROSECOND,
         domain=domain,
         owner_domain=owner_domain,
-        counts=counts,
     )
 
 
-def read_record(text: str | bytes) -> DecisionRecord:
+def read_record(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> DecisionRecord:
     """Read a record from JSON.
 
     Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
     Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
     """
-    if len(text) > MAX_BYTES:
-        raise LimitError("log.limit", f"a record is longer than {MAX_BYTES} bytes")
+    if len(text) > limits.record_bytes:
+        raise LimitError("log.limit", f"a record is longer than {limits.record_bytes} bytes")
     try:
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -195,7 +211,7 @@ def from_cloud_event(event: object) -> DecisionRecord:
     if not isinstance(data, dict):
         raise _field("data", "expected an object")
     enforced = envelope["type"] == ENFORCED
-    _only(data, _ANSWER | (_COUNTS if enforced else frozenset()), _DOMAINS)
+    _only(data, _ANSWER | (_ENFORCEMENT if enforced else frozenset()), _DOMAINS)
     try:
         return DecisionRecord(
             id=_text(envelope, "id"),
@@ -211,6 +227,7 @@ def from_cloud_event(event: object) -> DecisionRecord:
             took=_count(data, "took"),
             domain=_text(data, "domain") if "domain" in data else None,
             owner_domain=_text(data, "owner-domain") if "owner-domain" in data else None,
+            decision=_text(data, "decision") if enforced else None,
             counts=Counts(_count(data, "passed"), _count(data, "refused")) if enforced else None,
         )
     except ValueError as error:

@@ -52,6 +52,9 @@ class Limits:
     type_history: int = 64
     type_depth: int = 32
 
+    #: a record of a decision log
+    record_bytes: int = 1 << 20
+
     #: entries of a verification cache
     cache_entries: int = 10_000
 

@@ -10,8 +10,9 @@
     slowest           decisions  ->  those that took longest
     over_time         decisions  ->  effects by period
 
-A frame of decisions has the schema `DECISIONS`. Each transform gives a frame of the schema of the same name; `audit`
-runs them all and collects what a report shows, which is bounded.
+A frame of decisions has the schema `DECISIONS`. Decisions are counted by the records that decide, events by those that
+enforce: what came of a decision may be recorded as often as one likes. Each transform gives a frame of the schema of
+the same name; `audit` runs them all and collects what a report shows, which is bounded.
 """
 
 from collections.abc import Iterable
@@ -64,11 +65,12 @@ DECISIONS: Final = _schema(
     errors=_TEXTS,
     revision=_TEXT,
     took=_LONG,
+    decision=_TEXT,
     passed=_LONG,
     refused=_LONG,
 )
-"""A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds; `passed`
-and `refused` are null where the record counts no events."""
+"""A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
+`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events."""
 
 QUARANTINE: Final = _schema(line=_TEXT, reason=_TEXT)
 RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
@@ -92,7 +94,7 @@ _ENVELOPE: Final = (
     "specversion string, id string, source string, type string, time string, data struct<principal: string, domain:"
     " string, action: string, resource: struct<kind: string, owner: string, name: string, version: string>,"
     " `owner-domain`: string, effect: string, because: array<string>, errors: array<string>, revision: string,"
-    " took: bigint, passed: bigint, refused: bigint>, _corrupt string"
+    " took: bigint, decision: string, passed: bigint, refused: bigint>, _corrupt string"
 )
 
 
@@ -106,7 +108,7 @@ def log_frame(spark: SparkSession, records: Iterable[DecisionRecord]) -> DataFra
 def _row(r: DecisionRecord) -> tuple[object, ...]:
     counts = (None, None) if r.counts is None else (r.counts.passed, r.counts.refused)
     asked = (str(r.principal), r.domain, str(r.action), str(r.resource), r.owner_domain)
-    answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took)
+    answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took, r.decision or r.id)
     return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts)
 
 
@@ -133,13 +135,14 @@ def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
         ("log.field", moment.isNull() | resource.isNull()),
         ("log.field", _absent(*(data[n] for n in ("principal", "because", "errors", "revision", "took")))),
         ("log.field", ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))),
-        ("log.field", _yes(enforced) & _absent(data["passed"], data["refused"])),
+        ("log.field", _yes(enforced) & _absent(data["decision"], data["passed"], data["refused"])),
     ]
     reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
     known = {
         "time": moment,
         "resource": resource,
         "owner_domain": data["owner-domain"],
+        "decision": F.when(enforced, data["decision"]).otherwise(F.col("e.id")),
         **{n: F.col(f"e.{n}") for n in ("id", "source", "type")},
     }
     columns = [known.get(field.name, data[field.name]).alias(field.name) for field in DECISIONS]
@@ -171,6 +174,10 @@ def within(log: DataFrame, since: datetime | None = None, until: datetime | None
     return log
 
 
+def _decides() -> Column:
+    return F.col("type") == DECIDED
+
+
 def _permitted() -> Column:
     return F.col("effect") == str(Effect.PERMIT)
 
@@ -185,9 +192,10 @@ def _shaped(frame: DataFrame, schema: StructType) -> DataFrame:
 
 def rights_used(log: DataFrame) -> DataFrame:
     """Return the credentials that permissions rested on (`RIGHTS_USED`)."""
-    used = log.where(_permitted()).select(F.explode(F.array_distinct("because")).alias("credential"), "time", "passed")
+    credential = F.explode(F.array_distinct("because")).alias("credential")
+    used = log.where(_permitted()).select(credential, "type", "time", "passed")
     found = used.groupBy("credential").agg(
-        F.count(F.lit(1)).alias("decisions"),
+        F.count_if(_decides()).alias("decisions"),
         _sum("passed").alias("events"),
         F.min("time").alias("first"),
         F.max("time").alias("last"),
@@ -216,8 +224,8 @@ def _right(statement: Statement) -> str:
 def requests_made(log: DataFrame) -> DataFrame:
     """Return who asked for what, and how often it was permitted (`REQUESTS_MADE`)."""
     found = log.groupBy("principal", "action", "resource").agg(
-        F.count_if(_permitted()).alias("permitted"),
-        F.count_if(~_permitted()).alias("refused"),
+        F.count_if(_decides() & _permitted()).alias("permitted"),
+        F.count_if(_decides() & ~_permitted()).alias("refused"),
         _sum("passed").alias("events"),
         F.max("time").alias("last"),
     )
@@ -232,9 +240,12 @@ def refusals(log: DataFrame) -> DataFrame:
     """
     refused = log.where(~_permitted() | (F.col("refused") > 0))
     code = F.explode_outer(F.array_distinct("errors")).alias("code")
-    refused = refused.select("principal", "action", "resource", "effect", "time", F.col("refused").alias("n"), code)
+    columns = ("principal", "action", "resource", "type", "effect", "time")
+    refused = refused.select(*columns, F.col("refused").alias("n"), code)
     found = refused.groupBy("principal", "action", "resource", "code").agg(
-        F.count_if(~_permitted()).alias("decisions"), _sum("n").alias("events"), F.max("time").alias("last")
+        F.count_if(_decides() & ~_permitted()).alias("decisions"),
+        _sum("n").alias("events"),
+        F.max("time").alias("last"),
     )
     return _shaped(found, REFUSALS)
 
@@ -247,24 +258,28 @@ def flows(log: DataFrame) -> DataFrame:
     origin = F.when(reads, F.col("owner_domain")).otherwise(F.col("domain")).alias("origin")
     target = F.when(reads, F.col("domain")).otherwise(F.col("owner_domain")).alias("target")
     found = passing.groupBy(origin, target, "action").agg(
-        F.count(F.lit(1)).alias("decisions"), _sum("passed").alias("events")
+        F.count_if(_decides()).alias("decisions"), _sum("passed").alias("events")
     )
     return _shaped(found, FLOWS)
 
 
 def durations(log: DataFrame) -> DataFrame:
     """Return exact percentiles of the time taken, by action (`DURATIONS`); in microseconds."""
-    found = log.groupBy("action").agg(
-        F.count(F.lit(1)).alias("decisions"),
-        *(F.percentile("took", F.lit(share / 100)).alias(f"p{share}") for share in (50, 90, 99)),
-        F.max("took").alias("longest"),
+    found = (
+        log.where(_decides())
+        .groupBy("action")
+        .agg(
+            F.count(F.lit(1)).alias("decisions"),
+            *(F.percentile("took", F.lit(share / 100)).alias(f"p{share}") for share in (50, 90, 99)),
+            F.max("took").alias("longest"),
+        )
     )
     return _shaped(found, DURATIONS)
 
 
 def slowest(log: DataFrame, count: int = 20) -> DataFrame:
     """Return the decisions that took longest (`SLOWEST`)."""
-    return _shaped(log.orderBy(F.desc("took"), "time", "id").limit(count), SLOWEST)
+    return _shaped(log.where(_decides()).orderBy(F.desc("took"), "time", "id").limit(count), SLOWEST)
 
 
 def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFrame:
@@ -278,7 +293,7 @@ def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFram
     instant = F.unix_micros("time")
     start = F.timestamp_micros(instant - F.pmod(instant, F.lit(step))).alias("start")
     counts = [F.count_if(F.col("effect") == str(effect)).alias(str(effect)) for effect in Effect]
-    return _shaped(log.groupBy(start).agg(*counts), OVER_TIME)
+    return _shaped(log.where(_decides()).groupBy(start).agg(*counts), OVER_TIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,28 @@
 
 Decisions are made once, on the driver, about all times. Each branch says when it holds, and is asked at the time of
 each event, so that a history is judged by what was valid then.
+
+With a recorder, what is decided is written down: a subscription when it is decided, since a subscriber has asked for
+it; the right to publish when events of that publisher are counted, since admission looks at everybody who could have
+published, and most of them have not.
 """
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.guard import Authority, CapabilityAuthority, Decision, EventRequest, decide
+from penstock.guard import (
+    Authority,
+    CapabilityAuthority,
+    Counts,
+    Decision,
+    DecisionRecord,
+    EventRequest,
+    Recorder,
+    decide,
+)
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
@@ -28,31 +42,85 @@ class Subscriber:
     selector: Selector = ALWAYS
 
 
+@dataclass(slots=True)
+class _Answer:
+    decision: Decision
+    record: DecisionRecord | None = None
+    written: bool = False
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What a policy has worked out. It belongs to one policy: one with other credentials begins anew."""
+
+    answers: dict[tuple[Principal, Right, str], _Answer] = field(default_factory=dict)
+    revision: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is known at one time about who may do what."""
+    """What is known at one time about who may do what, and who records what is decided by it, if anybody does."""
 
     credentials: Credentials
     subscribers: tuple[Subscriber, ...] = ()
     others: tuple[Authority, ...] = ()
-    _known: dict[tuple[Principal, Right, str], Decision] = field(default_factory=dict, repr=False, compare=False)
+    recorder: Recorder | None = None
+    _memory: _Memory = field(init=False, default_factory=_Memory, repr=False, compare=False)
 
     @property
     def revision(self) -> str:
-        """A digest of everything that decides, for logs: equal policies have equal revisions."""
-        parts = sorted(certificate.id for certificate in self.credentials)
-        parts += [f"{s.name} {s.principal} {s.type.id} {s.selector.text}" for s in self.subscribers]
-        found = hashlib.sha256("\n".join(parts).encode()).digest()
-        return f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
+        """A digest of credentials and subscribers, for logs: equal policies have equal revisions.
+
+        Other sources of authority have no digest; whoever has some says in the source of a record which.
+        """
+        if not self._memory.revision:
+            parts = sorted(certificate.id for certificate in self.credentials)
+            parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
+            readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
+            found = hashlib.sha256(json.dumps([parts, readers]).encode()).digest()
+            self._memory.revision = f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
+        return self._memory.revision
 
     def decide(self, principal: Principal, action: Right, verified: VerifiedType) -> Decision:
-        """Decide about all times. Asked twice, it answers once."""
+        """Decide about all times. Asked twice, it answers once, and records once.
+
+        Raises what the recorder's sink raises: without a record there is no answer.
+        """
+        return self._answer(principal, action, verified).decision
+
+    def enforced(self, principal: Principal, action: Right, verified: VerifiedType, counts: Counts) -> None:
+        """Record how many events a decision let through and kept back; the decision first, where it is not yet.
+
+        Several subscriptions of one principal to one version share a decision, and each may be counted. Without a
+        recorder nothing happens. Raises what the recorder's sink raises.
+        """
+        answer = self._answer(principal, action, verified)
+        if self.recorder is not None and answer.record is not None:
+            self._write(self.recorder, answer)
+            self.recorder.enforced(answer.record, counts)
+
+    def _answer(self, principal: Principal, action: Right, verified: VerifiedType) -> _Answer:
         key = (principal, action, verified.id)
-        known = self._known.get(key)
+        known = self._memory.answers.get(key)
         if known is None:
+            request = EventRequest(principal, action, verified, None)
             authorities = (CapabilityAuthority(self.credentials), *self.others)
-            known = self._known[key] = decide(EventRequest(principal, action, verified, None), authorities)
+            if self.recorder is None:
+                known = _Answer(decide(request, authorities))
+            else:
+                found = self.recorder.consider(request, authorities, self.revision)
+                known = _Answer(found.decision, found.record)
+                if action is not Right.PUBLISH:
+                    self._write(self.recorder, known)
+            # Last, so that an answer whose record was not written is not remembered.
+            self._memory.answers[key] = known
         return known
+
+    @staticmethod
+    def _write(recorder: Recorder, answer: _Answer) -> None:
+        if answer.record is not None and not answer.written:
+            recorder.write(answer.record)
+            answer.written = True
 
     def principals(self) -> tuple[Principal, ...]:
         """Return everyone whom a credential speaks of, and every owner of a type that is subscribed to."""

@@ -1,0 +1,100 @@
+"""Recording: how everything that decides leaves a trace.
+
+A `Recorder` stands before the one door. It asks `decide()`, takes the time, and hands the record to a sink before the
+answer goes to anyone. What a sink raises goes through, and an error is no permission: where a decision cannot be
+written down, nothing is allowed. Clock, timer and ids are given, since guard has none of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from penstock.errors import MalformedError
+from penstock.guard.decision import Authority, Decision, EventRequest, Request, decide
+from penstock.guard.decision_log import Counts, DecisionRecord, record
+from penstock.model.domains import Domain
+from penstock.model.principals import Principal
+
+Sink: TypeAlias = Callable[[DecisionRecord], None]
+"""Where records go. It returns when a record is safe, and raises when it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A decision, and the record of it, which later counts of events refer to."""
+
+    decision: Decision
+    record: DecisionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """Decides and records in the name of one source.
+
+    `source` is a URI reference, `clock` gives instants, `timer` nanoseconds that never go back, `ids` a new id at each
+    call; an id is unique for its source. `domains` tells where principals are at home. Raises `MalformedError`
+    (`domain.duplicate`) when a principal is at home in two of them.
+    """
+
+    source: str
+    sink: Sink
+    clock: Callable[[], datetime]
+    timer: Callable[[], int]
+    ids: Callable[[], str]
+    domains: tuple[Domain, ...] = ()
+    _homes: dict[Principal, str] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for domain in self.domains:
+            for principal, name in _homes(domain):
+                if principal in self._homes:
+                    raise MalformedError("domain.duplicate", f"{principal.short} is at home in two domains")
+                self._homes[principal] = name
+
+    def decide(self, request: Request, authorities: Iterable[Authority], revision: str) -> Recorded:
+        """Decide a request by a revision of a policy, and record it before anybody has the answer.
+
+        Raises what the sink raises, and `MalformedError` (`log.field`) for what cannot be logged.
+        """
+        found = self.consider(request, authorities, revision)
+        self.write(found.record)
+        return found
+
+    def consider(self, request: Request, authorities: Iterable[Authority], revision: str) -> Recorded:
+        """Decide what nobody has asked yet. The record is to be written when somebody does."""
+        at, started = self.clock(), self.timer()
+        decision = decide(request, authorities)
+        took = timedelta(microseconds=(self.timer() - started) // 1_000)
+        owner = request.type.event_type.name.owner if isinstance(request, EventRequest) else request.network.owner
+        made = record(
+            request,
+            decision,
+            id=self.ids(),
+            source=self.source,
+            at=at,
+            took=took,
+            revision=revision,
+            domain=self._homes.get(request.principal),
+            owner_domain=self._homes.get(owner),
+        )
+        return Recorded(decision, made)
+
+    def write(self, entry: DecisionRecord) -> None:
+        """Hand a record to the sink. Raises what the sink raises."""
+        self.sink(entry)
+
+    def enforced(self, entry: DecisionRecord, counts: Counts) -> None:
+        """Record what a decision was enforced on since the last time.
+
+        Raises what the sink raises, and `MalformedError` (`log.field`) for counts that cannot be.
+        """
+        self.write(entry.enforced(id=self.ids(), at=self.clock(), counts=counts))
+
+
+def _homes(domain: Domain) -> Iterator[tuple[Principal, str]]:
+    """Yield every principal of a domain with the name of the innermost domain that it belongs to."""
+    for principal in (domain.principal, *domain.brokers, *domain.clients):
+        yield principal, domain.name
+    for subdomain in domain.subdomains:
+        yield from _homes(subdomain)
