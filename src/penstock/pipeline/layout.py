@@ -1,0 +1,360 @@
+"""How delivered rows are stored, and how a reader opens its view of them.
+
+    program      rows/@batch=N/@program=K/        rows by program, attributes under their ids; readers who share a
+                                                  program share its rows. Of many programs: rows/@batch=N/, sorted
+    subscriber   views/@subscriber=S/@batch=N/    a folder for each reader, attributes under the names of its version
+    both         commits/@batch=N/                the manifest: who reads which program, in which version
+
+Everything goes through Spark, so that a path may be any that Spark can write. The manifest of a batch is written last:
+what has none does not exist for a reader. A run that is not a stream has one batch, number 0.
+
+A view is in the version that the reader has in the last batch. Earlier batches may be of another policy; attributes are
+then found by id.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from penstock.errors import FailedError, MalformedError
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.deliver import PROGRAM, SUBSCRIBER, Delivered
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
+from penstock.pipeline.programs import Program
+
+BATCH: Final = "@batch"
+COMMITS: Final = "commits"
+FOLDERS: Final = 100
+"""More programs than this stand in one table: a task would write as many files at once."""
+_FORMAT: Final = 1
+_WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
+_VALUE: Final = StructType([StructField("value", StringType())])
+
+
+class Layout(StrEnum):
+    """How delivered rows are stored."""
+
+    PROGRAM = "program"
+    SUBSCRIBER = "subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An attribute of a reader's version: where it stands, and what the reader calls it."""
+
+    id: str
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one reader reads: its program, and its version of the type."""
+
+    program: int
+    type: str
+    attributes: tuple[Stored, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What stands in a batch of delivered rows. `revision` is that of the policy.
+
+    `sorted` says that the programs have no folders, and stand in one table.
+    """
+
+    layout: Layout
+    revision: str
+    views: Mapping[str, View]
+    sorted: bool = False
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the manifest as plain data; versions and programs stand in it once."""
+        programs: dict[int, dict[str, object]] = {}
+        types: dict[str, object] = {}
+        for subscriber, view in self.views.items():
+            types[view.type] = [{"id": a.id, "name": a.name, "kind": str(a.kind)} for a in view.attributes]
+            program = programs.setdefault(view.program, {"type": view.type, "subscribers": []})
+            members = program["subscribers"]
+            if isinstance(members, list):
+                members.append(subscriber)
+        return {
+            "format": _FORMAT,
+            "layout": str(self.layout),
+            "revision": self.revision,
+            "sorted": self.sorted,
+            "programs": [{"program": number, **program} for number, program in programs.items()],
+            "types": types,
+        }
+
+    @classmethod
+    def from_dict(cls, found: object) -> "Manifest":
+        """Read a manifest from plain data. Raises `MalformedError` (`layout.manifest`)."""
+        try:
+            return _manifest(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError(
+                "layout.manifest", "a manifest cannot be read", hint="written by a later version, or by hand?"
+            ) from error
+
+
+def _manifest(found: object) -> Manifest:
+    if not isinstance(found, dict) or found["format"] != _FORMAT:
+        raise TypeError("of another format")
+    types = {
+        str(name): tuple(Stored(str(a["id"]), str(a["name"]), Kind(a["kind"])) for a in attributes)
+        for name, attributes in found["types"].items()
+    }
+    views = {
+        str(subscriber): View(int(program["program"]), str(program["type"]), types[program["type"]])
+        for program in found["programs"]
+        for subscriber in program["subscribers"]
+    }
+    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]))
+
+
+# --- Writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_views(
+    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+) -> Manifest:
+    """Store what all readers get. A batch that was written before is replaced.
+
+    Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
+    twice).
+    """
+    chosen = _layout(layout)
+    many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
+    manifest = Manifest(chosen, revision, _views(delivered.programs), many)
+    spark = delivered.rows.sparkSession
+    _withdraw(spark, path, batch)
+    if chosen is Layout.PROGRAM:
+        _write_rows(delivered, f"{path}/rows/{BATCH}={batch}", in_order=many)
+    else:
+        _write_folders(delivered, f"{path}/views", batch)
+    commit(spark, path, batch, manifest.as_dict())
+    return manifest
+
+
+def _layout(name: str) -> Layout:
+    try:
+        return Layout(name)
+    except ValueError:
+        raise MalformedError(
+            "layout.unknown", f"`{name[:40]}` is no layout", hint=f"choose {' or '.join(Layout)}"
+        ) from None
+
+
+def _views(programs: Sequence[Program]) -> dict[str, View]:
+    found: dict[str, View] = {}
+    for program in programs:
+        version = _version(program.event_type)
+        for reader in program.readers:
+            if not reader or reader in found:
+                raise MalformedError(
+                    "layout.subscriber",
+                    f"`{reader[:80]}` is the name of two subscribers" if reader else "a subscriber has no name",
+                    hint="give each subscription a name of its own",
+                )
+            found[reader] = View(program.number, str(program.event_type.name), version)
+    return found
+
+
+def _version(event_type: EventType) -> tuple[Stored, ...]:
+    return tuple(Stored(str(a.id), a.name, a.spec.kind) for a in event_type.attributes)
+
+
+def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
+    if in_order:
+        # Sorted within each file, so that a reader skips the pages of others.
+        delivered.rows.sortWithinPartitions(PROGRAM).write.mode("overwrite").parquet(path)
+        return
+    # A file open for each program costs less than sorting all rows by program.
+    with _writers(delivered.rows.sparkSession, max(1, len(delivered.programs))):
+        delivered.rows.write.mode("overwrite").partitionBy(PROGRAM).parquet(path)
+
+
+def _write_folders(delivered: Delivered, path: str, batch: int) -> None:
+    versions = list(dict.fromkeys(program.event_type for program in delivered.programs))
+    rows = delivered.rows.persist() if len(versions) > 1 else delivered.rows
+    try:
+        for version in versions:
+            own = [program for program in delivered.programs if program.event_type == version]
+            columns = [quoted(a.id).alias(a.name) for a in version.attributes]
+            named = Delivered(rows, tuple(own)).by_subscriber()
+            named = named.select(quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), *metadata(), *columns)
+            # Only the folders of this batch are replaced: the others belong to earlier ones.
+            writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            with _writers(named.sparkSession, min(FOLDERS, sum(len(program.readers) for program in own))):
+                writer.partitionBy(SUBSCRIBER, BATCH).parquet(path)
+    finally:
+        if rows is not delivered.rows:
+            rows.unpersist()
+
+
+@contextmanager
+def _writers(spark: SparkSession, count: int) -> Iterator[None]:
+    before = spark.conf.get(_WRITERS, None)
+    spark.conf.set(_WRITERS, str(count))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_WRITERS)
+        else:
+            spark.conf.set(_WRITERS, before)
+
+
+# --- Commits ---------------------------------------------------------------------------------------------------------
+
+
+def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
+    """Say that a batch of an output is complete, and what is in it. It is the last thing that is written of it."""
+    line = json.dumps({"batch": batch, **said}, ensure_ascii=False, separators=(",", ":"))
+    frame = spark.createDataFrame([(line,)], _VALUE).coalesce(1)
+    frame.write.mode("overwrite").text(_place(path, batch))
+
+
+def commits(spark: SparkSession, path: str) -> dict[int, dict[str, object]]:
+    """Return what was said of each complete batch of an output, by number; nothing where there is no output.
+
+    Raises `MalformedError` (`layout.manifest`).
+    """
+    said = [_said(line) for line in _lines(spark, f"{path}/{COMMITS}")]
+    return dict(sorted(said, key=lambda found: found[0]))
+
+
+def committed(spark: SparkSession, path: str, batch: int) -> bool:
+    """Say whether a batch of an output is complete."""
+    return bool(_lines(spark, _place(path, batch)))
+
+
+def _place(path: str, batch: int) -> str:
+    return f"{path}/{COMMITS}/{BATCH}={batch}"
+
+
+def _lines(spark: SparkSession, path: str) -> list[str]:
+    try:
+        lines = spark.read.schema(_VALUE).option("recursiveFileLookup", "true").text(path).collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return []
+    return [str(line[0]) for line in lines]
+
+
+def _said(line: str) -> tuple[int, dict[str, object]]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or type(found.get("batch")) is not int:
+        raise MalformedError("layout.manifest", "a commit cannot be read", hint="do not edit the folder `commits`")
+    return found["batch"], found
+
+
+def _withdraw(spark: SparkSession, path: str, batch: int) -> None:
+    """Take back that a batch is complete, before it is written again."""
+    if committed(spark, path, batch):
+        spark.createDataFrame([], _VALUE).write.mode("overwrite").text(_place(path, batch))
+
+
+def clear(spark: SparkSession, path: str, *parts: str) -> None:
+    """Empty an output. Its commits go first, so that nobody takes what is left for complete."""
+    nothing = spark.createDataFrame([], StructType([*_VALUE, StructField(BATCH, IntegerType())]))
+    for part in (COMMITS, *parts):
+        nothing.write.mode("overwrite").partitionBy(BATCH).text(f"{path}/{part}")
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
+    """Return the manifest of each complete batch.
+
+    Raises `FailedError` (`layout.incomplete`) where there is none, and `MalformedError` (`layout.manifest`).
+    """
+    found = commits(spark, path)
+    if not found:
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` holds no complete output",
+            hint="was the run stopped, or does it write somewhere else? Run it again",
+        )
+    return {batch: Manifest.from_dict(said) for batch, said in found.items()}
+
+
+def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
+    """Return what one reader got, under the names of its version, from either layout.
+
+    Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`).
+    """
+    manifests = read_manifests(spark, path)
+    theirs = {batch: manifest for batch, manifest in manifests.items() if subscriber in manifest.views}
+    if not theirs:
+        raise MalformedError(
+            "pipeline.unknown-subscriber",
+            f"`{subscriber[:80]}` is no reader of this output, or may see nothing",
+            hint="add it to the policy's subscribers; `penstock explain` says what a reader lacks",
+        )
+    version = theirs[max(theirs)].views[subscriber].attributes
+    groups: dict[tuple[Layout, bool, View], list[int]] = {}
+    for batch, manifest in theirs.items():
+        groups.setdefault((manifest.layout, manifest.sorted, manifest.views[subscriber]), []).append(batch)
+    parts = [
+        _rows(spark, path, view, batches, version)
+        if layout is Layout.PROGRAM
+        else _folder(spark, path, subscriber, view, batches, version)
+        for (layout, _, view), batches in groups.items()
+    ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def _rows(spark: SparkSession, path: str, view: View, batches: Sequence[int], version: Sequence[Stored]) -> DataFrame:
+    schema = _schema({a.id: spark_type(a.kind) for a in version}, StructField(PROGRAM, IntegerType()))
+    parts = [f"{path}/rows/{BATCH}={batch}" for batch in batches]
+    rows = spark.read.schema(schema).option("basePath", f"{path}/rows").parquet(*parts)
+    rows = rows.where(quoted(PROGRAM) == view.program)
+    return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
+
+
+def _folder(  # noqa: PLR0913, PLR0917  # where it stands and what it is called
+    spark: SparkSession, path: str, subscriber: str, view: View, batches: Sequence[int], version: Sequence[Stored]
+) -> DataFrame:
+    place = [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType())]
+    then = {a.id: a.name for a in view.attributes}
+    schema = _schema({then[a.id]: spark_type(a.kind) for a in version if a.id in then}, *place)
+    rows = _read_folders(spark, f"{path}/views", schema)
+    rows = rows.where((quoted(SUBSCRIBER) == subscriber) & quoted(BATCH).isin(list(batches)))
+    absent = F.lit(None)
+    columns = [(quoted(then[a.id]) if a.id in then else absent.cast(spark_type(a.kind))).alias(a.name) for a in version]
+    return rows.select(*metadata(), *columns)
+
+
+def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+    try:
+        rows = spark.read.schema(schema).parquet(path)
+        rows.columns  # noqa: B018  # through Spark Connect it is asked here whether the path exists
+    except AnalysisException as error:
+        # Nobody got anything, so there are no folders.
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], schema)
+    return rows
+
+
+def _schema(attributes: Mapping[str, DataType], *place: StructField) -> StructType:
+    kinds: dict[str, DataType] = {ID: StringType(), TIME: TimestampType(), SOURCE: StringType()}
+    own = [StructField(name, kinds[name]) for name in METADATA]
+    return StructType([*own, *(StructField(name, kind) for name, kind in attributes.items()), *place])
