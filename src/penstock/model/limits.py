@@ -55,6 +55,12 @@ class Limits:
     #: a record of a decision log
     record_bytes: int = 1 << 20
 
+    #: a policy file: bytes, files that it names, subscribers, and the length of a subscriber's name
+    policy_bytes: int = 16 << 20
+    policy_files: int = 10_000
+    policy_subscribers: int = 100_000
+    policy_name_length: int = 128
+
     #: entries of a verification cache
     cache_entries: int = 10_000
 

@@ -4,25 +4,30 @@
 verified type; only a bound mapping can be used. The keys are described in docs/reference/mapping.md.
 """
 
-import tomllib
 import zoneinfo
-from collections.abc import Iterable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, Value, canonical, check_value
+from penstock.pipeline.strict_tables import Strict
 from penstock.pipeline.time_formats import ISO, TimeFormat, time_format
 from penstock.trust.event_types import VerifiedType
 
-_ITEM = TypeVar("_ITEM")
 _HELP: Final = "see docs/reference/mapping.md"
+_FILE: Final = Strict(
+    syntax="mapping.syntax",
+    unknown="mapping.unknown-key",
+    missing="mapping.missing",
+    value="mapping.value",
+    help=_HELP,
+)
 
 
 class TableFormat(StrEnum):
@@ -147,7 +152,7 @@ def _bound(attribute: Attribute, origin: Origin) -> Origin:
         _check_options(f"attribute `{attribute.name}`", kind, origin)
         sign = origin.reading.decimal
         if kind is Kind.FLOAT and origin.reading.group == sign:
-            raise _wrong(f"attributes.{attribute.name}.group", f"another sign than `{sign}`, the decimal sign")
+            raise _FILE.wrong(f"attributes.{attribute.name}.group", f"another sign than `{sign}`, the decimal sign")
         return origin
     value: Scalar = origin.value
     if kind is Kind.FLOAT and isinstance(value, int) and not isinstance(value, bool):
@@ -184,28 +189,25 @@ def read_mapping(data: str | bytes) -> Mapping:
     `mapping.value` for a value of a wrong shape, `mapping.format` for a time format, `mapping.zone`,
     `mapping.constant` and `mapping.option` for the id, the time and the source.
     """
+    table = _FILE.parse(data)
+    _FILE.known("the mapping", table, {"type", "format", "event", "attributes", "defaults", "csv"})
     try:
-        table = tomllib.loads(data if isinstance(data, str) else data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError("mapping.syntax", f"not a TOML file: {error}", hint=_HELP) from error
-    _known("the mapping", table, {"type", "format", "event", "attributes", "defaults", "csv"})
-    try:
-        table_format = TableFormat(_text("format", _needed("the mapping", table, "format")))
+        table_format = TableFormat(_FILE.text("format", _FILE.needed("the mapping", table, "format")))
     except ValueError as error:
-        raise _wrong("format", "`csv` or `parquet`") from error
+        raise _FILE.wrong("format", "`csv` or `parquet`") from error
     if "csv" in table and table_format is not TableFormat.CSV:
-        raise _wrong("csv", "absent: the format is not `csv`")
-    defaults = _reading("defaults", _table("defaults", table.get("defaults", {})), Reading())
-    event = _table("event", _needed("the mapping", table, "event"))
-    _known("event", event, {"id", "time", "source"})
-    identity = _origin("event.id", _needed("event", event, "id"), defaults)
+        raise _FILE.wrong("csv", "absent: the format is not `csv`")
+    defaults = _reading("defaults", _FILE.table("defaults", table.get("defaults", {})), Reading())
+    event = _FILE.table("event", _FILE.needed("the mapping", table, "event"))
+    _FILE.known("event", event, {"id", "time", "source"})
+    identity = _origin("event.id", _FILE.needed("event", event, "id"), defaults)
     if not isinstance(identity, FromColumn):
-        raise _wrong("event.id", "a column: events with equal ids cannot be told apart")
-    time = _origin("event.time", _needed("event", event, "time"), defaults)
-    source = _origin("event.source", _needed("event", event, "source"), defaults)
+        raise _FILE.wrong("event.id", "a column: events with equal ids cannot be told apart")
+    time = _origin("event.time", _FILE.needed("event", event, "time"), defaults)
+    source = _origin("event.source", _FILE.needed("event", event, "source"), defaults)
     _check_options("the id", Kind.STRING, identity)
     return Mapping(
-        type_file=_text("type", _needed("the mapping", table, "type")),
+        type_file=_FILE.text("type", _FILE.needed("the mapping", table, "type")),
         format=table_format,
         id=identity,
         time=_event_constant("time", Kind.TIMESTAMP, time),
@@ -213,10 +215,10 @@ def read_mapping(data: str | bytes) -> Mapping:
         attributes=MappingProxyType(
             {
                 name: _origin(f"attributes.{name}", value, defaults)
-                for name, value in _table("attributes", _needed("the mapping", table, "attributes")).items()
+                for name, value in _FILE.table("attributes", _FILE.needed("the mapping", table, "attributes")).items()
             }
         ),
-        csv=_csv(_table("csv", table.get("csv", {}))),
+        csv=_csv(_FILE.table("csv", table.get("csv", {}))),
     )
 
 
@@ -236,62 +238,62 @@ def _event_constant(name: str, kind: Kind, origin: Origin) -> Origin:
 def _origin(where: str, value: object, defaults: Reading) -> Origin:
     if isinstance(value, str):
         return FromColumn(value, defaults)
-    table = _table(where, value)
+    table = _FILE.table(where, value)
     if "constant" in table:
-        _known(where, table, {"constant"})
+        _FILE.known(where, table, {"constant"})
         constant = table["constant"]
         if not isinstance(constant, str | int | float | datetime):
-            raise _wrong(f"{where}.constant", "a string, a number, a boolean or a date with time and zone")
+            raise _FILE.wrong(f"{where}.constant", "a string, a number, a boolean or a date with time and zone")
         return Constant(constant)
-    column = _text(f"{where}.column", _needed(where, table, "column"))
+    column = _FILE.text(f"{where}.column", _FILE.needed(where, table, "column"))
     options = {key: option for key, option in table.items() if key != "column"}
     return FromColumn(column, _reading(where, options, defaults), frozenset(options))
 
 
 def _reading(where: str, table: MappingOf[str, object], defaults: Reading) -> Reading:
-    _known(where, table, _OPTIONS)
+    _FILE.known(where, table, _OPTIONS)
     found = defaults
     if "trim" in table:
-        found = replace(found, trim=_flag(f"{where}.trim", table["trim"]))
+        found = replace(found, trim=_FILE.flag(f"{where}.trim", table["trim"]))
     if "null" in table:
-        found = replace(found, null=_texts(f"{where}.null", table["null"]))
+        found = replace(found, null=_FILE.texts(f"{where}.null", table["null"]))
     if "formats" in table:
-        formats = _some(f"{where}.formats", _texts(f"{where}.formats", table["formats"]))
+        formats = _FILE.some(f"{where}.formats", _FILE.texts(f"{where}.formats", table["formats"]))
         found = replace(found, formats=tuple(map(time_format, formats)))
     if "zone" in table:
-        found = replace(found, zone=_zone(_text(f"{where}.zone", table["zone"])))
+        found = replace(found, zone=_zone(_FILE.text(f"{where}.zone", table["zone"])))
     if "decimal" in table:
         found = replace(found, decimal=_one_of(f"{where}.decimal", table["decimal"], (".", ",")))
     if "group" in table:
         found = replace(found, group=_one_of(f"{where}.group", table["group"], ("", ".", ",", " ", "'", "_", "\u00a0")))
     if "true" in table:
-        found = replace(found, true=_some(f"{where}.true", _texts(f"{where}.true", table["true"])))
+        found = replace(found, true=_FILE.some(f"{where}.true", _FILE.texts(f"{where}.true", table["true"])))
     if "false" in table:
-        found = replace(found, false=_some(f"{where}.false", _texts(f"{where}.false", table["false"])))
+        found = replace(found, false=_FILE.some(f"{where}.false", _FILE.texts(f"{where}.false", table["false"])))
     both = sorted(set(found.true) & set(found.false))
     if both:
-        raise _wrong(where, f"clear: `{both[0][:40]}` is both true and false")
+        raise _FILE.wrong(where, f"clear: `{both[0][:40]}` is both true and false")
     return found
 
 
 def _csv(table: MappingOf[str, object]) -> CsvLayout:
-    _known("csv", table, {"delimiter", "quote", "header", "multiline", "columns"})
-    delimiter = _text("csv.delimiter", table.get("delimiter", ","))
+    _FILE.known("csv", table, {"delimiter", "quote", "header", "multiline", "columns"})
+    delimiter = _FILE.text("csv.delimiter", table.get("delimiter", ","))
     quote = table.get("quote", '"')
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '\r\n\0"':
-        raise _wrong("csv.delimiter", "one ASCII character that is no letter, digit, line end or quote")
+        raise _FILE.wrong("csv.delimiter", "one ASCII character that is no letter, digit, line end or quote")
     if not isinstance(quote, str) or quote not in ("", '"', "'") or quote == delimiter:
-        raise _wrong("csv.quote", "`\"`, `'`, or empty where nothing is quoted")
+        raise _FILE.wrong("csv.quote", "`\"`, `'`, or empty where nothing is quoted")
     columns = None
     if "columns" in table:
-        columns = _some("csv.columns", _texts("csv.columns", table["columns"]))
+        columns = _FILE.some("csv.columns", _FILE.texts("csv.columns", table["columns"]))
         if len(set(columns)) != len(columns):
-            raise _wrong("csv.columns", "a list in which no name stands twice")
+            raise _FILE.wrong("csv.columns", "a list in which no name stands twice")
     layout = CsvLayout(
         delimiter,
         quote,
-        _flag("csv.header", table.get("header", True)),
-        _flag("csv.multiline", table.get("multiline", True)),
+        _FILE.flag("csv.header", table.get("header", True)),
+        _FILE.flag("csv.multiline", table.get("multiline", True)),
         columns,
     )
     if columns is None and not (layout.header and layout.multiline):
@@ -313,58 +315,7 @@ def _zone(text: str) -> str:
     return text
 
 
-def _wrong(where: str, expected: str) -> MalformedError:
-    return MalformedError("mapping.value", f"`{where}` must be {expected}", hint=_HELP)
-
-
-def _known(where: str, table: MappingOf[str, object], keys: Iterable[str]) -> None:
-    unknown = sorted(table.keys() - set(keys))
-    if unknown:
-        raise MalformedError(
-            "mapping.unknown-key",
-            f"{where} has no key `{unknown[0][:80]}`",
-            hint=f"it has: {', '.join(sorted(keys))}",
-            key=unknown[0][:80],
-        )
-
-
-def _needed(where: str, table: MappingOf[str, object], key: str) -> object:
-    if key not in table:
-        raise MalformedError("mapping.missing", f"{where} lacks `{key}`", hint=_HELP)
-    return table[key]
-
-
-def _table(where: str, value: object) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _wrong(where, "a table")
-    return value
-
-
-def _text(where: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise _wrong(where, "a text")
-    return value
-
-
-def _texts(where: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(where, "a list of texts")
-    return tuple(value)
-
-
-def _some(where: str, values: tuple[_ITEM, ...]) -> tuple[_ITEM, ...]:
-    if not values:
-        raise _wrong(where, "a list that is not empty")
-    return values
-
-
-def _flag(where: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(where, "true or false")
-    return value
-
-
 def _one_of(where: str, value: object, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise _wrong(where, f"one of {', '.join(f'`{sign}`' for sign in allowed if sign)}")
+        raise _FILE.wrong(where, f"one of {', '.join(f'`{sign}`' for sign in allowed if sign)}")
     return value

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from penstock.codec.sexp import SExp, advanced, parse, parse_many
-from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.store import files
+from penstock.store.files import MAX_BYTES as MAX_BYTES
+from penstock.store.files import reason as reason
 
-#: more than any bag of credentials within `Limits` needs
-MAX_BYTES: Final = 32 << 20
 STDIN: Final = "-"
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666  # less what the umask takes away
@@ -24,34 +24,30 @@ PROTECTED: Final = (b"protected-key",)
 
 @contextmanager
 def within(file: str) -> Iterator[None]:
-    """Say in an error which file it is about."""
+    """Say in an error which file it is about; the one that is standard input has no name."""
+    if file != STDIN:
+        with files.within(file):
+            yield
+        return
     try:
         yield
     except (MalformedError, RefusedError) as error:
-        where = "standard input" if file == STDIN else f"`{printable(file)}`"
-        error.message = f"{where}: {error.message}"
+        error.message = f"standard input: {error.message}"
         raise
 
 
 def read_bytes(name: str) -> bytes:
-    """Read a regular file, or standard input for `-`; whatever else has a name may never end, or never begin.
+    """Read a regular file, or standard input for `-`.
 
     Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
     """
+    if name != STDIN:
+        return files.read_file(name)
     try:
-        if name == STDIN:
-            data = _standard_input().read(MAX_BYTES + 1)
-        elif name == os.devnull:
-            data = b""
-        else:
-            with os.fdopen(_open_regular(name), "rb") as stream:
-                data = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
+        data = _standard_input().read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise FailedError("file.unreadable", f"`{name}` cannot be read: {reason(error)}") from None
-    if len(data) > MAX_BYTES:
-        raise LimitError("file.limit", f"`{name}` has more than {MAX_BYTES} bytes")
+        raise files.unreadable(name, error) from None
+    files.check_size(name, data)
     return data
 
 
@@ -59,18 +55,6 @@ def _standard_input() -> BinaryIO:
     if sys.stdin is None:
         raise OSError(errno.EBADF, "there is no standard input")
     return sys.stdin.buffer
-
-
-def _open_regular(name: str) -> int:
-    # Not to wait: opening a pipe that nobody writes to would.
-    handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return handle
-    os.close(handle)
-    raise OSError(
-        errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file; `-` is standard input"
-    )
 
 
 def read_sexp(name: str) -> SExp:
@@ -200,8 +184,3 @@ def _exists(name: str) -> RefusedError:
 
 def _unwritable(name: str, why: str) -> FailedError:
     return FailedError("file.unwritable", f"`{name}` cannot be written: {why}")
-
-
-def reason(error: OSError | ValueError) -> str:
-    """Say in words why a file could not be used."""
-    return (error.strerror if isinstance(error, OSError) else None) or "it is no usable path"

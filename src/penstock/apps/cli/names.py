@@ -7,7 +7,6 @@ typing less; nothing that is signed contains one.
 import json
 import os
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,8 @@ from penstock.crypto import read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import AttributeId, NetworkName
 from penstock.model.principals import Petnames, Principal
+from penstock.store.petnames import check_petname as check_petname
+from penstock.store.petnames import parse_petnames
 from penstock.trust.subjects import Subject, Threshold, read_subject
 
 DEFAULT_FILE: Final = "names.toml"
@@ -177,32 +178,8 @@ def names_file(chosen: str | None) -> str:
 
 def parse_names(data: bytes, where: str) -> Names:
     """Read a file of petnames. Raises `MalformedError` (`petname.malformed`, `principal.malformed`)."""
-    try:
-        table = tomllib.loads(data.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise MalformedError(
-            "petname.malformed",
-            f"`{where}` is not TOML: {str(error)[:200]}",
-            hint='write one name a line: met = "ed25519:…"',
-        ) from None
-    found: dict[str, Principal] = {}
     with within(where):
-        for name, written in table.items():
-            check_petname(name)
-            if not isinstance(written, str):
-                raise MalformedError("petname.malformed", f"`{name}` is no text", hint='met = "ed25519:…"')
-            found[name] = Principal.parse(written)
-    return Names.of(found)
-
-
-def check_petname(name: str) -> None:
-    """Check a petname: one that reads like a principal could pass for another one. Raises `MalformedError`."""
-    if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in "/:#="):
-        raise MalformedError(
-            "petname.malformed",
-            f"`{name[:80]}` cannot be a petname",
-            hint="use 1 to 64 printable characters without `/`, `:`, `#` and `=`",
-        )
+        return Names.of(parse_petnames(data))
 
 
 def names_line(name: str, principal: Principal) -> bytes:

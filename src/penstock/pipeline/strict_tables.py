@@ -1,0 +1,82 @@
+"""Tables of TOML files that people write, read strictly: what is not known is an error, with what may be meant."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.errors import MalformedError
+
+_ITEM = TypeVar("_ITEM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strict:
+    """How one kind of file is read: the codes of its errors, and where it is described."""
+
+    syntax: str
+    unknown: str
+    missing: str
+    value: str
+    help: str
+
+    def parse(self, data: str | bytes) -> dict[str, object]:
+        """Read TOML. Raises `MalformedError` with the code for syntax."""
+        try:
+            return tomllib.loads(data if isinstance(data, str) else data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise MalformedError(self.syntax, f"not a TOML file: {str(error)[:200]}", hint=self.help) from error
+
+    def wrong(self, where: str, expected: str) -> MalformedError:
+        """Return the error for a value of a wrong shape."""
+        return MalformedError(self.value, f"`{where}` must be {expected}", hint=self.help)
+
+    def known(self, where: str, table: Mapping[str, object], keys: Iterable[str]) -> None:
+        """Check that a table has no other keys than these."""
+        unknown = sorted(table.keys() - set(keys))
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], sorted(keys), n=1)
+            meant = f"`{near[0]}` is meant? " if near else ""
+            raise MalformedError(
+                self.unknown,
+                f"{where} has no key `{unknown[0][:80]}`",
+                hint=f"{meant}it has: {', '.join(sorted(keys))}",
+                key=unknown[0][:80],
+            )
+
+    def needed(self, where: str, table: Mapping[str, object], key: str) -> object:
+        """Return the value of a key that must be there."""
+        if key not in table:
+            raise MalformedError(self.missing, f"{where} lacks `{key}`", hint=self.help)
+        return table[key]
+
+    def table(self, where: str, value: object) -> dict[str, object]:
+        """Return a value that must be a table."""
+        if not isinstance(value, dict):
+            raise self.wrong(where, "a table")
+        return value
+
+    def text(self, where: str, value: object) -> str:
+        """Return a value that must be a text with something in it."""
+        if not isinstance(value, str) or not value:
+            raise self.wrong(where, "a text")
+        return value
+
+    def texts(self, where: str, value: object) -> tuple[str, ...]:
+        """Return a value that must be a list of texts."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(where, "a list of texts")
+        return tuple(value)
+
+    def some(self, where: str, values: tuple[_ITEM, ...]) -> tuple[_ITEM, ...]:
+        """Return a list that must not be empty."""
+        if not values:
+            raise self.wrong(where, "a list that is not empty")
+        return values
+
+    def flag(self, where: str, value: object) -> bool:
+        """Return a value that must be true or false."""
+        if not isinstance(value, bool):
+            raise self.wrong(where, "true or false")
+        return value

@@ -1,0 +1,69 @@
+"""Files that others wrote: regular ones only, bounded, and named in every error about them."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
+
+#: more than any bag of credentials within `Limits` needs
+MAX_BYTES: Final = 32 << 20
+
+
+@contextmanager
+def within(file: str) -> Iterator[None]:
+    """Say in an error which file it is about."""
+    try:
+        yield
+    except (MalformedError, RefusedError) as error:
+        error.message = f"`{printable(file)}`: {error.message}"
+        raise
+
+
+def read_file(name: str, limit: int = MAX_BYTES) -> bytes:
+    """Read a regular file; whatever else has a name may never end, or never begin.
+
+    Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
+    """
+    try:
+        if name == os.devnull:
+            return b""
+        with os.fdopen(_open_regular(name), "rb") as stream:
+            data = stream.read(limit + 1)
+    except FileNotFoundError:
+        raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
+    except (OSError, ValueError) as error:
+        raise unreadable(name, error) from None
+    check_size(name, data, limit)
+    return data
+
+
+def unreadable(name: str, error: OSError | ValueError) -> FailedError:
+    """Return the error for a file that cannot be read."""
+    return FailedError("file.unreadable", f"`{name}` cannot be read: {reason(error)}")
+
+
+def check_size(name: str, data: bytes, limit: int = MAX_BYTES) -> None:
+    """Check that what was read is not longer than it may be. Raises `LimitError` (`file.limit`)."""
+    if len(data) > limit:
+        raise LimitError("file.limit", f"`{name}` has more than {limit} bytes")
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Say in words why a file could not be used."""
+    return (error.strerror if isinstance(error, OSError) else None) or "it is no usable path"
+
+
+def _open_regular(name: str) -> int:
+    # Not to wait: opening a pipe that nobody writes to would.
+    handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    raise OSError(
+        errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file; `-` is standard input"
+    )

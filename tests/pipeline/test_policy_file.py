@@ -1,0 +1,195 @@
+"""Policy files are read strictly, and what they name is verified."""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.pipeline.jobs_plant import FIRST, NAME, POLICY, SECOND, build
+from tests.trust.kit import NOW, grant, key, refused, who
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.guard import Effect
+from penstock.model.limits import Limits
+from penstock.pipeline.policy_file import load_policy, read_policy_file
+from penstock.selector import ALWAYS
+from penstock.trust import Credentials, Right, event_tag, sign_type
+
+TYPES = 'types = ["a.type"]\n'
+READER = f'{TYPES}[[subscribers]]\nname = "met"\ntype = "{NAME}"\n'
+
+
+def test_what_a_policy_file_says() -> None:
+    found = read_policy_file(
+        b'types = ["a.type"]\nhistory = ["old/*"]\nzone = "Europe/Amsterdam"\n'
+        b"[facts]\non_duty = true\nsince = 2026-01-01T00:00:00+01:00\n"
+        b'[[subscribers]]\nname = "met"\ntype = "T@1"\n'
+        b'[[subscribers]]\nname = "night"\nprincipal = "met"\ntype = "T"\nwhere = "speed>50"\n'
+    )
+    assert (found.types, found.history, found.credentials) == (("a.type",), ("old/*",), ())
+    assert str(found.zone) == "Europe/Amsterdam"
+    assert found.facts == {"on_duty": True, "since": datetime(2025, 12, 31, 23, tzinfo=UTC)}
+    met, night = found.subscribers
+    assert (met.name, met.principal, met.type, met.selector) == ("met", "met", "T@1", ALWAYS)
+    assert (night.principal, night.selector.text) == ("met", "speed > 50")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("types = ", "policy.syntax"),
+        ("", "policy.missing"),
+        ("types = []", "policy.value"),
+        ('types = "a.type"', "policy.value"),
+        ("types = [1]", "policy.value"),
+        (TYPES + "colour = 1", "policy.unknown-key"),
+        (TYPES + "subscribers = 1", "policy.value"),
+        (TYPES + "subscribers = [1]", "policy.value"),
+        (READER.replace('name = "met"\n', ""), "policy.missing"),
+        (READER.replace(f'type = "{NAME}"\n', ""), "policy.missing"),
+        (READER.replace('"met"', '""'), "policy.value"),
+        (READER.replace('"met"', '"two\\nlines"'), "policy.value"),
+        (READER.replace('"met"', f'"{"m" * 200}"'), "policy.value"),
+        (READER + "wear = 1", "policy.unknown-key"),
+        (READER + READER.removeprefix(TYPES), "policy.twice"),
+        (READER + "where = 1", "policy.value"),
+        (READER + 'where = "speed >"', "selector.syntax"),
+        (TYPES + 'zone = "Mars/Base"', "policy.zone"),
+        (TYPES + 'zone = "../etc"', "policy.zone"),
+        (TYPES + "names = 1", "policy.value"),
+        (TYPES + 'names = { met = "someone" }', "principal.malformed"),
+        (TYPES + "names = { met = 5 }", "petname.malformed"),
+        (TYPES + "[facts]\non_duty = [1]", "policy.value"),
+        (TYPES + "[facts]\nsince = 2026-01-01T00:00:00", "policy.value"),
+        (TYPES + f"[facts]\nbig = {2**64}", "policy.value"),
+        (TYPES + "[facts]\nhour = 5", "environment.reserved"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_file(text: str, code: str) -> None:
+    with refused(code):
+        read_policy_file(text)
+
+
+def test_a_slip_is_told() -> None:
+    with pytest.raises(MalformedError) as error:
+        read_policy_file(TYPES + "credental = []")
+    assert error.value.hint.startswith("`credentials` is meant?")
+
+
+def test_bounds(tmp_path: Path) -> None:
+    tight = Limits(policy_bytes=100, policy_subscribers=1, policy_files=2, certificates=2)
+    with refused("policy.limit"):
+        read_policy_file(TYPES + "#" * 100, limits=tight)
+    with refused("policy.limit"):
+        read_policy_file(READER + READER.removeprefix(TYPES), limits=Limits(policy_subscribers=1))
+    policy = str(build(tmp_path / "plant"))
+    for limits in (Limits(policy_files=2), Limits(certificates=2)):
+        with refused("policy.limit"):
+            load_policy(policy, NOW, limits=limits)
+    with refused("file.limit"):
+        load_policy(policy, NOW, limits=tight)
+
+
+def test_what_it_names_is_verified_and_decides(tmp_path: Path) -> None:
+    loaded = load_policy(str(build(tmp_path / "plant")), NOW)
+    policy = loaded.policy
+    assert [verified.event_type.name for verified in loaded.types] == [FIRST.name, SECOND.name]
+    assert [s.name for s in policy.subscribers] == ["statistics", "engineer", "auditor", "stranger"]
+    effects = [policy.decide(s.principal, Right.SUBSCRIBE, s.type).effect for s in policy.subscribers]
+    assert effects == [Effect.PERMIT, Effect.PERMIT, Effect.PERMIT, Effect.DENY]
+    assert policy.decide(who(2), Right.PUBLISH, loaded.types[0]).effect is Effect.PERMIT
+    assert loaded.names.show(who(4)) == "statistics"
+
+
+def test_petnames_may_stand_in_a_file(tmp_path: Path) -> None:
+    policy = build(tmp_path / "plant")
+    table = POLICY.split("names = ")[1].split("\n")[0]
+    policy.write_text(POLICY.replace(table, '"names.toml"'), encoding="utf-8")
+    with refused("file.missing"):
+        load_policy(str(policy), NOW)
+    (policy.parent / "names.toml").write_text(f'statistics = "{who(4)}"\nengineer = "{who(5)}"\n', encoding="utf-8")
+    assert load_policy(str(policy), NOW).policy.subscribers[1].principal == who(5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('"*.type"', '"*.typ"', "policy.no-match"),
+        ('"*.type"', '"reading.type"', "file.missing"),
+        ('"*.type"', '"certs/engineer.cert"', "type.malformed"),
+        ('["certs/*.cert"]', '["**/*"]', "file.unreadable"),
+        (f'"{NAME}@1"', f'"{NAME}@2"', "policy.type"),
+        (f'"{NAME}@1"', f'"{who(2)}/{NAME}@1"', "policy.type"),
+        ('principal = "statistics"', 'principal = "statistic"', "policy.principal"),
+        ("value <>", "speed <>", "selector.unknown-attribute"),
+    ],
+)
+def test_what_is_wrong_with_what_it_names(tmp_path: Path, old: str, new: str, code: str) -> None:
+    policy = build(tmp_path / "plant")
+    assert old in POLICY
+    policy.write_text(POLICY.replace(old, new), encoding="utf-8")
+    with refused(code) as caught:
+        load_policy(str(policy), NOW)
+    assert str(policy) in caught.value.message or "plant" in caught.value.message
+
+
+def test_two_definitions_of_one_version_are_refused(tmp_path: Path) -> None:
+    policy = build(tmp_path / "plant")
+    other = replace(FIRST, attributes=FIRST.attributes[:2])
+    (policy.parent / "other.type").write_bytes(sign_type(other, key(1)).to_bytes())
+    with refused("policy.twice"):
+        load_policy(str(policy), NOW)
+    shutil.copy(policy.parent / "reading-0.type", policy.parent / "other.type")
+    assert len(load_policy(str(policy), NOW).types) == 2, "the same definition twice is one"
+
+
+def test_a_type_that_was_changed_is_refused(tmp_path: Path) -> None:
+    policy = build(tmp_path / "plant")
+    file = policy.parent / "reading-0.type"
+    file.write_bytes(file.read_bytes().replace(b"region", b"rogion"))
+    with refused("type.signature-mismatch", "key.bad-signature"):
+        load_policy(str(policy), NOW)
+
+
+def test_conditions_about_facts_count_where_the_policy_gives_them(tmp_path: Path) -> None:
+    policy = build(tmp_path / "plant")
+    tag = event_tag(who(1), NAME, None, [Right.SUBSCRIBE], when=["on_duty"])
+    (policy.parent / "certs" / "duty.cert").write_bytes(Credentials.of(grant(1, 3, tag)).to_bytes())
+    plain = load_policy(str(policy), NOW)
+    assert plain.policy.decide(who(3), Right.SUBSCRIBE, plain.types[0]).effect is Effect.INDETERMINATE
+    policy.write_text(
+        POLICY.replace("[[subscribers]]", "[facts]\non_duty = true\n[[subscribers]]", 1), encoding="utf-8"
+    )
+    knowing = load_policy(str(policy), NOW)
+    assert knowing.policy.decide(who(3), Right.SUBSCRIBE, knowing.types[0]).effect is Effect.PERMIT
+
+
+WORDS = st.sampled_from(
+    ["types", "history", "credentials", "names", "subscribers", "zone", "facts", "name", "principal", "type", "where"]
+)
+VALUES = st.recursive(
+    st.sampled_from(['"a"', '""', "1", "true", "2026-01-01T00:00:00Z", "nan", '"UTC"', '"x > 1"', "1e999"]),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(lambda v: f"[{', '.join(v)}]")
+        | st.dictionaries(WORDS, inner, max_size=3).map(
+            lambda t: f"{{{', '.join(f'{k} = {v}' for k, v in t.items())}}}"
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(WORDS, VALUES, max_size=5), st.binary(max_size=20))
+def test_no_file_does_anything_but_load_or_be_refused(table: dict[str, str], tail: bytes) -> None:
+    text = "".join(f"{key_} = {value}\n" for key_, value in table.items()).encode()
+    for data in (text, text + tail, b'types = ["a"]\n' + text):
+        try:
+            found = read_policy_file(data)
+        except PenstockError as error:
+            assert error.exit_status == 2  # noqa: PT017  # either is right
+        else:
+            assert found.types
