@@ -48,14 +48,16 @@ def frame_of(spark: SparkSession, event_type: EventType, sent: Sent) -> DataFram
     return spark.createDataFrame(rows, schema=typed_schema(event_type)).select(ID, TIME, SOURCE, *map(quoted, names))
 
 
-def batch(spark: SparkSession, versions: Sequence[VerifiedType], sent: Sent, policy: Policy) -> Delivered:
-    """Admit and deliver all events in bulk."""
+def batch(
+    spark: SparkSession, versions: Sequence[VerifiedType], sent: Sent, policy: Policy
+) -> tuple[DataFrame, Delivered]:
+    """Admit and deliver all events in bulk. Return what was admitted, and what each reader gets of it."""
     types = [verified.event_type for verified in versions]
     parts = [admit(frame_of(spark, v.event_type, sent), v, policy).events for v in versions]
-    transit = reduce(DataFrame.unionByName, parts)
+    # Both are read several times below, and computed once.
+    transit = reduce(DataFrame.unionByName, parts).cache()
     delivered = deliver(transit, types, policy)
-    # Read once for each subscriber below, computed once.
-    return replace(delivered, rows=delivered.rows.cache())
+    return transit, replace(delivered, rows=delivered.rows.cache())
 
 
 def differences(delivered: Delivered, live: Live) -> dict[str, tuple[int, int]]:

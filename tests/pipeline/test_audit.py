@@ -62,7 +62,8 @@ def logged(number: int, who: SigningKey, right: Right, *, at: datetime = NOW, to
 DECIDED = [
     logged(0, BILLING, Right.SUBSCRIBE, took=100),
     logged(1, BILLING, Right.SUBSCRIBE, at=NOW + HOUR, took=300),
-    logged(2, SMITH, Right.SUBSCRIBE, at=NOW + 2 * HOUR, took=20),
+    # Another of her credentials did not count; what her right keeps back is not for that reason.
+    replace(logged(2, SMITH, Right.SUBSCRIBE, at=NOW + 2 * HOUR, took=20), errors=("cert.expired",)),
     logged(3, CAMERA, Right.PUBLISH, at=NOW + 2 * HOUR, took=30),
     logged(4, MALLORY, Right.SUBSCRIBE, took=50),
     logged(5, MALLORY, Right.SUBSCRIBE, at=NOW + HOUR, took=40),
@@ -179,14 +180,17 @@ def test_requests_that_were_made(log: DataFrame) -> None:
 def test_refusals_pile_up_where_they_do(log: DataFrame) -> None:
     found = room.refusals(log)
     assert found.schema.simpleString() == room.REFUSALS.simpleString()
-    assert {tuple(row[:6]) for row in found.collect()} == {
-        (text(MALLORY), "subscribe", TYPE_TEXT, None, 2, 7),
-        (text(BILLING), "publish", TYPE_TEXT, "cert.expired", 1, 0),
-        (text(BILLING), "publish", TYPE_TEXT, "cert.online-test", 1, 0),
-        (text(BILLING), "connect", str(NETWORK), None, 1, 0),
-        (text(BILLING), "subscribe", TYPE_TEXT, None, 0, 2),
-        (text(SMITH), "subscribe", TYPE_TEXT, None, 0, 41),
+    assert {tuple(row[:7]) for row in found.collect()} == {
+        (text(MALLORY), "subscribe", TYPE_TEXT, "deny", None, 2, 7),
+        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.expired", 1, 0),
+        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.online-test", 1, 0),
+        (text(BILLING), "connect", str(NETWORK), "deny", None, 1, 0),
+        (text(BILLING), "subscribe", TYPE_TEXT, "permit", None, 0, 2),
+        (text(SMITH), "subscribe", TYPE_TEXT, "permit", None, 0, 41),
     }
+    assert room.reason("permit", None) == "kept back"
+    assert room.reason("deny", None) == "no credential"
+    assert room.reason("deny", "cert.expired") == "cert.expired"
 
 
 def test_flows_between_domains(log: DataFrame) -> None:
@@ -221,7 +225,11 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     assert report.decisions == 8
     assert len(report.refusals.rows) == 2
     assert report.refusals.more
-    assert report.refusals.rows[0][:5] == (text(SMITH), "subscribe", TYPE_TEXT, None, 0)
+    assert report.refusals.rows[0][:6] == (text(SMITH), "subscribe", TYPE_TEXT, "permit", None, 0)
+    # With a policy, the rights that were used say who gave whom what; those of another policy are known by id alone.
+    assert report.rights_used.columns[:4] == ("credential", "issuer", "subject", "right")
+    assert ("publish, subscribe on uk.gov.pito.Numberplate", 3, 82) in {row[3:6] for row in report.rights_used.rows}
+    assert None in {row[1] for row in audit(log, Policy(Credentials.of(TO_CCS))).rights_used.rows}
     assert [row[0] for row in report.slowest.rows] == ["d1", "d0"]
     assert report.slowest.more
     assert report.rights_unused is not None

@@ -2,8 +2,10 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -51,8 +53,10 @@ REPORT = AuditReport(
         rows(str(OWNER), "subscribe", f"{OWNER}/{KEY.name}@0", 3, 4, 5, NOON),
     ),
     Table(
-        ("principal", "action", "resource", "code", "decisions", "events", "last"),
-        rows(HOSTILE, "subscribe", HOSTILE, None, 6, 1_000, NOON),
+        ("principal", "action", "resource", "effect", "code", "decisions", "events", "last"),
+        (*rows(HOSTILE, "subscribe", HOSTILE, "deny", None, 6, 1_000, NOON),
+         *rows(f"{OWNER} 'staff'", "subscribe", HOSTILE, "permit", None, 0, 1_000, NOON),
+         *rows(HOSTILE, "subscribe", HOSTILE, "indeterminate", "cert.expired", 1, 0, NOON)),
     ),
     Table(("origin", "target", "action", "decisions", "events"), rows(HOSTILE, None, "subscribe", 1, 77)),
     Table(("action", "decisions", "p50", "p90", "p99", "longest"), rows("subscribe", 8, 1.5, 2.5, 3.5, 4)),
@@ -67,11 +71,12 @@ REPORT = AuditReport(
 )  # fmt: skip
 
 EMPTY = Table(("start", "permit", "deny", "indeterminate"), ())
+NONE = replace(REPORT.refusals, rows=())
 PAGES = {
     "what-if": whatif_html(COMPARISON, names=NAMES),
     "what-if, nothing": whatif_html(Comparison("a", "b", 0, (), ())),
     "audit": audit_html(REPORT, names=NAMES),
-    "audit, nothing": audit_html(AuditReport(None, None, 0, EMPTY, None, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)),
+    "audit, nothing": audit_html(AuditReport(None, None, 0, EMPTY, None, EMPTY, NONE, EMPTY, EMPTY, EMPTY, EMPTY)),
 }
 VOID = {"meta", "link", "img", "br"}
 
@@ -159,10 +164,35 @@ def test_the_numbers_are_there() -> None:
     page = PAGES["audit"]
     assert "12,345" in page
     assert "There is more than is shown" in page
-    assert "no credential" in page
+    for why in ("no credential", "kept back", "cert.expired"):
+        assert f"<bdi>{why}</bdi>" in page
     # Periods lie where they belong in time: 40 of them, every second one empty.
     assert "2026-05-01 12:00" in page
     assert page.count('class="a"/>') >= 40
+
+
+@pytest.mark.parametrize("hours", [1, 2, 11, 40, 24 * 366])
+def test_periods_lie_where_they_belong_in_time_and_labels_do_not_overlap(hours: int) -> None:
+    two = Table(
+        ("start", "permit", "deny", "indeterminate"), ((NOON, 3, 0, 0), (NOON + timedelta(hours=hours), 0, 1, 0))
+    )
+    plot = audit_html(replace(REPORT, over_time=two)).split("<svg", 2)[1]
+    assert plot.count('class="a"/>') == plot.count('class="b"/>') == 1
+    first, second = (float(x) for x in re.findall(r'<rect x="([\d.]+)"', plot))
+    step = (860 - 60) / max(hours + 1, 12)
+    assert second - first == pytest.approx(hours * step, abs=0.2)
+    labels = [float(x) for x in re.findall(r'x="([\d.]+)" y="210"', plot)]
+    assert labels[0] == 60
+    assert all(after - before >= 120 for before, after in pairwise(labels))
+    assert labels[-1] <= 860 - 120
+
+
+def test_long_labels_keep_what_tells_them_apart() -> None:
+    reader = Reader("Statistics Office, which is asking for the plate", READER, KEY)
+    changes = tuple(Change(reader, AttributeId(OWNER, KEY.name, n), n, 1, 0, ("e",)) for n in ("location", "time"))
+    page = whatif_html(replace(COMPARISON, changes=changes))
+    assert "the plate: location<title>" in page
+    assert "for the plate: time<title>" in page
 
 
 def test_principals_are_shown_by_petname() -> None:
@@ -170,6 +200,7 @@ def test_principals_are_shown_by_petname() -> None:
     assert "the reader" in page
     assert str(READER) not in page
     assert READER.short in whatif_html(COMPARISON)
+    assert "the owner &#x27;staff&#x27;" in audit_html(REPORT, names=Petnames({OWNER: "the owner"}))
 
 
 def test_the_same_facts_give_the_same_page() -> None:

@@ -42,6 +42,7 @@ from penstock.pipeline.columns import literal, micros
 from penstock.pipeline.policy import Policy
 from penstock.trust.capabilities import Right, describe_tag
 from penstock.trust.certificates import Naming, Statement
+from penstock.trust.subjects import Name, Subject
 
 _TEXT, _LONG, _TIME, _TEXTS = StringType(), LongType(), TimestampType(), ArrayType(StringType())
 
@@ -79,7 +80,14 @@ REQUESTS_MADE: Final = _schema(
     principal=_TEXT, action=_TEXT, resource=_TEXT, permitted=_LONG, refused=_LONG, events=_LONG, last=_TIME
 )
 REFUSALS: Final = _schema(
-    principal=_TEXT, action=_TEXT, resource=_TEXT, code=_TEXT, decisions=_LONG, events=_LONG, last=_TIME
+    principal=_TEXT,
+    action=_TEXT,
+    resource=_TEXT,
+    effect=_TEXT,
+    code=_TEXT,
+    decisions=_LONG,
+    events=_LONG,
+    last=_TIME,
 )
 FLOWS: Final = _schema(origin=_TEXT, target=_TEXT, action=_TEXT, decisions=_LONG, events=_LONG)
 DURATIONS: Final = _schema(
@@ -205,10 +213,20 @@ def rights_used(log: DataFrame) -> DataFrame:
 
 def rights_unused(log: DataFrame, policy: Policy) -> DataFrame:
     """Return the credentials of a policy that no permission rested on (`RIGHTS_UNUSED`)."""
+    return _rights(log.sparkSession, policy).join(rights_used(log).select("credential"), "credential", "left_anti")
+
+
+def _rights(spark: SparkSession, policy: Policy) -> DataFrame:
     statements = [(certificate.id, certificate.statement) for certificate in policy.credentials]
-    known = [(key, str(said.issuer), str(said.subject), _right(said)) for key, said in statements]
-    rights = log.sparkSession.createDataFrame(known, RIGHTS_UNUSED)
-    return rights.join(rights_used(log).select("credential"), "credential", "left_anti")
+    known = [(key, str(said.issuer), _subject(said.subject), _right(said)) for key, said in statements]
+    return spark.createDataFrame(known, RIGHTS_UNUSED)
+
+
+def _subject(subject: Subject) -> str:
+    """Say whom a credential speaks of, with whole principals, so that a reader's own names can stand for them."""
+    if isinstance(subject, Name):
+        return " ".join([str(subject.principal), *(repr(name.decode(errors="replace")) for name in subject.names)])
+    return str(subject)
 
 
 def _right(statement: Statement) -> str:
@@ -235,19 +253,26 @@ def requests_made(log: DataFrame) -> DataFrame:
 def refusals(log: DataFrame) -> DataFrame:
     """Return where refusals pile up (`REFUSALS`).
 
-    A refusal without a code is one for which no credential was there. Events that were refused under a permission
-    count as events, not as decisions.
+    A refusal without a code is one for which no credential was there. What a permission kept back counts as events, not
+    as decisions, and has no code: what kept other credentials from counting is not the reason.
     """
     refused = log.where(~_permitted() | (F.col("refused") > 0))
-    code = F.explode_outer(F.array_distinct("errors")).alias("code")
+    code = F.explode_outer(F.when(~_permitted(), F.array_distinct("errors"))).alias("code")
     columns = ("principal", "action", "resource", "type", "effect", "time")
     refused = refused.select(*columns, F.col("refused").alias("n"), code)
-    found = refused.groupBy("principal", "action", "resource", "code").agg(
+    found = refused.groupBy("principal", "action", "resource", "effect", "code").agg(
         F.count_if(_decides() & ~_permitted()).alias("decisions"),
         _sum("n").alias("events"),
         F.max("time").alias("last"),
     )
     return _shaped(found, REFUSALS)
+
+
+def reason(effect: object, code: object) -> str:
+    """Say why something was refused: by its code, or in words where there is none."""
+    if code is not None:
+        return str(code)
+    return "kept back" if effect == str(Effect.PERMIT) else "no credential"
 
 
 def flows(log: DataFrame) -> DataFrame:
@@ -328,6 +353,8 @@ class AuditReport:
     durations: Table
     slowest: Table
     over_time: Table
+    #: of one period in `over_time`
+    width: timedelta = timedelta(hours=1)
 
     def tables(self) -> dict[str, Table]:
         """Return all tables by name."""
@@ -365,10 +392,14 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
         raise MalformedError("audit.top", "a table has one row at least")
     log = within(log, since, until)
     asked = ["principal", "action", "resource"]
-    used = rights_used(log).orderBy(F.desc("decisions"), "credential")
+    used = rights_used(log)
+    if policy is not None:
+        # With the policy at hand, say who gave whom what.
+        used = _rights(log.sparkSession, policy).join(used, "credential", "right")
+    used = used.orderBy(F.desc("decisions"), "credential")
     unused = None if policy is None else rights_unused(log, policy).orderBy("issuer", "subject", "credential")
     requests = requests_made(log).orderBy(F.desc(F.col("permitted") + F.col("refused")), *asked)
-    refused = refusals(log).orderBy(F.desc(F.col("decisions") + F.col("events")), *asked, "code")
+    refused = refusals(log).orderBy(F.desc(F.col("decisions") + F.col("events")), *asked, "effect", "code")
     flowing = flows(log).orderBy(F.desc("events"), F.desc("decisions"), "origin", "target", "action")
     taken = _table(durations(log).orderBy("action"), len(Right))
     return AuditReport(
@@ -383,6 +414,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
         durations=taken,
         slowest=_table(slowest(log, top + 1), top),
         over_time=_table(over_time(log, width).orderBy("start"), periods),
+        width=width,
     )
 
 

@@ -4,17 +4,18 @@ Plots are plain SVG, and beside each stands a table that says the same. Everythi
 names is hostile: it is escaped, what does not print is replaced, and the page forbids itself to load anything.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from html import escape
-from itertools import pairwise
+from math import ceil
 from typing import Final, TypeAlias
 
 from penstock.errors import MalformedError, printable
 from penstock.model.instants import in_utc
 from penstock.model.principals import Petnames, Principal
-from penstock.pipeline.audit import AuditReport, Table
+from penstock.pipeline.audit import AuditReport, Table, reason
 from penstock.pipeline.whatif import Change, Comparison
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -38,7 +39,7 @@ svg .soft{fill:var(--soft)}
 caption{text-align:left;color:var(--soft);padding:.25rem 0;white-space:nowrap}
 summary{cursor:pointer;color:var(--soft)}figcaption{margin:.4rem 0}
 th,td{text-align:left;padding:.35rem 1.4rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-th{font-weight:600;white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th{font-weight:600}th,.t{white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .id{display:inline-block;max-width:20ch;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;vertical-align:bottom}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:.15em;margin:0 .35em 0 1em}
 .key:first-child{margin-left:0}
@@ -51,6 +52,7 @@ _LABEL: Final = 310
 _ROW: Final = 24
 _BARS: Final = 20
 _OPEN: Final = 24
+_STAMP: Final = 120
 
 Cell: TypeAlias = object
 _HEADINGS: Final[Mapping[str, str]] = {
@@ -150,15 +152,21 @@ def audit_html(
             tuple(shown.cell(name, cell) for name, cell in zip(table.columns, row, strict=True)) for row in table.rows
         ]
         more = " There is more than is shown." if table.more else ""
+        caption = f"{title}, in numbers" if figure else title
         return _section(
-            title, text, figure, _table(f"{title}, in numbers.{more}", table.columns, rows) if rows else "<p>None.</p>"
+            title, text, figure, _table(f"{caption}.{more}", table.columns, rows) if rows else "<p>None.</p>"
         )
 
     over = [(row[0], tuple(map(_number, row[1:]))) for row in report.over_time.rows if isinstance(row[0], datetime)]
-    flows = [(f"{shown.cell('', row[0])} → {shown.cell('', row[1])}", _number(row[4])) for row in report.flows.rows]
+    flows = [
+        (f"{shown.cell('', row[0])} → {shown.cell('', row[1])}: {row[2]}", _number(row[4])) for row in report.flows.rows
+    ]
     hot = [
-        (f"{shown.principal(str(row[0]))}: {row[1]}, {row[3] or 'no credential'}", _number(row[4]) + _number(row[5]))
-        for row in report.refusals.rows
+        (
+            f"{shown.principal(str(row['principal']))}: {row['action']}, {reason(row['effect'], row['code'])}",
+            _number(row["decisions"]) + _number(row["events"]),
+        )
+        for row in report.refusals.as_dicts()
     ]
     slow = [
         (f"{row[0]}, {share} %", round(float(str(row[at])))) for row in report.durations.rows for share, at in _SHARES
@@ -169,13 +177,12 @@ def audit_html(
             "Decisions over time",
             "How many requests were permitted, denied, or could not be decided.",
             report.over_time,
-            _columns("f1", "Decisions by period: permitted, denied, indeterminate", over) + effects,
+            _columns("f1", "Decisions by period: permitted, denied, indeterminate", over, report.width) + effects,
         ),
         part(
             "Refusals",
-            "Where they pile up: refused requests, and events refused under a permission. Without a code, no credential"
-            " was there.",
-            report.refusals,
+            "Where they pile up: refused requests, and events that a permission kept back.",
+            _reasoned(report.refusals),
             _bars("f2", "Refused requests and events", hot, "b"),
         ),
         part(
@@ -204,6 +211,13 @@ def audit_html(
     return _page(title, f"From {since} to {until} (UTC)", facts, parts, _made(at))
 
 
+def _reasoned(refusals: Table) -> Table:
+    """Return refusals with a reason in each row, also where there is no code."""
+    effect, code = refusals.columns.index("effect"), refusals.columns.index("code")
+    rows = [(*row[:code], reason(row[effect], row[code]), *row[code + 1 :]) for row in refusals.rows]
+    return replace(refusals, rows=tuple(rows))
+
+
 _SHARES: Final = ((50, 2), (90, 3), (99, 4))
 
 
@@ -214,16 +228,16 @@ class _Names:
     names: Petnames | None
 
     def principal(self, text: str) -> str:
-        """Show a principal, or a text that begins with one (a resource)."""
-        head, slash, rest = text.partition("/")
+        """Show a principal, or a text that begins with one: a resource, or a name in its name space."""
+        head = re.split("[/ ]", text, maxsplit=1)[0]
         try:
-            return (self.names or Petnames()).show(Principal.parse(head)) + slash + rest
+            return (self.names or Petnames()).show(Principal.parse(head)) + text[len(head) :]
         except MalformedError:
             return text
 
     def cell(self, column: str, value: object) -> Cell:
         if value is None:
-            return "no credential" if column == "code" else "unknown"
+            return "unknown"
         if isinstance(value, str) and column in ("principal", "resource", "issuer", "subject", "source"):
             return self.principal(value)
         return value
@@ -270,7 +284,7 @@ def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]])
         if isinstance(value, int | float):
             return f'<td class="n">{value:,.0f}</td>'
         if isinstance(value, datetime):
-            return f"<td>{_moment(value)}</td>"
+            return f'<td class="t">{_moment(value)}</td>'
         clipped = ' class="id"' if name in ("credential", "id") else ""
         return f"<td><bdi{clipped}>{_text(value)}</bdi></td>"
 
@@ -301,7 +315,8 @@ def _svg(key: str, title: str, height: int, body: Iterable[str]) -> str:
 
 
 def _label(text: str, y: int) -> str:
-    short = text if len(text) <= 44 else f"{text[:43]}…"
+    # What tells labels apart may stand at either end.
+    short = text if len(text) <= 44 else f"{text[:21]}…{text[-22:]}"
     return f'<text x="{_LABEL - 10}" y="{y + 15}" text-anchor="end">{_text(short)}<title>{_text(text)}</title></text>'
 
 
@@ -352,14 +367,13 @@ def _diverging(key: str, title: str, items: Sequence[tuple[str, int, int]]) -> s
     return _svg(key, title, _ROW * (len(drawn) + (len(items) > _BARS)), body)
 
 
-def _columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...]]]) -> str:
+def _columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...]]], period: timedelta) -> str:
     """Draw stacked columns over time; periods in which nothing happened are empty."""
     if not items:
         return ""
     height, left = 180, 60
     top = max(1, *(sum(values) for _, values in items))
     first, last = items[0][0], items[-1][0]
-    period = min((b[0] - a[0] for a, b in pairwise(items)), default=timedelta(hours=1))
     periods = (last - first) // period + 1
     step = (_WIDTH - left) / max(periods, 12)
     body = [
@@ -373,8 +387,9 @@ def _columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ..
             tall = value * height / top
             y -= tall
             if value:
-                body.append(_rect(x + step * 0.1, y, step * 0.8, tall, style))
-    for place in range(0, periods, -(-periods // 6)):
+                body.append(_rect(x + step * 0.1, y, max(step * 0.8, 1), tall, style))
+    for place in range(0, periods, ceil(_STAMP / step)):
         x, label = left + place * step, _moment(first + place * period)
-        body.append(f'<text class="soft" x="{x:.1f}" y="{height + 30}">{label}</text>')
+        if x + _STAMP <= _WIDTH or not place:
+            body.append(f'<text class="soft" x="{x:.1f}" y="{height + 30}">{label}</text>')
     return _svg(key, title, height + 40, body)

@@ -1,0 +1,100 @@
+"""The last part of the London example: what a change of policy would do, and what the decision log tells. On Spark."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from london_cast import CCS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
+from penstock.errors import MalformedError
+from penstock.model import Principal
+from penstock.pipeline.audit import audit, read_log, reason
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.report import audit_html, whatif_html
+from penstock.pipeline.whatif import Reader, compare
+from penstock.trust import Credentials, Right, VerifiedType, event_tag
+
+_SHOWN = 6
+
+
+def whatif(
+    console: Console, transit: DataFrame, policy: Policy, versions: Mapping[str, VerifiedType], out: Path
+) -> None:
+    """Compare the policy with one in which the statistics office may see the plate too."""
+    plate = versions["0"].event_type.by_name["license-plate"].id
+    asked = grant(
+        CCS, STATISTICS.principal, event_tag(PITO.principal, PLATE_TYPE, None, [Right.SUBSCRIBE], attributes=[plate])
+    )
+    after = replace(policy, credentials=policy.credentials + Credentials.of(asked))
+    types = [verified.event_type for verified in versions.values()]
+    with console.status("  comparing"):
+        found = compare(transit, policy, after, types=types, samples=3)
+    gains: dict[tuple[Reader, int, tuple[str, ...]], list[str]] = {}
+    for change in found.gains:
+        key = change.reader, change.gained, change.gained_samples
+        gains.setdefault(key, []).append(change.name or "whole events")
+    shown = Table("subscriber", "would gain", "on events", "for example")
+    for (reader, events, samples), names in gains.items():
+        shown.add_row(reader.name, ", ".join(names), f"{events:,}", ", ".join(samples))
+    console.print(shown)
+    losers = ", ".join(sorted({change.reader.name for change in found.losses})) or "Nobody"
+    others = len(found.readers) - len({change.reader for change in found.changes})
+    console.print(f"  {losers} would lose anything. For the other {others} subscriptions nothing changes.")
+    page = whatif_html(found, names=NAMES, title="The statistics office asks for the plate", at=NOW)
+    written(console, out / "whatif.html", page)
+
+
+def audit_log(console: Console, spark: SparkSession, path: Path, policy: Policy, out: Path) -> None:
+    """Audit the decision log of the live part."""
+    with console.status("  reading the decision log"):
+        log, quarantine = read_log(spark.read.text(str(path)))
+        if not quarantine.isEmpty():
+            raise SystemExit("the decision log cannot be read")
+        log.persist()
+        report = audit(log, policy, since=NOW, until=NOW + timedelta(days=1), top=100)
+    console.print(f"  The log holds {report.decisions} decisions, and how many events passed under each.")
+    used = sorted(report.rights_used.as_dicts(), key=lambda row: -int(str(row["events"])))
+    table(console, f"Rights that were used: {len(used)}", ("issuer", "subject", "right", "decisions", "events"), used)
+    if report.rights_unused is not None:
+        unused = report.rights_unused.as_dicts()
+        table(console, f"Rights that were not used: {len(unused)}", ("issuer", "subject", "right"), unused)
+    refused = [{**row, "why": reason(row["effect"], row["code"])} for row in report.refusals.as_dicts()]
+    columns = ("principal", "action", "why", "decisions", "events")
+    table(console, "Refusals: requests, and events kept back", columns, refused)
+    flowing = [{**row, "from": row["origin"], "to": row["target"]} for row in report.flows.as_dicts()]
+    table(console, "Flows between domains", ("from", "to", "action", "decisions", "events"), flowing)
+    written(console, out / "audit.html", audit_html(report, names=NAMES, title="Decisions in London", at=NOW))
+
+
+def table(console: Console, title: str, columns: Iterable[str], rows: list[dict[str, object]]) -> None:
+    """Print the first rows of a table of the audit."""
+    shown = Table(title=title, title_justify="left")
+    for column in columns:
+        shown.add_column(column, justify="right" if column in ("decisions", "events") else "left")
+    for row in rows[:_SHOWN]:
+        shown.add_row(*(_cell(row[column]) for column in columns))
+    console.print(shown)
+    if len(rows) > _SHOWN:
+        console.print(f"  and {len(rows) - _SHOWN} more, in the report")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, int):
+        return f"{value:,}"
+    head, space, rest = str(value).partition(" ")
+    try:
+        return NAMES.show(Principal.parse(head)) + space + rest
+    except MalformedError:
+        return str(value)
+
+
+def written(console: Console, path: Path, page: str) -> None:
+    """Write a report, and say where."""
+    path.write_text(page, encoding="utf-8")
+    console.print(f"  As a page with plots: {path}", highlight=False)
