@@ -1,0 +1,329 @@
+"""A small network, and a program that runs every job over it on a kind of Spark that a test process cannot share.
+
+    python -m tests.pipeline.anywhere local-cluster FOLDER      executors that are processes of their own
+    python -m tests.pipeline.anywhere connect FOLDER            a client of a Spark Connect server
+
+Each job asserts the rows that it gives, and its name is printed when it is done.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from pathlib import Path
+
+import nats
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from tests.guard.london import BAG, TO_BILLING, TO_STATISTICS
+from tests.pipeline.ingest_reference import define
+from tests.pipeline.test_audit import RECORDS
+from tests.pipeline.test_ingest_csv import BOUND, TOP, line
+from tests.pipeline.test_ingest_envelopes import AT, good
+from tests.trust.kit import grant, who
+
+from penstock.model import Principal
+from penstock.pipeline.admit import REASON, admit
+from penstock.pipeline.audit import audit, read_log
+from penstock.pipeline.deliver import deliver
+from penstock.pipeline.frames import ID
+from penstock.pipeline.ingest import (
+    Ingested,
+    Tally,
+    each_batch,
+    ingest_envelopes,
+    ingest_table,
+    read_csv,
+    read_lines,
+    run,
+)
+from penstock.pipeline.jetstream import NAME, register
+from penstock.pipeline.jetstream_records import read_jetstream, to_messages
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.whatif import compare
+from penstock.selector import parse
+from penstock.testing.nats import NatsServer
+from penstock.trust.capabilities import Right, event_tag
+from penstock.trust.credentials import Credentials
+from penstock.trust.tags import Tag
+
+FIRST, SECOND = define()
+OWNER, CAMERA, STRANGER, AMY, BOB = 1, 2, 3, 4, 5
+BROKEN = [b"{", b"\xff", b'{"specversion": "1.0"}']
+
+
+# --- The network -----------------------------------------------------------------------------------------------------
+
+
+def policy(*amys: str) -> Policy:
+    """Return a policy: a camera may publish, Amy sees some attributes of busy moments, Bob sees colours."""
+    name = FIRST.event_type.name
+    uid = {attribute.name: attribute.id for attribute in FIRST.event_type.attributes}
+
+    def seeing(*names: str) -> Tag:
+        return event_tag(who(OWNER), name.name, None, [Right.SUBSCRIBE], attributes=[uid[n] for n in names])
+
+    return Policy(
+        Credentials.of(
+            grant(OWNER, CAMERA, event_tag(who(OWNER), name.name, None, [Right.PUBLISH])),
+            grant(OWNER, AMY, seeing("lane", "count", *amys)),
+            grant(OWNER, BOB, seeing("colour")),
+        ),
+        (Subscriber("amy", who(AMY), FIRST, parse("count > 5")), Subscriber("bob", who(BOB), SECOND)),
+    )
+
+
+def sighting(number: int, source: int = CAMERA) -> bytes:
+    """Return an event of the network as it comes in."""
+    data = {"sensor": f"s{number}", "count": number, "lane": number % 10, "colour": "red"}
+    return json.dumps(good(id=f"e{number}", source=str(who(source)), data=data)).encode()
+
+
+SENT = [*map(sighting, range(10)), *BROKEN, sighting(20, STRANGER)]
+
+
+def _view(reader: str, number: int, source: Principal, **data: object) -> tuple[str, str]:
+    version = {"amy": FIRST, "bob": SECOND}[reader].event_type
+    envelope = {
+        "specversion": "1.0",
+        "id": f"e{number}",
+        "source": str(source),
+        "type": str(version.name),
+        "time": "2026-05-01T12:00:00.000000Z",
+        "data": data,
+    }
+    return f"VIEWS.{reader}", json.dumps(envelope, separators=(",", ":"))
+
+
+#: what the readers get of `SENT`, by subject and payload
+VIEWS = Counter(
+    [_view("amy", n, who(CAMERA), count=n, lane=n) for n in range(6, 10)]
+    + [_view("bob", n, who(CAMERA), colour="red") for n in range(10)]
+)
+
+
+def publish(url: str, stream: str, payloads: list[bytes]) -> dict[str, str]:
+    """Put payloads into a stream, which is made if need be; return the options that read it."""
+
+    async def send() -> None:
+        connection = await nats.connect(url)
+        js = connection.jetstream()
+        await js.add_stream(name=stream, subjects=[f"{stream}.>"])
+        for payload in payloads:
+            # A header that says otherwise than the envelope changes nothing.
+            await js.publish_async(f"{stream}.in", payload, headers={"ce-source": str(who(OWNER)), "ce-id": "x"})
+        await js.publish_async_completed()
+        await connection.close()
+
+    asyncio.run(send())
+    return {"url": url, "stream": stream}
+
+
+def stored(url: str, stream: str) -> Counter[tuple[str, str]]:
+    """Return the messages of a stream, by subject and payload."""
+
+    async def read() -> Counter[tuple[str, str]]:
+        connection = await nats.connect(url)
+        js = connection.jetstream()
+        last = (await js.stream_info(stream)).state.last_seq
+        found = [await js.get_msg(stream, sequence) for sequence in range(1, last + 1)]
+        await connection.close()
+        return Counter((message.subject or "", (message.data or b"").decode()) for message in found)
+
+    return asyncio.run(read())
+
+
+def send_views(ingested: Ingested, rules: Policy, url: str, write_id: str) -> None:
+    """Admit, deliver, and write what each reader gets to a subject of the stream VIEWS, once for each write id."""
+    admitted = admit(ingested.events(FIRST.event_type), FIRST, rules)
+    delivered = deliver(admitted.events, [FIRST.event_type], rules)
+    views = [
+        to_messages(delivered.for_subscriber(reader.name), reader.type.event_type, f"VIEWS.{reader.name}")
+        for reader in rules.subscribers
+    ]
+    options = {"url": url, "stream": "VIEWS", "writeId": write_id}
+    reduce(DataFrame.unionByName, views).write.format(NAME).mode("append").options(**options).save()
+
+
+# --- The jobs: each reads what the one before it wrote ---------------------------------------------------------------
+
+
+def run_ingest(spark: SparkSession, folder: Path) -> None:
+    """Lines and a table, of which a part is broken."""
+    (folder / "sent.jsonl").write_bytes(b"\n".join(SENT))
+    kept: list[bytes] = []
+
+    def write(ingested: Ingested) -> None:
+        ingested.events(FIRST.event_type).write.parquet(str(folder / "typed"))
+        kept.extend(bytes(row["@original"]) for row in ingested.bad.collect())
+
+    tally = run(ingest_envelopes(read_lines(spark.read, str(folder / "sent.jsonl")), [FIRST], AT), write)
+    assert (tally.read, tally.good, tally.bad) == (14, 11, 3)
+    assert Counter(kept) == Counter(BROKEN)
+    (folder / "table.csv").write_bytes(b"\r\n".join([TOP, line(), line(von="me")]))
+    records = read_csv(spark.read, str(folder / "table.csv"), BOUND.mapping.csv)
+    assert run(ingest_table(records, BOUND, AT), lambda _: None).reasons == (("ingest.source", 1),)
+
+
+def run_admit(spark: SparkSession, folder: Path) -> None:
+    """Admission: the camera's events, and the stranger's refused."""
+    admitted = admit(spark.read.parquet(str(folder / "typed")), FIRST, policy())
+    assert [(row[ID], row[REASON]) for row in admitted.refused.collect()] == [("e20", "guard.denied")]
+    admitted.events.write.parquet(str(folder / "admitted"))
+    assert spark.read.parquet(str(folder / "admitted")).count() == 10
+
+
+def run_deliver(spark: SparkSession, folder: Path) -> None:
+    """Delivery to one reader in its version, and to all of them."""
+    delivered = deliver(spark.read.parquet(str(folder / "admitted")), [FIRST.event_type], policy())
+    amy = {tuple(row[n] for n in (ID, "count", "lane", "colour")) for row in delivered.for_subscriber("amy").collect()}
+    assert amy == {(f"e{n}", n, n, None) for n in range(6, 10)}
+    assert Counter(row["@subscriber"] for row in delivered.by_subscriber().collect()) == {"amy": 4, "bob": 10}
+
+
+def run_whatif(spark: SparkSession, folder: Path) -> None:
+    """What-if: Amy would see the colour too."""
+    history = spark.read.parquet(str(folder / "admitted"))
+    found = compare(history, policy(), policy("colour"), types=[FIRST.event_type])
+    (change,) = found.changes
+    assert (change.reader.name, change.name, change.gained, change.lost) == ("amy", "colour", 4, 0)
+    assert change.gained_samples == ("e6", "e7", "e8", "e9")
+
+
+def run_audit(spark: SparkSession, folder: Path) -> None:
+    """Audit of a decision log in a file."""
+    (folder / "decisions.jsonl").write_text("\n".join(r.to_json() for r in [*RECORDS]) + "\n{\n", encoding="utf-8")
+    decisions, bad = read_log(spark.read.text(str(folder / "decisions.jsonl")))
+    assert [row.reason for row in bad.collect()] == ["log.json"]
+    report = audit(decisions, Policy(BAG))
+    assert report.decisions == 8
+    used = {row["credential"]: (row["decisions"], row["events"]) for row in report.rights_used.as_dicts()}
+    assert used[TO_BILLING.id] == (2, 40)
+    assert report.rights_unused is not None
+    assert TO_STATISTICS.id in {row["credential"] for row in report.rights_unused.as_dicts()}
+
+
+def run_jetstream(spark: SparkSession, folder: Path) -> None:
+    """A stream in, one subject for each reader out. What a batch calls runs where the driver is, and was sent there."""
+    register(spark)
+    rules = policy()
+    with NatsServer() as server:
+        options = publish(server.url, "SENT", SENT)
+        publish(server.url, "VIEWS", [])
+        url, told = server.url, folder / "told"
+        told.mkdir()
+
+        def report(tally: Tally, number: int) -> None:
+            (told / f"{number}").write_text(f"{tally.read} {tally.good} {tally.bad}")
+
+        process = each_batch(
+            lambda records: ingest_envelopes(records, [FIRST], AT),
+            lambda ingested, number: send_views(ingested, rules, url, f"anywhere {number}"),
+            report,
+        )
+        records = read_jetstream(spark.readStream, options)
+        query = records.writeStream.foreachBatch(process).option("checkpointLocation", str(folder / "state"))
+        assert query.trigger(availableNow=True).start().awaitTermination(240)
+        assert {path.name: path.read_text() for path in told.iterdir()} == {"0": "14 11 3"}
+        assert stored(url, "VIEWS") == VIEWS
+
+
+JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
+    "ingest": run_ingest,
+    "admit": run_admit,
+    "deliver": run_deliver,
+    "whatif": run_whatif,
+    "audit": run_audit,
+    "jetstream": run_jetstream,
+}
+
+
+# --- Where they run --------------------------------------------------------------------------------------------------
+
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "Pacific/Auckland",
+    # A program that lives for a minute does not earn back what optimising it costs.
+    "spark.driver.extraJavaOptions": BRIEF,
+    "spark.executor.extraJavaOptions": BRIEF,
+}
+
+
+@contextmanager
+def local_cluster() -> Iterator[SparkSession]:
+    """Yield a session whose two executors are processes of their own."""
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    application = spark.conf.get("spark.app.id")
+    assert application
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        # The workers leave their folder behind, beside Spark itself.
+        shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
+
+
+@contextmanager
+def connect(folder: Path) -> Iterator[SparkSession]:
+    """Yield a client of a Spark Connect server; the client has no Java."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {"spark.master": "local[2]", "spark.connect.grpc.binding.port": str(port), **SETTINGS}
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
+    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    with (folder / "server.log").open("wb") as log:
+        # In another folder than the sources of these tests: what the server runs of them, it was sent.
+        server = subprocess.Popen([*command, "spark-internal"], cwd=folder, stdout=log, stderr=log)
+    try:
+        _wait(server, port, folder / "server.log")
+        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+        yield spark
+        spark.stop()
+        assert SparkContext._gateway is None
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _wait(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + 180
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(log.read_text("utf-8", "replace"))
+
+
+def main(kind: str, folder: str) -> None:
+    """Run all jobs on a kind of Spark."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with connect(Path(folder)) if kind == "connect" else local_cluster() as spark:
+        for name, job in JOBS.items():
+            job(spark, Path(folder))
+            sys.stdout.write(f"{name}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
