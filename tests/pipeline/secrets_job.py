@@ -1,0 +1,118 @@
+"""A small job on a policy full of secrets, for test_secrets: in its process, or in one of its own with all its logs."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.rows import frame, transit_frame
+from tests.pipeline.test_admit import Publishers
+from tests.pipeline.test_deliver import Rulebook, trusted
+
+from penstock.guard import Branch, Restriction, When
+from penstock.model import (
+    AttributeDefinition,
+    AttributeSpec,
+    Event,
+    EventType,
+    Kind,
+    Principal,
+    Scalar,
+    TypeDefinition,
+    TypeName,
+)
+from penstock.pipeline.admit import admit
+from penstock.pipeline.columns import micros
+from penstock.pipeline.deliver import deliver
+from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.whatif import compare
+from penstock.selector import Selector, parse
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.validity import Validity
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SECRET_DAY = datetime(2031, 7, 7, tzinfo=UTC)
+TYPE = trusted(
+    EventType.of(
+        TypeDefinition(
+            TypeName(Principal(b"\1" * 32), "Sighting"),
+            (
+                AttributeDefinition("plate", "0", AttributeSpec(Kind.STRING)),
+                AttributeDefinition("speed", "1", AttributeSpec(Kind.INTEGER)),
+                AttributeDefinition("seen", "2", AttributeSpec(Kind.TIMESTAMP)),
+                AttributeDefinition("ratio", "3", AttributeSpec(Kind.FLOAT)),
+            ),
+        )
+    )
+)
+PLATE, SPEED, SEEN, RATIO = (attribute.id for attribute in TYPE.event_type.attributes)
+COMPARED: Final = (
+    "plate IN ('SECRET{n}', 'b') AND speed > 77077077{n} OR ratio BETWEEN 77027702.25 AND 77027702.255"
+    " OR seen < TIMESTAMP '2031-07-07 00:00:0{n}'"
+)
+PATTERN: Final = "plate LIKE 'SECRET{n}%' OR plate LIKE '_SEC!_RET{n}%' ESCAPE '!'"
+#: how the constants above are written: by people, by Spark, and as data
+TRACES: Final = ("SECRET", "SEC._?RET", "77077077", r"77027702\.", r"7\.70277022", "2031-07", str(micros(SECRET_DAY)))
+
+
+def by_id(text: str) -> Selector:
+    return parse(text).rename({a.name: a.id for a in TYPE.event_type.attributes})
+
+
+def policy(count: int, text: str = COMPARED) -> Policy:
+    """Return a policy of `count` publishers and as many readers, with secrets wherever there are constants."""
+    rules, readers = {}, []
+    until = When(Validity.between(NOON - timedelta(days=9), SECRET_DAY), parse("hour < 770770770"))
+    for number in range(count):
+        who, where = Principal(bytes([number]) * 32), by_id(text.format(n=number))
+        forced = ((SPEED, 770_770_770 + number),)
+        rules[who] = Restriction(
+            (
+                Branch(action=Right.PUBLISH, where=where, forced=forced, when=until),
+                Branch(action=Right.SUBSCRIBE, attributes=frozenset([PLATE]), where=where, forced=forced, when=until),
+            )
+        )
+        readers.append(Subscriber(f"reader-{number}", who, TYPE, parse(f"speed < 77077077{number} OR plate <> '77'")))
+    return Publishers(Credentials(), tuple(readers), (Rulebook(rules),))
+
+
+def sighting() -> Event:
+    values: dict[str, Scalar] = {"plate": "SECRET0", "speed": 770_770_770, "seen": NOON, "ratio": 77027702.25}
+    return Event.of(TYPE.event_type, values, id="e", time=NOON)
+
+
+def events(spark: SparkSession) -> DataFrame:
+    event = sighting()
+    row = {ID: event.id, TIME: event.time, SOURCE: str(Principal(bytes(32))), **event.values}
+    return frame(spark, typed_schema(TYPE.event_type), [row])
+
+
+def transit(spark: SparkSession) -> DataFrame:
+    return transit_frame(spark, [TYPE.event_type], [sighting().to_transit()])
+
+
+def main(folder: str) -> None:
+    """Admit, deliver and compare, with everything logged that Spark logs."""
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.debug.maxToStringFields", "1000")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", f"file://{folder}")
+        .config("spark.eventLog.compress", "false")
+        .config("spark.log.level", "INFO")
+        .getOrCreate()
+    )
+    types, before, after = [TYPE.event_type], policy(0), policy(1)
+    admitted = admit(events(spark), TYPE, after).events
+    delivered = deliver(admitted, types, after).by_subscriber()
+    found = compare(admitted, before, after, types=types)
+    sys.stdout.write(f"{admitted.count()} {delivered.count()} {len(found.changes)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
