@@ -6,10 +6,12 @@ key 4  `statistics`, sees region and value        key 5  `engineer`, sees all wh
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from tests.trust.kit import NOW, grant, key, who
 
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
@@ -113,3 +115,18 @@ def seen(subscriber: str, count: int) -> list[tuple[str, str | None, str, float]
     if subscriber == "engineer":
         return sorted((f"e{n}", f"s{n % 4}", "north", float(n)) for n in admitted(count) if n > 20)
     return sorted((f"e{n}", None, "north", float(n)) for n in admitted(count))
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Let Spark interpret expressions: for a handful of rows, compiling them takes most of the time."""
+    chosen = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    before = {name: spark.conf.get(name, None) for name in chosen}
+    for name, value in chosen.items():
+        spark.conf.set(name, value)
+    yield
+    for name, old in before.items():
+        if old is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, old)

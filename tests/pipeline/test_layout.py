@@ -2,11 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected, transit_frame
 from tests.pipeline.test_deliver import MANY, PLATE, SIGHTING, policy_of, reader, sightings
 
@@ -30,6 +31,12 @@ OLDER = EventType.of(
         ),
     )
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 def delivered(spark: SparkSession, readers: Readers, count: int = 40) -> Delivered:

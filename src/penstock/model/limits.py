@@ -52,8 +52,9 @@ class Limits:
     type_history: int = 64
     type_depth: int = 32
 
-    #: a record of a decision log
+    #: a record of a decision log, and publishers that one batch of a job records
     record_bytes: int = 1 << 20
+    record_principals: int = 10_000
 
     #: a policy file: bytes, files that it names, subscribers, and the length of a subscriber's name
     policy_bytes: int = 16 << 20

@@ -63,6 +63,12 @@ class Ingested:
         ids = [quoted(a.id) for a in attributes_of(self.types)]
         return self._events().select(*map(quoted, METADATA), *ids)
 
+    @property
+    def written(self) -> DataFrame:
+        """The events as they travel, and in `@type` the version that each was written in, for whoever admits them."""
+        ids = [quoted(a.id) for a in attributes_of(self.types)]
+        return self._events().select(quoted(TYPE), *map(quoted, METADATA), *ids)
+
     def events(self, event_type: EventType) -> DataFrame:
         """Return the events that were written in one version, its attributes under their names.
 

@@ -34,6 +34,8 @@ from penstock.pipeline.programs import Program
 
 BATCH: Final = "@batch"
 COMMITS: Final = "commits"
+ROWS: Final = "rows"
+VIEWS: Final = "views"
 FOLDERS: Final = 100
 """More programs than this stand in one table: a task would write as many files at once."""
 _FORMAT: Final = 1
@@ -134,16 +136,23 @@ def write_views(
     Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
     twice).
     """
+    manifest = store_rows(delivered, path, layout=layout, revision=revision, batch=batch)
+    commit(delivered.rows.sparkSession, path, batch, manifest.as_dict())
+    return manifest
+
+
+def store_rows(
+    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+) -> Manifest:
+    """Store what all readers get, and return the manifest, which is still to be committed. Raises as `write_views`."""
     chosen = _layout(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
     manifest = Manifest(chosen, revision, _views(delivered.programs), many)
-    spark = delivered.rows.sparkSession
-    _withdraw(spark, path, batch)
+    _withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
-        _write_rows(delivered, f"{path}/rows/{BATCH}={batch}", in_order=many)
+        _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
     else:
-        _write_folders(delivered, f"{path}/views", batch)
-    commit(spark, path, batch, manifest.as_dict())
+        _write_folders(delivered, f"{path}/{VIEWS}", batch)
     return manifest
 
 
@@ -321,10 +330,25 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
     return reduce(DataFrame.unionByName, parts)
 
 
+def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) -> dict[str, int]:
+    """Return how many rows of a batch each reader of a manifest finds."""
+    if not manifest.views:
+        return {}
+    if manifest.layout is Layout.PROGRAM:
+        schema = StructType([StructField(PROGRAM, IntegerType())])
+        rows = spark.read.schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
+        counts = {int(row[0]): int(row[1]) for row in rows.groupBy(quoted(PROGRAM)).count().collect()}
+        return {name: counts.get(view.program, 0) for name, view in manifest.views.items()}
+    place = StructType([StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType())])
+    rows = _read_folders(spark, f"{path}/{VIEWS}", place).where(quoted(BATCH) == batch)
+    found = {str(row[0]): int(row[1]) for row in rows.groupBy(quoted(SUBSCRIBER)).count().collect()}
+    return {name: found.get(name, 0) for name in manifest.views}
+
+
 def _rows(spark: SparkSession, path: str, view: View, batches: Sequence[int], version: Sequence[Stored]) -> DataFrame:
     schema = _schema({a.id: spark_type(a.kind) for a in version}, StructField(PROGRAM, IntegerType()))
-    parts = [f"{path}/rows/{BATCH}={batch}" for batch in batches]
-    rows = spark.read.schema(schema).option("basePath", f"{path}/rows").parquet(*parts)
+    parts = [f"{path}/{ROWS}/{BATCH}={batch}" for batch in batches]
+    rows = spark.read.schema(schema).option("basePath", f"{path}/{ROWS}").parquet(*parts)
     rows = rows.where(quoted(PROGRAM) == view.program)
     return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
 
@@ -335,7 +359,7 @@ def _folder(  # noqa: PLR0913, PLR0917  # where it stands and what it is called
     place = [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType())]
     then = {a.id: a.name for a in view.attributes}
     schema = _schema({then[a.id]: spark_type(a.kind) for a in version if a.id in then}, *place)
-    rows = _read_folders(spark, f"{path}/views", schema)
+    rows = _read_folders(spark, f"{path}/{VIEWS}", schema)
     rows = rows.where((quoted(SUBSCRIBER) == subscriber) & quoted(BATCH).isin(list(batches)))
     absent = F.lit(None)
     columns = [(quoted(then[a.id]) if a.id in then else absent.cast(spark_type(a.kind))).alias(a.name) for a in version]

@@ -25,11 +25,22 @@ class Noun:
 
     where: str
     help: str
+    #: what has to be installed for it, besides Penstock
+    extra: str = ""
 
     def load(self) -> click.Command:
-        """Import the command."""
+        """Import the command. Raises `FailedError` (`cli.extra`) where its extra is not installed."""
         module, _, attribute = self.where.partition(":")
-        command = getattr(import_module(module), attribute)
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if not self.extra:
+                raise
+            raise FailedError(
+                "cli.extra",
+                f"this command needs `{error.name}`, which is not installed",
+                hint=f"pip install 'penstock[{self.extra}]'",
+            ) from error
         if not isinstance(command, click.Command):
             raise TypeError(f"{self.where} is no command")
         return command

@@ -19,6 +19,7 @@ NOUNS = {
     "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
+    "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),
     "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),
     "sexp": Noun(f"{_HERE}.sexps:sexp", "S-expressions in their three forms."),
     "completion": Noun(f"{_HERE}.completion:completion", "Complete commands in your shell."),

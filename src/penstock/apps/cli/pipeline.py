@@ -1,0 +1,355 @@
+"""`penstock pipeline`: the jobs on Spark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.names import load_names
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.pipeline_answers import Page, known, show_comparison, show_done, show_plan, show_report
+from penstock.apps.cli.pipeline_options import html_option, out_options, policy_option, spark_options, stream_options
+from penstock.apps.cli.pipeline_runs import (
+    Place,
+    admit_job,
+    audit_job,
+    bound_mapping,
+    comparison,
+    deliver_job,
+    execute,
+    ingest_job,
+    load,
+    plan,
+    report,
+    view_rows,
+    whatif_job,
+)
+from penstock.apps.cli.pipeline_spark import Cluster
+from penstock.apps.cli.pipeline_spark import session as spark_session
+from penstock.apps.cli.session import Session, say, say_json
+from penstock.apps.cli.trusted import load_verified_type
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.instants import parse_instant
+from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.jobs import Job, Streaming
+from penstock.pipeline.jobs_report import Question, audited
+from penstock.pipeline.layout import Layout
+from penstock.pipeline.whatif import fails_on
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a job runs, as the options say: where it writes, where Spark is, and how to answer."""
+
+    place: Place | None
+    cluster: Cluster
+    dry_run: bool
+    overwrite: bool
+    output: str
+
+    @classmethod
+    def of(  # noqa: PLR0913  # one argument an option
+        cls,
+        output: str,
+        *,
+        out: str | None,
+        overwrite: bool,
+        dry_run: bool,
+        stream: bool,
+        drain: bool,
+        files: int,
+        **where: Any,
+    ) -> "Run":
+        """Read the options. Raises `MalformedError` (`cli.stream`, `cli.pair`)."""
+        if drain and not stream:
+            raise MalformedError("cli.stream", "--drain is for streams", hint="say --stream too, or leave it out")
+        if stream and out is None:
+            raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
+        streaming = Streaming(files, drain) if stream else None
+        place = None if out is None else Place(out.rstrip("/"), streaming, overwrite)
+        return cls(place, cluster_of(**where), dry_run, overwrite, output)
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream."""
+        return self.place is not None and self.place.streaming is not None
+
+
+def cluster_of(*, master: str, remote: str | None, conf: tuple[str, ...], spark_log: str | None) -> Cluster:
+    """Return where Spark runs. Raises `MalformedError` (`cli.pair`)."""
+    return Cluster(master, remote, _pairs(conf, "--conf"), spark_log)
+
+
+@click.group(cls=Verbs)
+def pipeline() -> None:
+    """Run the same policy over logs and streams, on Spark.
+
+    \b
+    From records to what each reader may see:
+      penstock pipeline ingest in/ --mapping meter.toml --out ingested
+      penstock pipeline admit ingested --policy policy.toml --out admitted
+      penstock pipeline deliver admitted --policy policy.toml --out delivered
+      penstock pipeline view delivered statistics
+
+    Paths may be any that Spark can read and write. With --stream a job goes on with what arrives, until it is stopped;
+    stopped or killed, it goes on where it was, and no event is lost or twice in its output.
+    """
+
+
+@pipeline.command()
+@click.argument("source", required=False, metavar="[PATH]")
+@click.option("--mapping", metavar="FILE", help="A mapping file, for CSV and Parquet.")
+@click.option("--policy", "policy_file", metavar="FILE", help="For CloudEvents: a policy file, for its types.")
+@click.option(
+    "--type-file", "type_files", multiple=True, metavar="FILE", help="For CloudEvents: a signed type; repeat."
+)
+@options.shelf_options
+@click.option("--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of files.")
+@click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
+@out_options(required=True)
+@stream_options
+@spark_options
+@options.output_option()
+@click.pass_obj
+@example(
+    """
+penstock pipeline ingest meter.csv --mapping meter.toml --out ingested
+penstock pipeline ingest events/ --policy policy.toml --out ingested --stream
+"""
+)
+def ingest(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    source: str | None,
+    mapping: str | None,
+    policy_file: str | None,
+    type_files: tuple[str, ...],
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    from_jetstream: tuple[str, str] | None,
+    jetstream_options: tuple[str, ...],
+    output: str,
+    **rest: Any,
+) -> None:
+    """Turn records into typed events; what does not fit goes to quarantine with the reason and its original bytes.
+
+    Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. As many records go in as events and
+    quarantined records come out; this is checked, and printed.
+    """
+    messages = None
+    if from_jetstream is not None:
+        url, stream = from_jetstream
+        messages = {"url": url, "stream": stream, **_pairs(jetstream_options, "--jetstream")}
+    bound = None if mapping is None else bound_mapping(mapping, parent, previous, session)
+    types = tuple(load_verified_type(file, parent, previous, session.now)[0] for file in type_files)
+    if policy_file is not None:
+        types += load(policy_file, session).types
+    if bound is None and not types:
+        raise MalformedError(
+            "cli.type-file",
+            "ingest needs to know the event types",
+            hint="give --mapping for CSV and Parquet, --policy or --type-file for CloudEvents",
+        )
+    _run(ingest_job(session, path=source, types=types, bound=bound, messages=messages), Run.of(output, **rest))
+
+
+@pipeline.command()
+@click.argument("source", metavar="FOLDER")
+@policy_option
+@out_options(required=True)
+@stream_options
+@spark_options
+@options.output_option()
+@click.pass_obj
+@example("penstock pipeline admit ingested --policy policy.toml --out admitted")
+def admit(session: Session, /, *, source: str, policy_file: str, output: str, **rest: Any) -> None:
+    """Let in what publishers may publish: forced values are set, what they may not set is taken away.
+
+    FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason; each publisher's decision is
+    recorded in `decisions/`, with how many events it let through.
+    """
+    _run(admit_job(session, source, load(policy_file, session)), Run.of(output, **rest))
+
+
+@pipeline.command()
+@click.argument("source", metavar="FOLDER")
+@policy_option
+@click.option(
+    "--layout",
+    type=click.Choice([layout.value for layout in Layout]),
+    default="program",
+    show_default=True,
+    help="Rows that readers with equal rights share, or a folder for each reader.",
+)
+@out_options(required=True)
+@stream_options
+@spark_options
+@options.output_option()
+@click.pass_obj
+@example("penstock pipeline deliver admitted --policy policy.toml --out delivered")
+def deliver(session: Session, /, *, source: str, policy_file: str, layout: str, output: str, **rest: Any) -> None:
+    """Give all subscribers of a policy what they may see, in one pass over the events.
+
+    FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
+    """
+    _run(deliver_job(session, source, load(policy_file, session), Layout(layout)), Run.of(output, **rest))
+
+
+@pipeline.command()
+@click.argument("folder", metavar="FOLDER")
+@click.argument("subscriber", metavar="SUBSCRIBER")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="So many rows at most.")
+@spark_options
+@options.output_option()
+@example("penstock pipeline view delivered statistics")
+def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any) -> None:
+    """Show what one subscriber got, under the names of its own version of the type.
+
+    FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
+    """
+    with spark_session(cluster_of(**where)) as spark:
+        columns, rows, whole = view_rows(spark, folder, subscriber, limit)
+    if output == JSON:
+        found = [dict(zip(columns, row, strict=True)) for row in rows]
+        say_json({"subscriber": subscriber, "rows": whole, "events": found})
+        return
+    paint.grid(columns, [["" if value is None else str(value) for value in row] for row in rows])
+    say(f"{whole:,} events" if whole == len(rows) else f"{len(rows):,} of {whole:,} events")
+
+
+@pipeline.command()
+@click.argument("source", metavar="FOLDER")
+@click.option("--before", required=True, metavar="FILE", help="The policy file as it is.")
+@click.option("--after", required=True, metavar="FILE", help="The policy file as it would be.")
+@click.option("--samples", type=click.IntRange(1, 100), default=5, show_default=True, help="Ids that a change names.")
+@click.option("--fail-on", type=click.Choice(["gain", "loss", "any"]), help="Exit with 1 if there is such a change.")
+@html_option
+@out_options(required=False)
+@stream_options
+@spark_options
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example(
+    """
+penstock pipeline whatif ingested --before policy.toml --after proposal.toml --fail-on gain --html change.html
+"""
+)
+def whatif(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    source: str,
+    before: str,
+    after: str,
+    samples: int,
+    fail_on: Literal["gain", "loss", "any"] | None,
+    html: str | None,
+    output: str,
+    names_file: str | None,
+    **rest: Any,
+) -> None:
+    """Compare two policies on a history: who gains and who loses which attributes, on how many events.
+
+    FOLDER is what `ingest` or `admit` wrote. Values of attributes stand nowhere in the answer, ids of events do.
+    """
+    how = Run.of(output, **rest)
+    old, new = load(before, session), load(after, session)
+    job = whatif_job(source, old, new, samples)
+    page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
+    page.check()
+    with spark_session(how.cluster) as spark:
+        if how.dry_run:
+            show_plan(job, plan(job, spark, how.place), output)
+            return
+        found, done = comparison(job, spark, how.place)
+    page.put(found)
+    show_comparison(found, done, output)
+    if fail_on is not None and fails_on(found, fail_on):
+        raise RefusedError("whatif.changes", f"the change has what it must not have: {fail_on}", hint="see the table")
+
+
+@pipeline.command()
+@click.argument("source", metavar="LOG")
+@click.option("--policy", "policy_file", metavar="FILE", help="A policy file, to find the rights that are not used.")
+@click.option("--since", metavar="TIME", help="Only decisions from this time on.")
+@click.option("--until", metavar="TIME", help="Only decisions before this time.")
+@click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+@click.option("--hours", type=click.IntRange(1), default=1, show_default=True, help="How long a period is.")
+@html_option
+@out_options(required=False)
+@stream_options
+@spark_options
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example("penstock pipeline audit admitted --policy policy.toml --html audit.html")
+def audit(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    source: str,
+    policy_file: str | None,
+    since: str | None,
+    until: str | None,
+    top: int,
+    hours: int,
+    html: str | None,
+    output: str,
+    names_file: str | None,
+    **rest: Any,
+) -> None:
+    """Report which rights are used and which are not, who is refused, and what flows from domain to domain.
+
+    LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is written
+    anew after each batch.
+    """
+    how = Run.of(output, **rest)
+    loaded = None if policy_file is None else load(policy_file, session)
+    question = Question(_moment(since), _moment(until), top, timedelta(hours=hours))
+    names = known(load_names(names_file).petnames, *(() if loaded is None else (loaded,)))
+    page = Page(html, names, session, how.overwrite, again=how.streams)
+    page.check()
+    found: list[AuditReport] = []
+
+    def on_report(made: AuditReport) -> None:
+        found[:] = [made]
+        page.put(made)
+
+    with spark_session(how.cluster) as spark:
+        job = audit_job(spark, source)
+        if how.dry_run:
+            show_plan(job, plan(job, spark, how.place), output)
+            return
+        done = report(job, spark, how.place, loaded, question, on_report)
+        if not found and how.place is not None:
+            # A stream that found nothing new.
+            on_report(audited(spark, how.place.out, loaded, question))
+    show_report(found[0], done, output)
+
+
+def _run(job: Job, how: Run) -> None:
+    with spark_session(how.cluster) as spark:
+        if how.dry_run:
+            show_plan(job, plan(job, spark, how.place), how.output)
+        elif how.place is not None:
+            show_done(job, how.place.out, execute(job, spark, how.place), how.output)
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise MalformedError("cli.pair", f"{option} `{text[:80]}` is not NAME=VALUE", hint="write name=value")
+        found[name] = value
+    return found
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else parse_instant(text)

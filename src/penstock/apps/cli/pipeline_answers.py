@@ -1,0 +1,151 @@
+"""What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.files import check_target, write_bytes
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.pipeline_runs import Done, Planned
+from penstock.apps.cli.session import Session, say, say_block, say_json
+from penstock.model.principals import Petnames, Principal
+from penstock.pipeline.audit import AuditReport, Table
+from penstock.pipeline.jobs import Job
+from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.report import audit_html, whatif_html
+from penstock.pipeline.whatif import Change, Comparison
+
+_SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report as a file of HTML, if one is wanted."""
+
+    file: str | None
+    names: Petnames
+    session: Session
+    overwrite: bool
+    #: of a stream, one page takes the place of the other
+    again: bool = False
+
+    def check(self) -> None:
+        """Check early that it can be written. Raises what `check_target` raises."""
+        if self.file is not None:
+            check_target(self.file, overwrite=self.overwrite)
+
+    def put(self, found: Comparison | AuditReport) -> None:
+        """Write it. Raises what `write_bytes` raises."""
+        if self.file is None:
+            return
+        if isinstance(found, Comparison):
+            text = whatif_html(found, names=self.names, at=self.session.now)
+        else:
+            text = audit_html(found, names=self.names, at=self.session.now)
+        write_bytes(self.file, text.encode(), overwrite=self.overwrite or self.again)
+
+
+def known(names: Petnames, *policies: LoadedPolicy) -> Petnames:
+    """Return the reader's own names, and those of policies for whom the reader has none."""
+    found: dict[Principal, str] = {}
+    for some in (names, *(loaded.names for loaded in policies)):
+        for principal, name in some.items():
+            found.setdefault(principal, name)
+    return Petnames(found)
+
+
+def _done_data(done: Done) -> dict[str, object]:
+    return {
+        "counts": dict(done.counts),
+        "reasons": dict(done.reasons),
+        "batches": done.batches,
+        "seconds": round(done.seconds, 3),
+        "rows_per_second": done.rate,
+    }
+
+
+def show_done(job: Job, out: str, done: Done, output: str) -> None:
+    """Show what a job did."""
+    if output == JSON:
+        say_json({"job": job.name, "out": out, **_done_data(done)})
+        return
+    rows = [(name, f"{count:,}") for name, count in done.counts.items()]
+    rows += [(f"  {reason}", f"{count:,}") for reason, count in done.reasons.items()]
+    paint.grid((job.name, "rows"), rows)
+    say(f"{_sum(job, done)}; {done.seconds:.1f} s, {done.rate:,} rows/s")
+    say(f"wrote {out}")
+
+
+def _sum(job: Job, done: Done) -> str:
+    counts = done.counts
+    whole = counts.get("read", 0)
+    if job.name == "ingest":
+        return f"{whole:,} records = {counts['events']:,} events + {counts['quarantined']:,} in quarantine"
+    if job.name == "admit":
+        return f"{whole:,} events = {counts['events']:,} admitted + {counts['refused']:,} refused"
+    return f"{whole:,} events read"
+
+
+def show_plan(job: Job, planned: Planned, output: str) -> None:
+    """Show what a job would do."""
+    if output == JSON:
+        say_json(
+            {
+                "job": job.name,
+                "source": job.source,
+                "files": planned.files,
+                "bytes": planned.bytes,
+                "records": planned.records,
+                "plans": list(planned.plans),
+            }
+        )
+        return
+    counted = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
+    paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in counted if count is not None)])
+    for text in planned.plans:
+        say_block(text)
+
+
+def show_comparison(found: Comparison, done: Done | None, output: str) -> None:
+    """Show who gains and who loses what."""
+    if output == JSON:
+        say_json({**found.as_dict(), **({} if done is None else {"run": _done_data(done)})})
+        return
+    rows = [
+        (c.reader.name, c.reader.type.name, c.name or "whole events", f"{c.gained:,}", f"{c.lost:,}", _samples(c))
+        for c in found.changes
+    ]
+    if rows:
+        paint.grid(("subscriber", "type", "attribute", "gains", "loses", "such as"), rows)
+    else:
+        say("nothing changes")
+    if found.unknown:
+        say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
+    say(f"{found.events:,} events under two policies, {len(found.readers):,} readers compared")
+
+
+def _samples(change: Change) -> str:
+    return ", ".join((change.gained_samples or change.lost_samples)[:3])
+
+
+def show_report(report: AuditReport, done: Done | None, output: str) -> None:
+    """Show what was decided."""
+    if output == JSON:
+        say_json({**report.as_dict(), **({} if done is None else {"run": _done_data(done)})})
+        return
+    tables = report.tables()
+    for name in _SHOWN:
+        table = tables.get(name)
+        if table is not None and table.rows:
+            say(name.replace("_", " "))
+            _show_table(table)
+            say()
+    counted = "" if done is None else f"; {done.counts.get('quarantined', 0):,} lines are no decisions"
+    say(f"{report.decisions:,} decisions{counted}")
+
+
+def _show_table(table: Table) -> None:
+    rows = [["" if value is None else str(value) for value in row.values()] for row in table.as_dicts()]
+    paint.grid(table.columns, rows)
+    if table.more:
+        say("and more")

@@ -1,0 +1,63 @@
+"""The options that the commands of `penstock pipeline` share."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spark_options(function: F) -> F:
+    """Add where Spark runs."""
+    for option in (
+        click.option("--spark-log", metavar="FILE", help="Keep what Spark and Java say in this file."),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeat it."),
+        click.option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002."),
+        click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs."),
+    ):
+        function = option(function)
+    return function
+
+
+def stream_options(function: F) -> F:
+    """Add `--stream`, `--drain` and `--files`."""
+    for option in (
+        click.option(
+            "--files",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            help="As a stream: so many files, or batches of the job before, at a time.",
+        ),
+        click.option("--drain", is_flag=True, help="As a stream: stop when everything is read that is there."),
+        click.option("--stream", is_flag=True, help="Go on with what arrives, until stopped."),
+    ):
+        function = option(function)
+    return function
+
+
+def out_options(*, required: bool) -> Callable[[F], F]:
+    """Add `--out`, `--overwrite` and `--dry-run`."""
+
+    def decorate(function: F) -> F:
+        words = "The folder to write." if required else "Keep what is found in this folder; a stream needs one."
+        for option in (
+            click.option("--dry-run", is_flag=True, help="Show the plan and what would be read, and write nothing."),
+            click.option("--overwrite", is_flag=True, help="Replace an output that exists."),
+            click.option("--out", metavar="FOLDER", required=required, help=words),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def policy_option(function: F) -> F:
+    """Add `--policy`."""
+    return click.option("--policy", "policy_file", required=True, metavar="FILE", help="The policy file.")(function)
+
+
+def html_option(function: F) -> F:
+    """Add `--html`."""
+    return click.option("--html", metavar="FILE", help="Write the report as a page that needs no network.")(function)

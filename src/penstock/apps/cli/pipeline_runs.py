@@ -1,0 +1,255 @@
+"""What `penstock pipeline` does once it is understood. Imports Spark, and is therefore imported late."""
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import TimestampType
+
+from penstock.apps.cli.files import read_bytes, within
+from penstock.apps.cli.pipeline_progress import Watch, watching
+from penstock.apps.cli.session import Session
+from penstock.apps.cli.trusted import load_verified_type
+from penstock.errors import MalformedError
+from penstock.model.types import EventType
+from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.frames import ID, TIME, quoted
+from penstock.pipeline.jobs import Job, Output, Streaming, files_of, run, start, totals
+from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Messages, Records, Tables
+from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
+from penstock.pipeline.layout import Layout, commits, open_view
+from penstock.pipeline.mapping import BoundMapping, read_mapping
+from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.whatif import Comparison
+from penstock.trust.event_types import VerifiedType
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job writes, and how: at once or as a stream, over what is there or not."""
+
+    out: str
+    streaming: Streaming | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a run did: the sums over the whole output, and what this run took for its part."""
+
+    counts: Mapping[str, int]
+    reasons: Mapping[str, int]
+    batches: int
+    seconds: float
+    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a job would do: the files, octets and records that it would read, and Spark's plans for it."""
+
+    files: int | None
+    bytes: int | None
+    records: int
+    plans: tuple[str, ...]
+
+
+def execute(job: Job, spark: SparkSession, place: Place, on_batch: Callable[[], None] = lambda: None) -> Done:
+    """Run a job to its end; a stream ends when it is interrupted, or where it is to drain its source.
+
+    Raises what `run`, `start` and `Running.wait` raise.
+    """
+    with watching(job.name, spark) as watch:
+
+        def progress(said: dict[str, object]) -> None:
+            watch(said)
+            on_batch()
+
+        if place.streaming is None:
+            run(job, spark, place.out, overwrite=place.overwrite, progress=progress)
+        else:
+            running = start(job, spark, place.out, place.streaming, overwrite=place.overwrite, progress=progress)
+            try:
+                while not running.wait(0.5):
+                    pass
+            except KeyboardInterrupt:
+                # This is how somebody says that it is enough.
+                running.stop()
+        return _done(spark, place.out, watch)
+
+
+def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
+    seconds, rate = watch.seconds, watch.rate
+    reasons: dict[str, int] = {}
+    for said in commits(spark, path).values():
+        found = said.get("reasons")
+        for reason, count in found.items() if isinstance(found, dict) else ():
+            reasons[str(reason)] = reasons.get(str(reason), 0) + int(count)
+    ordered = dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+    return Done(totals(spark, path), ordered, watch.batches, seconds, rate)
+
+
+def plan(job: Job, spark: SparkSession, place: Place | None) -> Planned:
+    """Say what a job would do, without writing anything. Raises as `run`."""
+    if place is not None:
+        output = Output(spark, place.out, job.name, job.source, job.parts)
+        output.check(stream=place.streaming is not None, overwrite=place.overwrite)
+    events = job.all(spark)
+    files = size = None
+    if job.files is not None:
+        found = files_of(spark, job.files).agg(F.count("*"), F.coalesce(F.sum("length"), F.lit(0))).collect()[0]
+        files, size = int(found[0]), int(found[1])
+    return Planned(files, size, events.count(), tuple(_explained(frame) for frame in job.planned(events)))
+
+
+def _explained(frame: DataFrame) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain()
+    return printed.getvalue().strip()
+
+
+# --- The jobs --------------------------------------------------------------------------------------------------------
+
+
+def clock(session: Session) -> Callable[[], datetime]:
+    """Return a clock that goes on from the time at which the command began."""
+    started = time.monotonic()
+    return lambda: session.now + timedelta(seconds=time.monotonic() - started)
+
+
+def load(file: str, session: Session) -> LoadedPolicy:
+    """Read a policy file. Raises what `load_policy` raises."""
+    return load_policy(file, session.now)
+
+
+def _desk(loaded: LoadedPolicy, job: str, session: Session) -> Desk:
+    return Desk.of(
+        loaded,
+        f"penstock-pipeline/{job}",
+        clock=clock(session),
+        timer=time.perf_counter_ns,
+        ids=lambda: session.random(16).hex(),
+    )
+
+
+def _types(*policies: LoadedPolicy) -> tuple[EventType, ...]:
+    found = {verified.event_type.name: verified.event_type for loaded in policies for verified in loaded.types}
+    return tuple(found.values())
+
+
+def bound_mapping(file: str, parents: tuple[str, ...], previous: tuple[str, ...], session: Session) -> BoundMapping:
+    """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
+    data = read_bytes(file)
+    with within(file):
+        mapping = read_mapping(data)
+    verified, _ = load_verified_type(str(Path(file).parent / mapping.type_file), parents, previous, session.now)
+    with within(file):
+        return mapping.bind(verified)
+
+
+def ingest_job(
+    session: Session,
+    *,
+    path: str | None,
+    types: tuple[VerifiedType, ...],
+    bound: BoundMapping | None,
+    messages: Mapping[str, str] | None,
+) -> Ingest:
+    """Return the job `ingest`. Raises `MalformedError` (`cli.resource`) where it is not clear what is to be read."""
+    records: Records
+    if (path is None) is (messages is None):
+        raise MalformedError(
+            "cli.resource", "ingest reads either files or a stream", hint="give a path, or --from-jetstream"
+        )
+    if messages is not None and bound is None:
+        records = Messages(messages, types)
+    elif path is not None and bound is not None:
+        records = Tables(path, bound)
+    elif path is not None:
+        records = Envelopes(path, types)
+    else:
+        raise MalformedError("cli.resource", "messages are CloudEvents, which need no mapping", hint="leave it out")
+    return Ingest(records, clock(session))
+
+
+def admit_job(session: Session, path: str, loaded: LoadedPolicy) -> Admit:
+    """Return the job `admit`."""
+    return Admit(path, _types(loaded), _desk(loaded, "admit", session))
+
+
+def deliver_job(session: Session, path: str, loaded: LoadedPolicy, layout: Layout) -> Deliver:
+    """Return the job `deliver`."""
+    return Deliver(path, _types(loaded), _desk(loaded, "deliver", session), layout)
+
+
+def whatif_job(path: str, before: LoadedPolicy, after: LoadedPolicy, samples: int) -> WhatIf:
+    """Return the job `whatif`. Raises `MalformedError` (`whatif.environment`)."""
+    return WhatIf(path, _types(after, before), before, after, samples)
+
+
+def audit_job(spark: SparkSession, path: str) -> Audit:
+    """Return the job `audit`, over log files or over what another job has decided."""
+    return Audit(path, of_job=bool(commits(spark, path)))
+
+
+def comparison(job: WhatIf, spark: SparkSession, place: Place | None) -> tuple[Comparison, Done | None]:
+    """Compare two policies; with a place, what is found is kept there. Raises as `execute`."""
+    if place is None:
+        with watching(job.name, spark):
+            return job.compare(job.all(spark)), None
+    done = execute(job, spark, place)
+    return compared(spark, place.out), done
+
+
+def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
+    job: Audit,
+    spark: SparkSession,
+    place: Place | None,
+    loaded: LoadedPolicy | None,
+    question: Question,
+    on_report: Callable[[AuditReport], None],
+) -> Done | None:
+    """Audit a log, and hand over the report; of a stream, one after each batch. Raises as `execute`."""
+    if place is None:
+        with watching(job.name, spark) as watch:
+            found, counts = audit_at_once(job, spark, loaded, question)
+            watch({"counts": counts})
+            on_report(found)
+            return Done(counts, {}, 1, watch.seconds, watch.rate)
+    out = place.out
+    return execute(job, spark, place, lambda: on_report(audited(spark, out, loaded, question)))
+
+
+# --- Views -----------------------------------------------------------------------------------------------------------
+
+
+def view_rows(
+    spark: SparkSession, path: str, subscriber: str, limit: int
+) -> tuple[tuple[str, ...], list[list[object]], int]:
+    """Return the columns of a reader's view, its first rows by time, and how many there are. Raises as `open_view`."""
+    view = open_view(spark, path, subscriber)
+    times = {field.name for field in view.schema if isinstance(field.dataType, TimestampType)}
+    # Timestamps come as microseconds: Python's would be in the zone of this machine.
+    columns = [F.unix_micros(quoted(n)).alias(n) if n in times else quoted(n) for n in view.columns]
+    found = view.orderBy(quoted(TIME), quoted(ID)).limit(limit).select(*columns).collect()
+    rows = [[_read(value, name in times) for name, value in zip(view.columns, row, strict=True)] for row in found]
+    return tuple(view.columns), rows, view.count()
+
+
+def _read(value: object, is_time: bool) -> object:
+    if is_time and isinstance(value, int):
+        return (_EPOCH + timedelta(microseconds=value)).isoformat().replace("+00:00", "Z")
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  # NaN
+        return str(value)
+    return value

@@ -1,0 +1,136 @@
+"""The Spark session of one command: started quietly, and stopped again if it was started here."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.errors import FailedError
+from penstock.pipeline.jobs import spark_errors
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+#: nobody else need reach a driver that has its executors in itself
+_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where Spark runs: a master, or a Spark Connect server; further settings; and the file that its words go to."""
+
+    master: str = "local[*]"
+    remote: str | None = None
+    conf: Mapping[str, str] | None = None
+    log: str | None = None
+
+
+@contextmanager
+def session(cluster: Cluster) -> Iterator[SparkSession]:
+    """Give a session, that of this process where there is one.
+
+    Raises `FailedError` (`pipeline.java`, `pipeline.remote`, `pipeline.spark`, `file.unwritable`).
+    """
+    active = SparkSession.getActiveSession()
+    with _failures():
+        if active is not None:
+            yield active
+            return
+        started = _start(cluster)
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        with spark_errors():
+            yield
+    except Py4JError as error:
+        raise FailedError(
+            "pipeline.spark", "Spark stopped answering", hint="its log says more: give a file with --spark-log"
+        ) from error
+
+
+def _start(cluster: Cluster) -> SparkSession:
+    # Workers must be of the same Python.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _log(cluster.log) as log:
+        try:
+            with _redirected(log.fileno()):
+                return _builder(cluster).getOrCreate()
+        except (PySparkException, Py4JError, OSError, ImportError) as error:
+            raise _not_started(cluster, _last_line(log)) from error
+
+
+def _builder(cluster: Cluster) -> SparkSession.Builder:
+    builder = SparkSession.builder.appName("penstock")
+    if cluster.remote is not None:
+        chosen = dict(cluster.conf or {})
+        builder = builder.remote(cluster.remote)
+    else:
+        local = cluster.master.startswith("local")
+        chosen = {**_QUIET, **(_local() if local else {}), **(cluster.conf or {})}
+        builder = builder.master(cluster.master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _local() -> dict[str, str]:
+    return {**_LOCAL, "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2))}
+
+
+@contextmanager
+def _log(file: str | None) -> Iterator[IO[bytes]]:
+    """Open the file that everything goes to which Java and Spark say; without a name nobody finds it again."""
+    if file is None:
+        with tempfile.TemporaryFile() as found:
+            yield found
+        return
+    with open(file, "ab+") as named:  # noqa: PTH123  # as the other branch: a binary stream
+        yield named
+
+
+@contextmanager
+def _redirected(target: int) -> Iterator[None]:
+    """Send standard output and error elsewhere for a while: what is started meanwhile keeps them for good."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [(stream, os.dup(stream)) for stream in (1, 2)]
+    try:
+        for stream, _ in saved:
+            os.dup2(target, stream)
+        yield
+    finally:
+        for stream, copy in saved:
+            os.dup2(copy, stream)
+            os.close(copy)
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = [line for line in log.read()[-8_192:].decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else ""
+
+
+def _not_started(cluster: Cluster, said: str) -> FailedError:
+    told = f": {said}" if said else ""
+    if cluster.remote is not None:
+        return FailedError("pipeline.remote", f"no Spark Connect server answers{told}", hint="check --remote")
+    return FailedError(
+        "pipeline.java",
+        f"Spark does not start{told}",
+        hint="it needs Java 17 or later: install one, and set JAVA_HOME to its folder",
+    )

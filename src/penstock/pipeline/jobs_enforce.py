@@ -1,0 +1,220 @@
+"""The jobs `admit` and `deliver`: what publishers may put in, and what readers get out, recorded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.guard import Counts, DecisionRecord, Recorder
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import kind_of
+from penstock.pipeline.admit import REASON, admit
+from penstock.pipeline.columns import Source, literal
+from penstock.pipeline.constants import OneRow
+from penstock.pipeline.deliver import Delivered, deliver
+from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
+from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
+from penstock.pipeline.jobs_ingest import EVENTS
+from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
+from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.tagging import TYPE
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+
+REFUSED: Final = "refused"
+DECISIONS: Final = "decisions"
+UNKNOWN_TYPE: Final = "pipeline.unknown-type"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Who decides in a job, and writes it down: a policy, what clocks and ids are made of, and the records so far."""
+
+    loaded: LoadedPolicy
+    policy: Policy
+    records: list[DecisionRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        loaded: LoadedPolicy,
+        source: str,
+        *,
+        clock: Callable[[], datetime],
+        timer: Callable[[], int],
+        ids: Callable[[], str],
+    ) -> "Desk":
+        """Return a desk; `source` says in the log who decided."""
+        records: list[DecisionRecord] = []
+        recorder = Recorder(source=source, sink=records.append, clock=clock, timer=timer, ids=ids)
+        return cls(loaded, replace(loaded.policy, recorder=recorder), records)
+
+    @property
+    def types(self) -> list[EventType]:
+        """The versions that events may be of."""
+        return [verified.event_type for verified in self.loaded.types]
+
+    def environment(self, events: DataFrame) -> tuple[DataFrame, dict[str, Source]]:
+        """Return the events with the facts beside them, and where conditions find time and facts."""
+        facts = OneRow("@f")
+        found = {name: facts.source(value, kind_of(value)) for name, value in self.loaded.facts.items()}
+        return facts.join(events), environment_sources(self.loaded.zone, found)
+
+    def write_records(self, output: Output, batch: int) -> int:
+        """Write the records since the last batch, as lines; return how many."""
+        lines = [record.to_json() for record in self.records]
+        output.write_lines(lines, DECISIONS, batch)
+        self.records.clear()
+        return len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class OfEvents:
+    """What the jobs have in common that read events which another job wrote."""
+
+    path: str
+    types: tuple[EventType, ...]
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """Where the events stand."""
+        return f"{self.path}/{EVENTS}"
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of events as they are stored."""
+        return StructType([StructField(TYPE, StringType()), *transit_schema(self.types)])
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return the events of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
+        return read_part(spark, self.path, EVENTS, complete(spark, self.path), self.schema)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the commits of the other job as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
+        return follow(spark, self.path, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the events of the batches that were committed."""
+        return read_part(batch.sparkSession, self.path, EVENTS, named(batch), self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(OfEvents):
+    """The job `admit`. Events of a version that the policy does not know are refused (`pipeline.unknown-type`)."""
+
+    desk: Desk
+    name: str = "admit"
+    parts: tuple[str, ...] = (EVENTS, REFUSED, DECISIONS)
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Return the events that are admitted, and the refusals."""
+        parts = [self._version(events, verified) for verified in self.desk.loaded.types]
+        known = [str(verified.event_type.name) for verified in self.desk.loaded.types]
+        other = events.where(~F.coalesce(quoted(TYPE).isin(*known), F.lit(False)))
+        unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
+        good = reduce(DataFrame.unionByName, [part[0] for part in parts])
+        return good, reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
+
+    def _version(self, events: DataFrame, verified: VerifiedType) -> tuple[DataFrame, DataFrame]:
+        event_type = verified.event_type
+        name = str(event_type.name)
+        own = events.where(quoted(TYPE) == name)
+        typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
+        typed, environment = self.desk.environment(typed)
+        found = admit(typed, verified, self.desk.policy, environment=environment)
+        ids = [
+            (quoted(a.id) if a.id in event_type.by_id else literal(None, a.spec.kind)).alias(str(a.id))
+            for a in attributes_of(self.types)
+        ]
+        good = found.events.select(F.lit(name).alias(TYPE), *metadata(), *ids)
+        return good, found.refused.select(F.lit(name).alias(TYPE), *metadata(), quoted(REASON))
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write events, refusals and decisions. Raises `FailedError` (`pipeline.lost`)."""
+        good, bad = self.planned(events)
+        output.write(good, EVENTS, batch)
+        output.write(bad, REFUSED, batch)
+        spark = output.spark
+        stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
+        refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
+        counts = {"read": events.count(), "events": stored.count(), "refused": refused.count()}
+        check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
+        # Whoever has no right may come under any number of names.
+        most = DEFAULT_LIMITS.record_principals
+        kept = _by(refused, TYPE, SOURCE, most=most + 1)
+        self._record(_by(stored, TYPE, SOURCE), dict(list(kept.items())[:most]))
+        counts["decisions"] = self.desk.write_records(output, batch)
+        reasons = {key[0]: count for key, count in _by(refused, REASON).items()}
+        return {"counts": counts, "reasons": reasons, "all publishers recorded": len(kept) <= most}
+
+    def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
+        types = {str(verified.event_type.name): verified for verified in self.desk.loaded.types}
+        for key in sorted(passed.keys() | kept.keys()):
+            name, source = key
+            if name in types:
+                counts = Counts(passed.get(key, 0), kept.get(key, 0))
+                self.desk.policy.enforced(Principal.parse(source), Right.PUBLISH, types[name], counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver(OfEvents):
+    """The job `deliver`."""
+
+    desk: Desk
+    layout: Layout = Layout.PROGRAM
+    name: str = "deliver"
+    parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write what readers get, and decisions."""
+        policy = self.desk.policy
+        delivered = self._deliver(events)
+        manifest = store_rows(delivered, output.path, layout=self.layout, revision=policy.revision, batch=batch)
+        rows = stored_rows(output.spark, output.path, manifest, batch)
+        read = {key[0]: count for key, count in _by(events, TYPE).items()}
+        for subscriber in policy.subscribers:
+            passed = rows.get(subscriber.name, 0)
+            whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
+            counted = Counts(passed, max(0, whole - passed))
+            policy.enforced(subscriber.principal, Right.SUBSCRIBE, subscriber.type, counted)
+        counts = {
+            "read": sum(read.values()),
+            "delivered": sum(rows.values()),
+            "decisions": self.desk.write_records(output, batch),
+        }
+        return {**manifest.as_dict(), "counts": counts, "delivered": rows}
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return (self._deliver(events).rows,)
+
+    def _deliver(self, events: DataFrame) -> Delivered:
+        frame, environment = self.desk.environment(events)
+        return deliver(frame, self.types, self.desk.policy, environment=environment)
+
+    def _reads(self, subscriber: Subscriber, name: str) -> bool:
+        """Say whether events of a version are of the type that a subscriber reads, or of one that extends it."""
+        key = subscriber.type.event_type.key
+        return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
+
+
+def _by(frame: DataFrame, *columns: str, most: int | None = None) -> dict[tuple[str, ...], int]:
+    """Count rows by some columns, the most frequent first."""
+    found = frame.groupBy(*(quoted(name) for name in columns)).count()
+    found = found.orderBy(F.desc("count"), *(quoted(name) for name in columns))
+    rows = (found if most is None else found.limit(most)).collect()
+    return {tuple(str(value) for value in row[:-1]): int(row[-1]) for row in rows}

@@ -1,0 +1,175 @@
+"""The job `ingest`: records of files or of a JetStream stream become events, or go to quarantine."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.pipeline.ingest import Ingested, ingest_envelopes, ingest_table, read_csv, read_lines, read_parquet
+from penstock.pipeline.ingest import run as run_ingest
+from penstock.pipeline.jetstream import register
+from penstock.pipeline.jetstream_options import parse_options
+from penstock.pipeline.jetstream_records import read_jetstream
+from penstock.pipeline.jobs import Output, Said, Streaming, arriving
+from penstock.pipeline.mapping import BoundMapping, TableFormat
+from penstock.pipeline.records import Reader
+from penstock.trust.event_types import VerifiedType
+
+EVENTS = "events"
+QUARANTINE = "quarantine"
+
+
+class Records(Protocol):
+    """Where records come from, and how they are read."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in words that an output remembers."""
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, where they are files."""
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the records: those that are there, or all to come."""
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+
+
+def _files(spark: SparkSession, streaming: Streaming | None) -> Reader:
+    return spark.read if streaming is None else spark.readStream.options(**arriving(streaming))
+
+
+@dataclass(frozen=True, slots=True)
+class Envelopes:
+    """CloudEvents in files of JSON lines."""
+
+    path: str
+    types: tuple[VerifiedType, ...]
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """The path."""
+        return self.path
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the lines."""
+        return read_lines(_files(spark, streaming), self.path)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_envelopes(records, self.types, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Rows of CSV or Parquet files, by a mapping."""
+
+    path: str
+    bound: BoundMapping
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """The path."""
+        return self.path
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the rows."""
+        mapping, reader = self.bound.mapping, _files(spark, streaming)
+        if mapping.format is TableFormat.CSV:
+            return read_csv(reader, self.path, mapping.csv)
+        if streaming is not None:
+            # A stream of Parquet files must be told its schema; it is that of the files that are there.
+            reader = reader.schema(spark.read.parquet(self.path).schema)
+        return read_parquet(reader, self.path)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_table(records, self.bound, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """CloudEvents in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
+
+    options: Mapping[str, str]
+    types: tuple[VerifiedType, ...]
+
+    @property
+    def name(self) -> str:
+        """The stream, without the address of its server."""
+        return f"nats:{parse_options(self.options).stream}"
+
+    @property
+    def files(self) -> None:
+        """None: messages stand in no files."""
+        return
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the messages."""
+        register(spark)
+        return read_jetstream(spark.read if streaming is None else spark.readStream, self.options)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_envelopes(records, self.types, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """The job. The clock says when a record was ingested, which the quarantine notes."""
+
+    records: Records
+    clock: Callable[[], datetime]
+    name: str = "ingest"
+    parts: tuple[str, ...] = (EVENTS, QUARANTINE)
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.records.name
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, where they are files."""
+        return self.records.files
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return (self.records.ingest(events, self.clock()).tagged,)
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return all records."""
+        return self.records.read(spark, None)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the records of files, or messages, as they arrive."""
+        return self.records.read(spark, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the records as they are."""
+        return batch
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write both parts, and count them. Raises `FailedError` (`ingest.lost`)."""
+
+        def write(parts: Ingested) -> None:
+            output.write(parts.written, EVENTS, batch)
+            output.write(parts.bad, QUARANTINE, batch)
+
+        tally = run_ingest(self.records.ingest(events, self.clock()), write)
+        counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
+        return {"counts": counts, "reasons": dict(tally.reasons)}

@@ -1,0 +1,272 @@
+"""The jobs `whatif` and `audit`: what a change of the policy would do, and what was decided.
+
+As streams they keep what they have found: `whatif` the differences of each batch, which add up, and `audit` the
+decisions that it has read, over which each report is made.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.errors import MalformedError
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Principal
+from penstock.model.values import kind_of
+from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
+from penstock.pipeline.constants import OneRow
+from penstock.pipeline.frames import attributes_of, metadata, quoted
+from penstock.pipeline.jobs import Output, Said, Streaming, arriving, complete, follow, named, read_part
+from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
+from penstock.pipeline.jobs_enforce import OfEvents
+from penstock.pipeline.layout import BATCH, commits
+from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.tagging import TYPE
+from penstock.pipeline.whatif import Change, Comparison, Reader, compare
+
+LOG: Final = "log"
+BAD: Final = "quarantine"
+_VALUE: Final = StructType([StructField("value", StringType())])
+
+
+# --- What-if ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf(OfEvents):
+    """The job `whatif`: two policies on the events that another job wrote.
+
+    Raises `MalformedError` (`whatif.environment`) when the policies speak of different zones or facts.
+    """
+
+    before: LoadedPolicy
+    after: LoadedPolicy
+    samples: int = 5
+    name: str = "whatif"
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (str(self.before.zone), dict(self.before.facts)) != (str(self.after.zone), dict(self.after.facts)):
+            raise MalformedError(
+                "whatif.environment",
+                "the two policies give different zones or facts",
+                hint="what is compared is what certificates and subscriptions change; give both the same",
+            )
+
+    @property
+    def source(self) -> str:
+        """What is read, and what is compared: other policies are another output."""
+        return f"{self.path} {self.before.policy.revision} {self.after.policy.revision}"
+
+    def compare(self, events: DataFrame) -> Comparison:
+        """Compare on some events, each type by itself."""
+        facts = OneRow("@f")
+        known = {name: facts.source(value, kind_of(value)) for name, value in self.after.facts.items()}
+        found: Comparison | None = None
+        for key in dict.fromkeys(event_type.key for event_type in self.types):
+            types = [event_type for event_type in self.types if event_type.key == key]
+            own = events.where(quoted(TYPE).isin([str(t.name) for t in types]))
+            own = own.select(*metadata(), *(quoted(a.id) for a in attributes_of(types)))
+            part = compare(
+                facts.join(own),
+                self.before.policy,
+                self.after.policy,
+                types=types,
+                samples=self.samples,
+                zone=self.after.zone,
+                facts=known,
+            )
+            found = part if found is None else found + part
+        if found is None:
+            raise MalformedError("whatif.types", "no policy has a type")
+        return found
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be read; the comparison itself is planned pair by pair."""
+        return (events,)
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:  # noqa: ARG002  # as all jobs
+        """Compare a batch. What is found is in the commit itself."""
+        found = self.compare(events)
+        return {"counts": {"read": found.events, "changes": len(found.changes)}, "comparison": _stored(found)}
+
+
+def compared(spark: SparkSession, path: str) -> Comparison:
+    """Return the sum of what the batches of an output of `whatif` found.
+
+    Raises `FailedError` (`pipeline.no-input`) where none is complete, `MalformedError` (`layout.manifest`).
+    """
+    complete(spark, path)
+    found = [_restored(said.get("comparison")) for said in commits(spark, path).values()]
+    whole = found[0]
+    for part in found[1:]:
+        whole += part
+    return whole
+
+
+def _stored(found: Comparison) -> dict[str, object]:
+    return {
+        **found.as_dict(),
+        "readers": [_reader_data(reader) for reader in found.readers],
+        "passed_over": [_reader_data(reader) for reader in found.passed_over],
+    }
+
+
+def _reader_data(reader: Reader) -> list[str]:
+    return [reader.name, str(reader.principal), reader.type.name, str(reader.type.owner)]
+
+
+def _reader(found: Iterable[str]) -> Reader:
+    name, principal, type_name, owner = found
+    return Reader(name, Principal.parse(principal), TypeKey(Principal.parse(owner), type_name))
+
+
+def _restored(found: object) -> Comparison:
+    try:
+        return _comparison(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedError(
+            "layout.manifest", "a comparison cannot be read", hint="do not edit the folder `commits`"
+        ) from error
+
+
+def _comparison(found: object) -> Comparison:
+    if not isinstance(found, dict):
+        raise TypeError("no comparison")
+    return Comparison(
+        found["before"],
+        found["after"],
+        found["events"],
+        tuple(_reader(one) for one in found["readers"]),
+        tuple(_change(one) for one in found["changes"]),
+        tuple(_reader(one) for one in found["passed_over"]),
+        tuple(found["unknown"]),
+    )
+
+
+def _change(found: Mapping[str, object]) -> Change:
+    owner, _, name = str(found["type"]).partition("/")
+    attribute = found["attribute"]
+    return Change(
+        Reader(
+            str(found["subscriber"]), Principal.parse(str(found["principal"])), TypeKey(Principal.parse(owner), name)
+        ),
+        None if attribute is None else _attribute(str(attribute)),
+        str(found["name"]),
+        int(str(found["gained"])),
+        int(str(found["lost"])),
+        tuple(found["gained_samples"]),  # type: ignore[arg-type]  # a list; what else raises
+        tuple(found["lost_samples"]),  # type: ignore[arg-type]  # the same
+    )
+
+
+def _attribute(text: str) -> AttributeId:
+    rest, _, uid = text.rpartition("#")
+    owner, _, type_name = rest.partition("/")
+    return AttributeId(Principal.parse(owner), type_name, uid)
+
+
+# --- Audit -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The job `audit`, over lines of decision logs. `of_job` says that the path is the output of another job."""
+
+    path: str
+    of_job: bool = False
+    name: str = "audit"
+    parts: tuple[str, ...] = (LOG, BAD)
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """Where the lines stand."""
+        return f"{self.path}/{DECISIONS_PART}" if self.of_job else self.path
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return all lines. Raises `FailedError` (`pipeline.no-input`)."""
+        if self.of_job:
+            return self._decided(spark, complete(spark, self.path))
+        return spark.read.schema(_VALUE).option("recursiveFileLookup", "true").text(self.path)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the lines of files as they arrive, or the commits of the other job."""
+        if self.of_job:
+            return follow(spark, self.path, streaming)
+        reader = spark.readStream.schema(_VALUE).option("recursiveFileLookup", "true")
+        return reader.options(**arriving(streaming)).text(self.path)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the lines that have arrived."""
+        return self._decided(batch.sparkSession, named(batch)) if self.of_job else batch
+
+    def _decided(self, spark: SparkSession, batches: list[int]) -> DataFrame:
+        if not batches:
+            return spark.createDataFrame([], _VALUE)
+        return spark.read.schema(_VALUE).text([f"{self.path}/{DECISIONS_PART}/{BATCH}={batch}" for batch in batches])
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return read_log(events)
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Keep the decisions, and put aside the lines that are none."""
+        lines = events.persist()
+        try:
+            good, bad = read_log(lines)
+            output.write(good, LOG, batch)
+            output.write(bad, BAD, batch)
+            counts = {"read": lines.count()}
+        finally:
+            lines.unpersist()
+        counts["records"] = output.spark.read.schema(DECISIONS).parquet(output.part(LOG, batch)).count()
+        counts["quarantined"] = output.spark.read.schema(QUARANTINE).parquet(output.part(BAD, batch)).count()
+        return {"counts": counts}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a report is asked for: a period, how many rows a table has, how long the steps of time are."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    top: int = 20
+    width: timedelta = timedelta(hours=1)
+
+    def ask(self, log: DataFrame, loaded: LoadedPolicy | None) -> AuditReport:
+        """Return the report on a log. Raises as `audit`."""
+        policy = None if loaded is None else loaded.policy
+        kept = log.persist()
+        try:
+            return audit(kept, policy, since=self.since, until=self.until, top=self.top, width=self.width)
+        finally:
+            kept.unpersist()
+
+
+def audited(
+    spark: SparkSession, path: str, loaded: LoadedPolicy | None = None, question: Question | None = None
+) -> AuditReport:
+    """Report on everything that an output of `audit` has kept so far. Raises as `audit`, and `pipeline.no-input`."""
+    log = read_part(spark, path, LOG, complete(spark, path), DECISIONS)
+    return (question or Question()).ask(log, loaded)
+
+
+def audit_at_once(
+    job: Audit, spark: SparkSession, loaded: LoadedPolicy | None = None, question: Question | None = None
+) -> tuple[AuditReport, dict[str, int]]:
+    """Report on a log without keeping anything of it, and count its lines. Raises as `audited`."""
+    lines = job.all(spark).persist()
+    try:
+        good, bad = read_log(lines)
+        counts = {"read": lines.count(), "records": good.count(), "quarantined": bad.count()}
+        return (question or Question()).ask(good, loaded), counts
+    finally:
+        lines.unpersist()

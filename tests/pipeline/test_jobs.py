@@ -1,0 +1,265 @@
+"""Jobs from path to path: at once and as streams, and what was stopped goes on without losing or doubling anything."""
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
+from tests.trust.kit import NOW, grant, refused, who
+
+from penstock.errors import PenstockError
+from penstock.guard.decision_log import read_record
+from penstock.model import EventType
+from penstock.pipeline import jobs, layout
+from penstock.pipeline.jobs import Job, Streaming, run, start, totals
+from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest
+from penstock.pipeline.jobs_report import Audit, WhatIf, audited, compared
+from penstock.pipeline.layout import Layout, open_view
+from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.trust import Credentials, Right, event_tag
+
+RECORDS = 42
+STREAM = Streaming(files=1, drain=True)
+
+
+class Plant:
+    """The world of `jobs_plant`, and the jobs over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.policy = build(folder / "plant")
+        self.numbers = count()
+
+    def loaded(self) -> LoadedPolicy:
+        return load_policy(str(self.policy), NOW)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def desk(self) -> Desk:
+        def clock() -> datetime:
+            return NOW + timedelta(seconds=next(self.numbers))
+
+        return Desk.of(
+            self.loaded(), "test", clock=clock, timer=lambda: next(self.numbers), ids=lambda: f"d{next(self.numbers)}"
+        )
+
+    def types(self) -> tuple[EventType, ...]:
+        return tuple(verified.event_type for verified in self.loaded().types)
+
+    def ingest(self) -> Job:
+        return Ingest(Envelopes(self.path("in"), self.loaded().types), lambda: NOW)
+
+    def admit(self) -> Job:
+        return Admit(self.path("ingested"), self.types(), self.desk())
+
+    def deliver(self, chosen: Layout = Layout.PROGRAM) -> Job:
+        return Deliver(self.path("admitted"), self.types(), self.desk(), chosen)
+
+    def write(self, files: int = 1) -> None:
+        each = RECORDS // files
+        for number in range(files):
+            write_events(self.folder / "in" / f"{number}.jsonl", range(number * each, (number + 1) * each))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    return Plant(tmp_path)
+
+
+def ids(spark: SparkSession, path: str) -> list[str]:
+    return sorted(row["@id"] for row in spark.read.parquet(path).select("`@id`").collect())
+
+
+def view(spark: SparkSession, path: str, subscriber: str) -> list[tuple[object, ...]]:
+    rows = open_view(spark, path, subscriber)
+    sensor = "probe" if "probe" in rows.columns else "sensor"
+    return sorted((r["@id"], r[sensor], r["region"], r["value"]) for r in rows.collect())
+
+
+def check(spark: SparkSession, plant: Plant) -> None:
+    """Check that every event is where it belongs, once."""
+    assert ids(spark, plant.path("ingested/events")) == sorted(f"e{n}" for n in good(RECORDS))
+    broken = spark.read.parquet(plant.path("ingested/quarantine")).collect()
+    assert sorted(bytes(r["@original"]).decode() for r in broken) == sorted(
+        f"broken {n}" for n in range(RECORDS) if n % 7 == 6
+    )
+    assert ids(spark, plant.path("admitted/events")) == sorted(f"e{n}" for n in admitted(RECORDS))
+    assert ids(spark, plant.path("admitted/refused")) == sorted(f"e{n}" for n in good(RECORDS) if n % 5 == 4)
+    for subscriber in ("statistics", "engineer", "auditor"):
+        assert view(spark, plant.path("delivered"), subscriber) == seen(subscriber, RECORDS)
+    with refused("pipeline.unknown-subscriber"):
+        open_view(spark, plant.path("delivered"), "stranger")
+
+
+def records(path: str) -> list[tuple[str, str, int, int]]:
+    lines = [line for file in Path(path).rglob("part-*") for line in file.read_text().splitlines()]
+    found = [read_record(line) for line in lines]
+    assert len({record.id for record in found}) == len(found)
+    return sorted(
+        (str(r.principal), str(r.effect), r.counts.passed, r.counts.refused) for r in found if r.counts is not None
+    )
+
+
+def test_from_records_to_views_at_once(spark: SparkSession, plant: Plant) -> None:
+    plant.write()
+    told: list[jobs.Said] = []
+    run(plant.ingest(), spark, plant.path("ingested"), progress=told.append)
+    run(plant.admit(), spark, plant.path("admitted"), progress=told.append)
+    run(plant.deliver(), spark, plant.path("delivered"), progress=told.append)
+    check(spark, plant)
+    events, passed = len(good(RECORDS)), len(admitted(RECORDS))
+    assert told[0]["counts"] == {"read": RECORDS, "events": events, "quarantined": RECORDS - events}
+    assert told[0]["reasons"] == {"ingest.json": RECORDS - events}
+    assert told[1]["reasons"] == {"guard.denied": events - passed}
+    delivered = {name: len(seen(name, RECORDS)) for name in ("statistics", "auditor", "engineer")}
+    assert told[2]["delivered"] == delivered
+    assert totals(spark, plant.path("delivered"))["delivered"] == sum(delivered.values())
+    by_publisher = records(plant.path("admitted/decisions"))
+    assert sum(r[2] for r in by_publisher) == passed
+    assert {r[:2] for r in by_publisher} == {(str(who(2)), "permit"), (str(who(3)), "deny")}
+    by_reader = records(plant.path("delivered/decisions"))
+    assert (str(who(3)), "deny", 0, passed) in by_reader
+    assert (str(who(4)), "permit", passed, 0) in by_reader
+    assert (str(who(5)), "permit", delivered["engineer"], passed - delivered["engineer"]) in by_reader
+
+
+def test_nothing_is_written_over_anything_unasked(spark: SparkSession, plant: Plant) -> None:
+    plant.write()
+    run(plant.ingest(), spark, plant.path("ingested"))
+    for stream in (False, True):
+        with refused("pipeline.exists"):
+            if stream:
+                start(plant.ingest(), spark, plant.path("ingested"), STREAM)
+            else:
+                run(plant.ingest(), spark, plant.path("ingested"))
+    with refused("pipeline.foreign"):
+        run(plant.ingest(), spark, plant.path("plant"), overwrite=True)
+    with refused("pipeline.no-input"):
+        run(plant.deliver(), spark, plant.path("delivered"))
+    with refused("pipeline.no-input"):
+        start(plant.deliver(), spark, plant.path("elsewhere"), STREAM)
+    (plant.folder / "in" / "0.jsonl").unlink()
+    write_events(plant.folder / "in" / "few.jsonl", range(3))
+    run(plant.ingest(), spark, plant.path("ingested"), overwrite=True)
+    assert ids(spark, plant.path("ingested/events")) == ["e0", "e1", "e2"]
+
+
+class KilledError(PenstockError):
+    """As if the driver had been killed."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, when: str) -> None:
+    """Make the commit of a batch fail: before it is written, or behind it."""
+
+    def commit(spark: SparkSession, path: str, batch: int, said: dict[str, object]) -> None:
+        if batch == number and when == "before":
+            raise KilledError("test.killed", "killed")
+        layout.commit(spark, path, batch, said)
+        if batch == number:
+            raise KilledError("test.killed", "killed")
+
+    monkeypatch.setattr(jobs, "commit", commit)
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_streams_that_are_stopped_go_on(
+    spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    plant.write(files=3)
+    outputs = {"ingested": plant.ingest, "admitted": plant.admit, "delivered": plant.deliver}
+    for path, job in outputs.items():
+        with monkeypatch.context() as patched:
+            killed_at(patched, 1, when)
+            with pytest.raises(PenstockError):
+                start(job(), spark, plant.path(path), STREAM).wait()
+        start(job(), spark, plant.path(path), STREAM).wait()
+    check(spark, plant)
+    assert totals(spark, plant.path("ingested"))["read"] == RECORDS
+    assert totals(spark, plant.path("delivered"))["read"] == len(admitted(RECORDS))
+
+
+def change(plant: Plant) -> Path:
+    """Write a policy in which statistics may see the sensor too, and everybody what is above 20."""
+    tag = event_tag(who(1), "org.plant.Reading", None, [Right.SUBSCRIBE])
+    (plant.policy.parent / "more.cert").write_bytes(Credentials.of(grant(1, 4, tag)).to_bytes())
+    after = plant.policy.with_name("after.toml")
+    after.write_text(POLICY.replace('["certs/*.cert"]', '["certs/*.cert", "more.cert"]'), encoding="utf-8")
+    return after
+
+
+def test_what_if_adds_up_over_the_batches_of_a_stream(spark: SparkSession, plant: Plant) -> None:
+    plant.write(files=3)
+    start(plant.ingest(), spark, plant.path("ingested"), STREAM).wait()
+    after = load_policy(str(change(plant)), NOW)
+    job = WhatIf(plant.path("ingested"), plant.types(), plant.loaded(), after)
+    run(job, spark, plant.path("at once"))
+    start(job, spark, plant.path("as stream"), STREAM).wait()
+    whole = compared(spark, plant.path("at once"))
+    assert whole == job.compare(job.all(spark))
+    assert [(c.reader.name, c.name, c.gained) for c in whole.changes] == [
+        ("auditor", "sensor", len(good(RECORDS))),
+        ("statistics", "sensor", len(good(RECORDS))),
+    ]
+    assert compared(spark, plant.path("as stream")) == whole
+
+
+def test_audit_reports_on_what_jobs_decided(spark: SparkSession, plant: Plant) -> None:
+    plant.write(files=2)
+    start(plant.ingest(), spark, plant.path("ingested"), STREAM).wait()
+    start(plant.admit(), spark, plant.path("admitted"), STREAM).wait()
+    run(Audit(plant.path("admitted"), of_job=True), spark, plant.path("at once"))
+    start(Audit(plant.path("admitted"), of_job=True), spark, plant.path("as stream"), STREAM).wait()
+    report = audited(spark, plant.path("at once"), plant.loaded())
+    assert audited(spark, plant.path("as stream"), plant.loaded()) == report
+    requests = [(row["principal"], row["events"]) for row in report.requests_made.as_dicts()]
+    assert {principal for principal, _ in requests} == {str(who(2)), str(who(3))}
+    assert sum(int(str(events)) for _, events in requests) == len(admitted(RECORDS))
+    assert report.rights_unused is not None
+    assert len(report.rights_unused.rows) == 2
+    # The same log as plain files, with a line that is none.
+    log = plant.folder / "log"
+    log.mkdir()
+    lines = [p.read_text() for p in Path(plant.path("admitted/decisions")).rglob("part-*")]
+    (log / "a.jsonl").write_text("".join(lines) + "no record\n")
+    run(Audit(str(log)), spark, plant.path("of files"))
+    assert audited(spark, plant.path("of files"), plant.loaded()) == report
+    assert totals(spark, plant.path("of files"))["quarantined"] == 1
+
+
+def test_no_constant_of_a_policy_is_in_a_plan(spark: SparkSession, plant: Plant) -> None:
+    plant.policy.write_text(POLICY.replace("[[", f"[facts]\nlimit = {HIDDEN}\n[[", 1), encoding="utf-8")
+    plant.write()
+    run(plant.ingest(), spark, plant.path("ingested"))
+    job = Admit(plant.path("ingested"), plant.types(), plant.desk())
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for frame in job.planned(job.all(spark)):
+            frame.explain(extended=True)
+    assert "@f0" in printed.getvalue()
+    assert HIDDEN not in printed.getvalue()
+    assert "north" not in printed.getvalue()
+
+
+def test_commits_that_were_edited_are_refused(spark: SparkSession, plant: Plant) -> None:
+    plant.write()
+    run(plant.ingest(), spark, plant.path("ingested"))
+    file = next(Path(plant.path("ingested/commits/@batch=0")).glob("part-*"))
+    for text in ("x", "[]", json.dumps({"batch": 0}), json.dumps({"batch": 0, "counts": {"read": "many"}})):
+        file.write_text(text)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+        with refused("layout.manifest"):
+            totals(spark, plant.path("ingested"))
