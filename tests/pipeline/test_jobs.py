@@ -32,9 +32,9 @@ STREAM = Streaming(files=1, drain=True)
 class Plant:
     """The world of `jobs_plant`, and the jobs over it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: Path) -> None:
         self.folder = folder
-        self.policy = build(folder / "plant")
+        self.policy = policy
         self.numbers = count()
 
     def loaded(self) -> LoadedPolicy:
@@ -77,7 +77,7 @@ def _quick(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Plant:
-    return Plant(tmp_path)
+    return Plant(tmp_path, build(tmp_path / "plant"))
 
 
 def ids(spark: SparkSession, path: str) -> list[str]:

@@ -103,7 +103,8 @@ def show_plan(job: Job, planned: Planned, output: str) -> None:
     counted = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
     paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in counted if count is not None)])
     for text in planned.plans:
-        say_block(text)
+        # The tree alone; what each node does is in the JSON.
+        say_block(text.partition("\n\n")[0])
 
 
 def show_comparison(found: Comparison, done: Done | None, output: str) -> None:

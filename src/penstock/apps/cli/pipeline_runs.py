@@ -115,7 +115,7 @@ def plan(job: Job, spark: SparkSession, place: Place | None) -> Planned:
 def _explained(frame: DataFrame) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        frame.explain()
+        frame.explain(mode="formatted")
     return printed.getvalue().strip()
 
 
