@@ -191,9 +191,12 @@ def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, pr
     Raises as `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`, `pipeline.spark`).
     """
     with spark_errors():
+        frame = job.all(spark)
+        # Looked at before anything is written: through Spark Connect it is asked here whether there is an input.
+        frame.schema  # noqa: B018
         output = Output(spark, path, job.name, job.source, job.parts)
         output.open(overwrite=overwrite)
-        said = job.step(job.all(spark), 0, output)
+        said = job.step(frame, 0, output)
         commit(spark, path, 0, said)
     progress(said)
     return said
@@ -225,8 +228,8 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
         progress(said)
 
     with spark_errors():
-        Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
         frame = job.arriving(spark, streaming)
+        Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
         writer = frame.writeStream.foreachBatch(process).option("checkpointLocation", f"{path}/{CHECKPOINT}")
         writer = writer.trigger(availableNow=True) if streaming.drain else writer
         return Running(writer.start(), problems)

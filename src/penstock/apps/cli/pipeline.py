@@ -50,6 +50,8 @@ class Run:
     dry_run: bool
     overwrite: bool
     output: str
+    #: the folder as it was given
+    out: str
 
     @classmethod
     def of(  # noqa: PLR0913  # one argument an option
@@ -70,8 +72,9 @@ class Run:
         if stream and out is None:
             raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
         streaming = Streaming(files, drain) if stream else None
-        place = None if out is None else Place(out.rstrip("/"), streaming, overwrite)
-        return cls(place, cluster_of(**where), dry_run, overwrite, output)
+        cluster = cluster_of(**where)
+        place = None if out is None else Place(cluster.path(out), streaming, overwrite)
+        return cls(place, cluster, dry_run, overwrite, output, out or "")
 
     @property
     def streams(self) -> bool:
@@ -155,7 +158,9 @@ def ingest(  # noqa: PLR0913  # one argument an option
             "ingest needs to know the event types",
             hint="give --mapping for CSV and Parquet, --policy or --type-file for CloudEvents",
         )
-    _run(ingest_job(session, path=source, types=types, bound=bound, messages=messages), Run.of(output, **rest))
+    how = Run.of(output, **rest)
+    path = None if source is None else how.cluster.path(source)
+    _run(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
 
 
 @pipeline.command()
@@ -173,7 +178,8 @@ def admit(session: Session, /, *, source: str, policy_file: str, output: str, **
     FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason; each publisher's decision is
     recorded in `decisions/`, with how many events it let through.
     """
-    _run(admit_job(session, source, load(policy_file, session)), Run.of(output, **rest))
+    how = Run.of(output, **rest)
+    _run(admit_job(session, how.cluster.path(source), load(policy_file, session)), how)
 
 
 @pipeline.command()
@@ -197,7 +203,8 @@ def deliver(session: Session, /, *, source: str, policy_file: str, layout: str, 
 
     FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
     """
-    _run(deliver_job(session, source, load(policy_file, session), Layout(layout)), Run.of(output, **rest))
+    how = Run.of(output, **rest)
+    _run(deliver_job(session, how.cluster.path(source), load(policy_file, session), Layout(layout)), how)
 
 
 @pipeline.command()
@@ -212,8 +219,9 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
 
     FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
     """
-    with spark_session(cluster_of(**where)) as spark:
-        columns, rows, whole = view_rows(spark, folder, subscriber, limit)
+    cluster = cluster_of(**where)
+    with spark_session(cluster) as spark:
+        columns, rows, whole = view_rows(spark, cluster.path(folder), subscriber, limit)
     if output == JSON:
         found = [dict(zip(columns, row, strict=True)) for row in rows]
         say_json({"subscriber": subscriber, "rows": whole, "events": found})
@@ -260,7 +268,7 @@ def whatif(  # noqa: PLR0913  # one argument an option
     """
     how = Run.of(output, **rest)
     old, new = load(before, session), load(after, session)
-    job = whatif_job(source, old, new, samples)
+    job = whatif_job(how.cluster.path(source), old, new, samples)
     page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
     page.check()
     with spark_session(how.cluster) as spark:
@@ -322,7 +330,7 @@ def audit(  # noqa: PLR0913  # one argument an option
         page.put(made)
 
     with spark_session(how.cluster) as spark:
-        job = audit_job(spark, source)
+        job = audit_job(spark, how.cluster.path(source))
         if how.dry_run:
             show_plan(job, plan(job, spark, how.place), output)
             return
@@ -330,7 +338,7 @@ def audit(  # noqa: PLR0913  # one argument an option
         if not found and how.place is not None:
             # A stream that found nothing new.
             on_report(audited(spark, how.place.out, loaded, question))
-    show_report(found[0], done, output)
+    show_report(found[0], done, names, output)
 
 
 def _run(job: Job, how: Run) -> None:
@@ -338,7 +346,7 @@ def _run(job: Job, how: Run) -> None:
         if how.dry_run:
             show_plan(job, plan(job, spark, how.place), how.output)
         elif how.place is not None:
-            show_done(job, how.place.out, execute(job, spark, how.place), how.output)
+            show_done(job, how.out, execute(job, spark, how.place), how.output)
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:

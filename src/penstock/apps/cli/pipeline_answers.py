@@ -1,9 +1,12 @@
 """What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
 
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from penstock.apps.cli import paint
+from penstock.apps.cli.describe import instant_text
 from penstock.apps.cli.files import check_target, write_bytes
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pipeline_runs import Done, Planned
@@ -15,6 +18,8 @@ from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Change, Comparison
 
+_PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
+_CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations")
 
 
@@ -129,7 +134,7 @@ def _samples(change: Change) -> str:
     return ", ".join((change.gained_samples or change.lost_samples)[:3])
 
 
-def show_report(report: AuditReport, done: Done | None, output: str) -> None:
+def show_report(report: AuditReport, done: Done | None, names: Petnames, output: str) -> None:
     """Show what was decided."""
     if output == JSON:
         say_json({**report.as_dict(), **({} if done is None else {"run": _done_data(done)})})
@@ -139,14 +144,22 @@ def show_report(report: AuditReport, done: Done | None, output: str) -> None:
         table = tables.get(name)
         if table is not None and table.rows:
             say(name.replace("_", " "))
-            _show_table(table)
+            _show_table(table, names)
             say()
     counted = "" if done is None else f"; {done.counts.get('quarantined', 0):,} lines are no decisions"
     say(f"{report.decisions:,} decisions{counted}")
 
 
-def _show_table(table: Table) -> None:
-    rows = [["" if value is None else str(value) for value in row.values()] for row in table.as_dicts()]
-    paint.grid(table.columns, rows)
+def _show_table(table: Table, names: Petnames) -> None:
+    paint.grid(table.columns, [[_cell(value, names) for value in row] for row in table.rows])
     if table.more:
         say("and more")
+
+
+def _cell(value: object, names: Petnames) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return instant_text(value)
+    text = _PRINCIPAL.sub(lambda found: names.show(Principal.parse(found[0])), str(value))
+    return _CREDENTIAL.sub(lambda found: f"{found[0][:15]}…", text)

@@ -1,11 +1,13 @@
 """The Spark session of one command: started quietly, and stopped again if it was started here."""
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
@@ -15,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -32,6 +35,12 @@ class Cluster:
     remote: str | None = None
     conf: Mapping[str, str] | None = None
     log: str | None = None
+
+    def path(self, text: str) -> str:
+        """Return a path as Spark is to read it: on this machine it is relative to where the command was started."""
+        if self.remote is not None or not self.master.startswith("local") or _SCHEME.match(text):
+            return text
+        return str(Path(text).absolute())
 
 
 @contextmanager

@@ -1,0 +1,171 @@
+"""`penstock pipeline`: from files to views, what-if and audit; and what it says when something is wrong."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from tests.apps.conftest import Shell
+from tests.pipeline.conftest import spark as spark  # the one session of the whole run
+from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
+from tests.trust.kit import grant, who
+
+from penstock.apps.cli.pipeline_progress import Watch
+from penstock.apps.cli.pipeline_spark import Cluster, session
+from penstock.errors import FailedError
+from penstock.trust import Credentials, Right, event_tag
+
+RECORDS = 42
+
+
+@pytest.fixture(autouse=True)
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def plant(penstock: Shell) -> Shell:
+    build(penstock.folder / "plant")
+    write_events(penstock.folder / "in" / "0.jsonl", range(RECORDS))
+    return penstock
+
+
+POLICY_FILE = ("--policy", "plant/policy.toml")
+
+
+def test_from_files_to_views(plant: Shell) -> None:
+    done = plant.ok("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested")
+    events, passed = len(good(RECORDS)), len(admitted(RECORDS))
+    assert f"{RECORDS} records = {events} events + {RECORDS - events} in quarantine" in done.out
+    assert done.err == ""
+    data = plant.ok("pipeline", "admit", "ingested", *POLICY_FILE, "--out", "admitted", "-o", "json").json
+    assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decisions": 8}
+    assert data["reasons"] == {"guard.denied": events - passed}
+    plant.ok("pipeline", "deliver", "admitted", *POLICY_FILE, "--layout", "subscriber", "--out", "delivered")
+    found = plant.ok("pipeline", "view", "delivered", "engineer", "--limit", "2", "-o", "json").json
+    assert found["rows"] == len(seen("engineer", RECORDS))
+    first = found["events"][0]
+    assert first == {**first, "@id": "e21", "@time": "2026-05-01T12:00:21Z", "probe": "s1", "value": 21.0}
+    shown = plant.ok("pipeline", "view", "delivered", "statistics").out
+    assert f"20 of {passed} events" in shown
+    assert "s1" not in shown
+    refused = plant("pipeline", "view", "delivered", "stranger")
+    assert (refused.status, refused.code) == (2, "pipeline.unknown-subscriber")
+    report = plant.ok("pipeline", "audit", "admitted", *POLICY_FILE, "--html", "audit.html", "-o", "json").json
+    assert report["run"]["counts"] == {"read": 8, "records": 8, "quarantined": 0}
+    assert len(report["rights_unused"]) == 2
+    assert "<svg" in Path("audit.html").read_text()
+    table = plant.ok("pipeline", "audit", "delivered", *POLICY_FILE).out
+    assert "engineer" in table
+    assert str(who(5)) not in table
+
+
+def test_what_if(plant: Shell) -> None:
+    plant.ok("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested")
+    tag = event_tag(who(1), "org.plant.Reading", None, [Right.SUBSCRIBE])
+    Path("plant/more.cert").write_bytes(Credentials.of(grant(1, 4, tag)).to_bytes())
+    Path("plant/after.toml").write_text(POLICY.replace('["certs/*.cert"]', '["certs/*.cert", "more.cert"]'))
+    both = ("pipeline", "whatif", "ingested", "--before", "plant/policy.toml", "--after", "plant/after.toml")
+    changed = plant(*both, "--fail-on", "gain", "--html", "change.html")
+    assert (changed.status, changed.code) == (1, "whatif.changes")
+    assert f"{len(good(RECORDS))} events under two policies, 4 readers compared" in changed.out
+    assert "statistics" in Path("change.html").read_text()
+    kept = plant.ok(*both, "--fail-on", "loss", "-o", "json", "--stream", "--drain", "--out", "differences").json
+    assert [change["gained"] for change in kept["changes"]] == [len(good(RECORDS))] * 2
+    assert plant(*both, "--html", "change.html").code == "file.exists"
+    same = plant.ok("pipeline", "whatif", "ingested", "--before", "plant/policy.toml", "--after", "plant/policy.toml")
+    assert "nothing changes" in same.out
+
+
+def test_a_rehearsal_writes_nothing_and_tells_no_constant(plant: Shell) -> None:
+    planned = plant.ok("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested", "--dry-run", "-o", "json").json
+    assert (planned["files"], planned["records"]) == (1, RECORDS)
+    assert planned["bytes"] == Path("in/0.jsonl").stat().st_size
+    assert not Path("ingested").exists()
+    plant.ok("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested")
+    text = plant.ok("pipeline", "deliver", "ingested", *POLICY_FILE, "--out", "delivered", "--dry-run").out
+    assert "records     36" in text
+    assert "Physical Plan" in text
+    full = plant.ok("pipeline", "deliver", "ingested", *POLICY_FILE, "--out", "x", "--dry-run", "-o", "json").out
+    assert HIDDEN not in full
+    assert not Path("delivered").exists()
+    again = plant("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested", "--dry-run")
+    assert (again.status, again.code) == (1, "pipeline.exists")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        ("ingest in --out out", 2, "cli.type-file"),
+        ("ingest --policy plant/policy.toml --out out", 2, "cli.resource"),
+        ("ingest in --policy plant/policy.toml --out out --from-jetstream nats://x S", 2, "cli.resource"),
+        ("ingest in --policy plant/policy.toml --out plant", 1, "pipeline.foreign"),
+        ("ingest nowhere --policy plant/policy.toml --out out", 3, "pipeline.no-input"),
+        ("ingest in --policy plant/policy.toml --out out --drain", 2, "cli.stream"),
+        ("ingest in --policy plant/policy.toml --out out --conf x", 2, "cli.pair"),
+        ("ingest in --policy nowhere.toml --out out", 3, "file.missing"),
+        ("ingest in --mapping plant/policy.toml --out out", 2, "mapping.unknown-key"),
+        ("admit in --policy plant/policy.toml --out out", 3, "pipeline.no-input"),
+        ("deliver in --policy plant/policy.toml --out out --layout column", 2, "cli.usage"),
+        ("view in engineer", 3, "layout.incomplete"),
+        ("whatif in --before plant/policy.toml --after plant/policy.toml --stream", 2, "cli.stream"),
+        ("audit nowhere", 3, "pipeline.no-input"),
+        ("audit in --since yesterday", 2, "date.malformed"),
+    ],
+)
+def test_what_is_wrong(plant: Shell, arguments: str, status: int, code: str) -> None:
+    ran = plant("pipeline", *arguments.split())
+    assert (ran.status, ran.code) == (status, code), ran.err
+    assert ran.out == ""
+
+
+def test_without_spark_it_says_what_to_install(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("penstock.apps.cli.pipeline")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("pyspark", "pyspark.errors", "pyspark.sql", "py4j", "py4j.protocol"):
+        monkeypatch.setitem(sys.modules, name, None)
+    ran = penstock("pipeline", "view", "a", "b")
+    assert (ran.status, ran.code) == (3, "cli.extra")
+    assert "pip install 'penstock[spark]'" in ran.err
+
+
+def test_without_java_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        return None
+
+    class Builder:
+        def __getattr__(self, _: str) -> Any:
+            return lambda *_: self
+
+        def getOrCreate(self) -> None:  # noqa: N802  # Spark's name
+            subprocess.run(["sh", "-c", "echo JAVA_HOME is not set >&2"], check=True)
+            raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", none)
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    for cluster, code in ((Cluster(), "pipeline.java"), (Cluster(remote="sc://x"), "pipeline.remote")):
+        with pytest.raises(FailedError) as failed, session(cluster):
+            pass
+        assert failed.value.code == code
+        assert "JAVA_HOME is not set" in failed.value.message
+
+
+def test_help_does_not_import_spark() -> None:
+    text = "import sys\nfrom penstock.apps.cli.main import cli\ntry:\n cli.main(['--help'])\nexcept SystemExit: pass\n"
+    subprocess.run(
+        [sys.executable, "-c", f"{text}assert 'pyspark' not in sys.modules"], check=True, capture_output=True
+    )
+
+
+def test_a_watch_adds_up() -> None:
+    watch = Watch()
+    watch({"counts": {"read": 5}})
+    watch({"counts": {"read": 7}})
+    watch({})
+    assert (watch.read, watch.batches) == (12, 3)
+    assert watch.rate > 0
