@@ -8,7 +8,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit format bench lock clean
+.PHONY: help setup demo test lint types contracts unit soak format bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +31,14 @@ types: setup
 contracts: setup
 	@$(run) lint-imports
 
+# Tests that share a Spark session stay in one process; ARGS="-n0" runs all of them in one, say for a debugger.
+PYTEST = python -m pytest -n auto --maxprocesses=4 --dist=loadgroup --no-loadscope-reorder --max-worker-restart=0
+
 unit: setup ## the tests alone; ARGS="-k name" narrows them
-	@$(run) python -m pytest $(ARGS)
+	@$(run) $(PYTEST) $(ARGS)
+
+soak: setup ## the property tests with TIMES=20 as many examples; takes hours
+	@$(run) TIMES=$(or $(TIMES),20) $(PYTEST) -m hypothesis --hypothesis-profile=soak -o faulthandler_timeout=0 $(ARGS)
 
 format: setup ## format the code and apply safe lint fixes
 	@$(run) ruff format .

@@ -4,6 +4,32 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from tests.budget import USUAL
+
+# `make soak` tries so many times more examples.
+settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
+# A Java that lives for some minutes does not earn back what optimising its code costs.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+#: what is costly to make and so must be made in one process only, by fixture: which tests stay together
+GROUPS = {"spark": "spark", "output": "demo"}
+#: documentation runs in the process of the tests, and takes the session that it finds
+PAGES = "test_python_snippets_run"
+
+
+def _group(item: pytest.Item) -> str | None:
+    used = getattr(item, "fixturenames", ())
+    found = [group for fixture, group in GROUPS.items() if fixture in used]
+    return found[0] if found else "spark" if item.name.startswith(PAGES) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests together that share something costly, and begin with the largest group: the one with a session."""
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (_group(item) != "spark", item.name.startswith(PAGES)))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.codec import sexp
 from penstock.codec.sexp import Hinted, SExp
@@ -29,7 +30,7 @@ syntax = st.lists(
 
 
 @given(values, st.integers(1, 120))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_every_form_reads_back(value: SExp, width: int) -> None:
     data = sexp.canonical(value)
     assert sexp.parse_canonical(data) == value
@@ -41,7 +42,7 @@ def test_every_form_reads_back(value: SExp, width: int) -> None:
 
 
 @given(st.lists(values, max_size=5), blanks, st.lists(st.integers(0, 2), min_size=5, max_size=5))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_many_values_read_back_in_any_mixture_of_forms(items: list[SExp], blank: bytes, forms: list[int]) -> None:
     writers = (sexp.canonical, sexp.transport, lambda value: sexp.advanced(value).encode())
     data = b"".join(blank + writers[form](value) + b"\n" for value, form in zip(items, forms, strict=False))
@@ -49,7 +50,7 @@ def test_many_values_read_back_in_any_mixture_of_forms(items: list[SExp], blank:
 
 
 @given(octets, blanks, st.sampled_from(["hexadecimal", "base64", "quoted", "verbatim"]), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_every_spelling_of_an_atom(atom: bytes, blank: bytes, form: str, counted: bool, padded: bool) -> None:
     length = b"%d" % len(atom) if counted else b""
     if form == "hexadecimal":
@@ -82,7 +83,7 @@ def same_or_refused(read: Callable[[bytes], object], data: bytes) -> object:
 @given(st.binary(max_size=200) | syntax)
 @example(b"[0:]")
 @example(b"{=}")
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=examples(1500))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for read in READERS:
         same_or_refused(read, data)
@@ -93,7 +94,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @given(values, st.data())
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 def test_damaged_encodings_are_read_or_refused(value: SExp, data: st.DataObject) -> None:
     encoded = data.draw(
         st.sampled_from([sexp.canonical(value), sexp.transport(value), sexp.advanced(value).encode()]), "encoded"
@@ -113,7 +114,7 @@ def test_damaged_encodings_are_read_or_refused(value: SExp, data: st.DataObject)
 
 
 @given(values)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_no_beginning_of_a_canonical_form_is_one(value: SExp) -> None:
     data = sexp.canonical(value)
     for end in range(len(data)):
@@ -123,7 +124,7 @@ def test_no_beginning_of_a_canonical_form_is_one(value: SExp) -> None:
 
 
 @given(syntax, st.integers(0, 4), st.integers(0, 6), st.integers(0, 30))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_nothing_above_a_limit_is_read(data: bytes, depth: int, nodes: int, size: int) -> None:
     limits = Limits(sexp_depth=depth, sexp_nodes=nodes, sexp_bytes=size)
     for read in (sexp.parse_canonical, sexp.parse):

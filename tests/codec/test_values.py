@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.codec.sexp import Hinted, SExp, canonical, parse
 from penstock.codec.values import spec_from_sexp, spec_to_sexp, value_from_sexp, value_to_sexp
@@ -21,7 +22,7 @@ values: st.SearchStrategy[Value] = texts | integers | floats | st.booleans() | m
 
 
 @given(values)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_a_value_is_read_back(value: Value) -> None:
     written = value_to_sexp(value)
     found = value_from_sexp(parse(canonical(written)))
@@ -190,7 +191,7 @@ specs = st.one_of(
 
 
 @given(specs)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_domain_is_read_back(spec: AttributeSpec) -> None:
     written = spec_to_sexp(spec)
     assert spec_from_sexp(written) == spec
@@ -236,7 +237,7 @@ anything: st.SearchStrategy[SExp] = st.recursive(
 
 
 @given(anything)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_nothing_but_our_own_errors(value: SExp) -> None:
     for read in (value_from_sexp, lambda found: spec_from_sexp(found if isinstance(found, tuple) else (found,))):
         try:

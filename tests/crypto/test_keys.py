@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.codec.sexp import Hinted, SExp
 from penstock.crypto import PublicKey, SigningKey, digest
@@ -83,7 +84,7 @@ def test_keys_of_small_order_sign_nothing(point: str) -> None:
 
 
 @given(st.binary(max_size=64), st.integers(0, 511), st.integers(0, 7))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_any_flipped_bit_is_refused(message: bytes, place: int, bit: int) -> None:
     key = SigningKey(bytes(range(32)))
     signature = bytearray(key.sign(message))

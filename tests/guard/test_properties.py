@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.guard import reference
 from tests.guard.strategies import (
     GUARDS,
@@ -30,7 +31,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 
 RULES = Rules(GUARDS)
-often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)

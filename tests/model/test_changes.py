@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.errors import MalformedError
 from penstock.model.changes import Change, Operation, changes
@@ -60,7 +61,7 @@ def histories(draw: st.DrawFn) -> list[tuple[TypeDefinition, Change | None]]:
 
 
 @given(histories())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_each_step_yields_exactly_its_change(history: list[tuple[TypeDefinition, Change | None]]) -> None:
     for (before, _), (after, change) in pairwise(history):
         assert changes(before, after) == (change,)
@@ -84,7 +85,7 @@ def apply(found: tuple[Change, ...], before: TypeDefinition, after: TypeDefiniti
 
 
 @given(histories())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_many_steps_at_once_lead_to_the_same_attributes(history: list[tuple[TypeDefinition, Change | None]]) -> None:
     first, last = history[0][0], history[-1][0]
     middle = history[len(history) // 2][0]

@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.errors import MalformedError
 from penstock.model.instants import date_key, format_date, in_utc, instant_key, parse_date, parse_instant
@@ -118,7 +119,7 @@ def test_a_written_instant_reads_back(instant: datetime) -> None:
 @example(b"2000-05-05_17:20:59", b"2000-05-05_17:20:59.0")
 @example(b"2000-05-05_17:20:59.1", b"2000-05-05_17:20:59.09")
 @example(b"0001-01-01", b"9999-12-31")
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_keys_order_as_datetimes_do(one: bytes, other: bytes) -> None:
     assert len(date_key(one)) == 26
     assert (date_key(one) < date_key(other)) == (parse_date(one) < parse_date(other))

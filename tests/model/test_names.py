@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -160,7 +161,7 @@ def test_written_forms_read_back(owner: Principal, name: str, number: str, net: 
 
 
 @given(st.text(max_size=80) | st.text(alphabet="ab0.-_@#/: \n", max_size=40).map(lambda rest: f"{PITO}/{rest}"))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_what_is_read_is_written_the_same_way(text: str) -> None:
     for parse in (TypeName.parse, AttributeId.parse, NetworkName.parse):
         with contextlib.suppress(MalformedError):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -100,7 +101,7 @@ def test_the_empty_tree() -> None:
 
 
 @given(trees())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_laws_of_the_two_scopes(tree: TypeTree) -> None:
     other_way = TypeTree.of(tree.parents, Scope.UPWARD if tree.scope is Scope.DOWNWARD else Scope.DOWNWARD)
     for one in tree.parents:

@@ -12,20 +12,20 @@ from penstock.pipeline.jetstream import NAME, register
 
 
 def stream(spark: SparkSession, url: str, folder: str) -> None:
-    """Stream SOURCE to OUT; the task that meets event 400 fails the first time, when it has written others."""
+    """Stream SOURCE to OUT; the task that meets event 200 fails the first time, when it has written others."""
     marker = str(Path(folder) / "failed")
 
     def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
-            if "e400" in batch.column("id").to_pylist() and not Path(marker).exists():
+            if "e200" in batch.column("id").to_pylist() and not Path(marker).exists():
                 Path(marker).touch()
                 raise RuntimeError("a task that fails once")
 
     register(spark)
     events = (
         spark.readStream.format(NAME)
-        .options(url=url, stream="SOURCE", maxMessagesPerBatch="300", partitions="2", fetchSize="25")
+        .options(url=url, stream="SOURCE", maxMessagesPerBatch="150", partitions="2", fetchSize="25")
         .load()
     )
     renamed = events.selectExpr("replace(subject, 'SOURCE', 'OUT') AS subject", "id", "headers", "payload")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.budget import examples
 from tests.guard.strategies import events, exclusive, families, restrictions
 from tests.pipeline.rows import collected, frame, same
 from tests.pipeline.test_deliver import Rulebook, trusted
@@ -84,7 +85,7 @@ def check(
             assert same(expected, found), (attribute.name, expected, found)
 
 
-@settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(6), suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_a_frame_is_admitted_as_each_event_would_be(
     spark: SparkSession, case: tuple[EventType, list[Restriction], list[tuple[int, Event]]]

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.budget import examples
 from tests.selector.strategies import SCHEMA, conditions, rows
 
 from penstock.errors import EvaluationError
@@ -46,7 +47,7 @@ def spark_answers(
     return [[(pair["t"], pair["f"]) for pair in row["a"]] for row in collected]
 
 
-@settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(st.lists(conditions(), min_size=10, max_size=25), st.lists(rows(), min_size=20, max_size=40))
 def test_columns_agree_with_the_reference(
     spark: SparkSession, texts: list[str], given_rows: list[dict[str, Scalar]]

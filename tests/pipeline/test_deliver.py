@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.rows import collected, same, transit_frame
 
@@ -108,7 +109,7 @@ def cases(
     return family, readers, sent
 
 
-@settings(deadline=None, max_examples=6, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(6), suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_each_reader_gets_what_live_delivery_gives(
     spark: SparkSession, case: tuple[Family, list[tuple[EventType, Restriction, Selector]], list[TransitEvent]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from tests.budget import examples
 from tests.pipeline.ingest_reference import SOURCE, Found, define, split, table
 from tests.pipeline.rows import collected, same
 
@@ -146,7 +147,7 @@ def contents(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + TOP + b"\n" + b"".join(lines) + draw(FIELDS)
 
 
-@settings(deadline=None, max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(5), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(contents())
 def test_files_become_what_the_reference_makes_of_them(spark: SparkSession, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +156,7 @@ def test_files_become_what_the_reference_makes_of_them(spark: SparkSession, cont
         compare(ingested, table(content, BOUND))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_the_reference_loses_no_octet(content: bytes) -> None:
     assert b"".join(record.original for record in split(content, CsvLayout())) == content

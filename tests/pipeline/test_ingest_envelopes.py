@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
+from tests.budget import examples
 from tests.pipeline.ingest_reference import SOURCE, Found, define, envelope
 from tests.pipeline.rows import collected, same
 
@@ -247,7 +248,7 @@ def envelopes(draw: st.DrawFn) -> bytes:
     return (line[:place] + draw(DAMAGE) + line[place:]).replace(b"\n", b" ")
 
 
-@settings(deadline=None, max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(3), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(st.lists(envelopes(), min_size=100, max_size=150))
 def test_records_become_what_the_reference_makes_of_them(spark: SparkSession, lines: list[bytes]) -> None:
     ingested = ingest_envelopes(records(spark, lines), [FIRST, SECOND], AT)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.pipeline.jobs_plant import FIRST, NAME, POLICY, SECOND, build
 from tests.trust.kit import NOW, grant, key, refused, who
 
@@ -182,7 +183,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(WORDS, VALUES, max_size=5), st.binary(max_size=20))
 def test_no_file_does_anything_but_load_or_be_refused(table: dict[str, str], tail: bytes) -> None:
     text = "".join(f"{key_} = {value}\n" for key_, value in table.items()).encode()

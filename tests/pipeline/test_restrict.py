@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.rows import collected, same, transit_frame
 
@@ -58,7 +59,7 @@ def cases(draw: st.DrawFn) -> tuple[Family, EventType, Restriction, Selector, li
     return family, reader, restriction, selector, sent
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_columns_show_what_delivery_shows(
     spark: SparkSession, case: tuple[Family, EventType, Restriction, Selector, list[TransitEvent]]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.budget import examples
 from tests.guard.london import (
     BAG,
     BILLING,
@@ -138,7 +139,7 @@ def expected(before: Policy, after: Policy, history: list[TransitEvent]) -> dict
     return found
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(10), suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession, case: Case) -> None:
     family, before, after, history = case

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.selector.alphabet import Alphabet
 
@@ -11,7 +12,7 @@ CHARACTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.text(CHARACTERS, max_size=12), st.integers(0, 20), st.data())
 def test_keeps_order(named: str, comparisons: int, data: st.DataObject) -> None:
     alphabet = Alphabet(named, comparisons)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import LITERALS, SCHEMA, Grammar, conditions
 
 from penstock.errors import EvaluationError, SelectorError
@@ -158,7 +159,7 @@ def force_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_algebra, "search", refuse)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(simple(SMALL, SMALL_LITERALS), simple(SMALL, SMALL_LITERALS))
 def test_algebra_agrees_with_brute_force(first: str, second: str) -> None:
     def ask(question: Callable[..., Answer], a: Selector, b: Selector) -> Answer:
@@ -169,7 +170,7 @@ def test_algebra_agrees_with_brute_force(first: str, second: str) -> None:
     compare_with_brute_force(parse(first), parse(second), ask, settled=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(conditions(ANY, depth=2), conditions(ANY, depth=2))
 def test_solver_agrees_with_brute_force(first: str, second: str) -> None:
     def ask(question: Callable[..., Answer], a: Selector, b: Selector) -> Answer:
@@ -182,7 +183,7 @@ def test_solver_agrees_with_brute_force(first: str, second: str) -> None:
     compare_with_brute_force(parse(first), parse(second), ask, settled=False)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(simple(SCHEMA, LITERALS), simple(SCHEMA, LITERALS))
 def test_algebra_and_solver_agree_without_domains(first: str, second: str) -> None:
     a, b = parse(first), parse(second)

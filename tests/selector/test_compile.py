@@ -5,6 +5,7 @@ from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import SCHEMA, VALUES, conditions, rows, wrong_rows
 
 from penstock.errors import EvaluationError
@@ -23,7 +24,7 @@ def outcome(function: Callable[[], object]) -> object:
         return error.code
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(conditions(), st.lists(rows() | FULL_ROWS, min_size=3, max_size=3))
 def test_agrees_with_the_interpreter(text: str, some: list[dict[str, Scalar]]) -> None:
     selector = parse(text)
@@ -34,7 +35,7 @@ def test_agrees_with_the_interpreter(text: str, some: list[dict[str, Scalar]]) -
             assert outcome(partial(function, row)) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(conditions(), wrong_rows())
 def test_agrees_on_rows_of_wrong_kinds(text: str, row: dict[str, Scalar]) -> None:
     selector = parse(text)

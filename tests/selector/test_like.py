@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.selector.like import PatternError, compile_pattern, parse_pattern
 
@@ -37,7 +38,7 @@ def compiled(pattern: str, escape: str | None, text: str) -> bool:
     }[shape]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.text(alphabet="ab%%_", max_size=8), st.text(alphabet="ab", max_size=8) | st.text(alphabet="ab\né", max_size=9)
 )

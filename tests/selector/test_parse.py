@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import conditions
 
 from penstock.errors import LimitError, PenstockError, SelectorError
@@ -189,7 +190,7 @@ def test_limits_are_those_of_the_caller() -> None:
         parse("a=1", limits=Limits(selector_length=4))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(conditions())
 def test_canonical_text_reads_back(text: str) -> None:
     selector = parse(text)
@@ -210,7 +211,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.text(max_size=40) | st.lists(WORDS, max_size=12).map(" ".join) | st.lists(WORDS, max_size=12).map("".join))
 @example("a" * 20_000)
 @example("1e")
@@ -219,7 +220,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     read_or_refused(text)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(conditions(), st.data())
 def test_damaged_text_is_read_or_refused(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import FULL, SCHEMA, VALUES, conditions, rows
 
 from penstock.errors import EvaluationError, LimitError, SelectorError
@@ -56,13 +57,13 @@ def test_type_errors_point_at_the_place(text: str, code: str, position: int) -> 
     assert caught.value.text == text
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(conditions())
 def test_well_typed_selectors_pass(text: str) -> None:
     parse(text).check(SCHEMA)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(conditions(), rows())
 def test_what_passes_never_meets_wrong_operands(text: str, row: dict[str, Scalar]) -> None:
     assert code_of(parse(text), row) != "selector.operands"
@@ -128,7 +129,7 @@ def test_nullify() -> None:
     assert selector.nullify([]) == selector
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(conditions(), rows(), st.sets(st.sampled_from(sorted(SCHEMA))))
 def test_nullify_is_what_a_masked_row_shows(text: str, row: dict[str, Scalar], hidden: set[str]) -> None:
     selector = parse(text)
@@ -143,7 +144,7 @@ def outcome(selector: Selector, row: dict[str, Scalar]) -> object:
     return code_of(selector, row) or evaluate(selector, row)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.lists(conditions(depth=2), max_size=3), rows())
 def test_builders_read_back_and_mean_what_they_say(texts: list[str], row: dict[str, Scalar]) -> None:
     parts = [parse(text) for text in texts]
@@ -202,7 +203,7 @@ def test_equals(value: Any, text: str) -> None:  # values of every kind
     assert evaluate(selector, {"a": value}) is True
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(st.sampled_from(list(Kind)).flatmap(lambda kind: st.tuples(VALUES[kind], VALUES[kind])))
 def test_equals_holds_for_equal_values_only(pair: tuple[Any, Any]) -> None:
     value, other = pair

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import LITERALS, VALUES
 
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
@@ -30,7 +31,7 @@ def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, Any, Any]:
     return kind, value, draw(LITERALS[other])
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=examples(250))
 @given(kinds_and_values(), st.sampled_from([Comparison.EQ, Comparison.NE]) | st.sampled_from(list(Comparison)))
 def test_spans_hold_what_compares_so(drawn: tuple[Kind, Any, Any], operator: Comparison) -> None:
     kind, value, constant = drawn
@@ -46,7 +47,7 @@ SMALL = st.lists(st.tuples(st.integers(-9, 9), st.none() | st.integers(-9, 9)), 
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(SMALL, SMALL, st.integers(-12, 12))
 def test_set_operations(first: Spans, second: Spans, value: int) -> None:
     assert contains(intersect(first, second), value) is (contains(first, value) and contains(second, value))
@@ -59,7 +60,7 @@ def test_set_operations(first: Spans, second: Spans, value: int) -> None:
         assert contains(first, example)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text(max_size=3), st.text(max_size=5))
 def test_prefixes(prefix: str, text: str) -> None:
     assert contains(prefixed(prefix), text) is text.startswith(prefix)

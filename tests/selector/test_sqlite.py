@@ -13,6 +13,7 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.selector.strategies import Grammar, conditions
 
 from penstock.errors import EvaluationError
@@ -51,7 +52,7 @@ def by_sqlite(database: sqlite3.Connection, text: str, row: dict[str, Scalar]) -
     return None if found is None else bool(found)
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=conditions(COMMON),
     row=st.fixed_dictionaries({name: st.none() | VALUES[spec.kind] for name, spec in COMMON_SCHEMA.items()}),

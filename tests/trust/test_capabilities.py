@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import CURRENT, name, refused, tag, who
 
 from penstock.codec.sexp import parse
@@ -81,7 +82,7 @@ def test_name_patterns(pattern: str, names: list[str], others: list[str]) -> Non
     st.text("ab*.", min_size=1, max_size=5),
     st.text("ab*.", min_size=1, max_size=5),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_two_patterns_grant_what_both_grant(asked: str, one: str, other: str) -> None:
     request = (b"event-type", str(OWNER).encode(), asked.encode())
     both = intersect(event_tag(OWNER, one), event_tag(OWNER, other))
@@ -284,7 +285,7 @@ def test_attributes_in_an_unknown_shape_are_none(place: str) -> None:
         max_leaves=12,
     )
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_reading_terms_raises_nothing_but_our_own_errors(place: object) -> None:
     places = [(b"*",), (b"*",), (b"*",)]
     for position in range(3):

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import CURRENT, grant, key, name, naming, refused, tag, who
 
 from penstock.codec.sexp import SExp, canonical, parse, parse_canonical
@@ -204,7 +205,7 @@ def plain_tag(certificate: Certificate) -> SExp:
 
 
 @given(st.binary(max_size=400))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_random_bytes(data: bytes) -> None:
     with suppress(PenstockError):
         read_credentials(data).verify()
@@ -233,7 +234,7 @@ PIECES = [
         max_size=4,
     )
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_mutated_certificates(edits: list[tuple[int, int, bytes]]) -> None:
     data = VALID
     for place, removed, added in edits:

@@ -4,6 +4,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.chains_model import MOMENTS, PEOPLE, REQUESTS, Oracle, bags
 from tests.trust.kit import NOW, who
 
@@ -22,7 +23,7 @@ def roots(quorums: list[Threshold]) -> list[Principal]:
 
 
 @given(bags())
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=examples(250))
 def test_what_is_found_is_what_follows(bag: Bag) -> None:
     """Complete and sound: for every root, principal, request and moment, with and without the right to pass on."""
     certificates, quorums = bag
@@ -46,7 +47,7 @@ def test_what_is_found_is_what_follows(bag: Bag) -> None:
 
 
 @given(bags())
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 def test_a_grant_names_all_that_it_rests_on(bag: Bag) -> None:
     """Sound in `because` too: the certificates that a grant names suffice for all of it."""
     certificates, quorums = bag
@@ -64,7 +65,7 @@ def test_a_grant_names_all_that_it_rests_on(bag: Bag) -> None:
 
 
 @given(bags(), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_the_order_of_a_bag_does_not_matter(bag: Bag, shuffle: random.Random) -> None:
     certificates, quorums = bag
     mixed = list(certificates)
@@ -84,7 +85,7 @@ def test_the_order_of_a_bag_does_not_matter(bag: Bag, shuffle: random.Random) ->
 
 
 @given(bags(), st.sampled_from(REQUESTS))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_narrower_question_has_the_narrower_answer(bag: Bag, request: tuple[bytes, bytes]) -> None:
     certificates, quorums = bag
     credentials = Credentials.of(*certificates, quorums=quorums)

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import DAY, NOW, grant, key, refused, who
 from tests.trust.types_kit import MANAGER, OTHER, PITO, PLATE, define, may
 
@@ -126,7 +127,7 @@ def test_what_is_no_definition(body: str, code: str) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_random_bytes(data: bytes) -> None:
     with suppress(PenstockError):
         verify_type(read_type(data), NOW)
@@ -143,7 +144,7 @@ PIECES = [b"(", b")", b"0:", b"7:extends", b"8:previous", b"11:credentials", b"(
         max_size=4,
     )
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_mutated_types(edits: list[tuple[int, int, bytes]]) -> None:
     data = VALID
     for place, removed, added in edits:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import CURRENT, DAY, NOW, name, who
 
 from penstock.model.limits import Limits
@@ -144,7 +145,7 @@ meanings = people | st.builds(name, people, local) | st.builds(name, people, loc
 
 
 @given(st.lists(st.tuples(people, local, meanings), max_size=8))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_members_against_sets_of_sets(statements: list[tuple[int, str, int | Name]]) -> None:
     known: dict[tuple[int, str], set[int]] = {}
     numbers = {who(number): number for number in range(1, 5)}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import refused
 
 from penstock.codec.sexp import SExp, canonical, parse
@@ -139,7 +140,7 @@ edits = st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 30), st.binary(
 
 
 @given(st.sampled_from(BYTES), edits)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_mutated_cases(data: bytes, changes: list[tuple[int, int, bytes]]) -> None:
     for place, removed, added in changes:
         start = place % (len(data) + 1)

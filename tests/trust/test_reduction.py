@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, grant, name, naming, passing, refused, tag, who
 
 from penstock.errors import RefusedError
@@ -67,7 +68,7 @@ def chains(draw: st.DrawFn) -> list[Certificate]:
 
 
 @given(chains())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_chain_reduces_as_the_rule_says(chain: list[Certificate]) -> None:
     expected = naive([five(certificate) for certificate in chain])
     try:
@@ -86,7 +87,7 @@ def test_a_chain_reduces_as_the_rule_says(chain: list[Certificate]) -> None:
 
 
 @given(chains())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_the_memo_answers_the_same(chain: list[Certificate]) -> None:
     cache = ReductionCache()
     try:

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.tags_model import REQUESTS, holds, lists_of_tags, naive, simple
 from tests.trust.tags_model import tags as sexps
 
@@ -17,7 +18,7 @@ def accepted(tag: Tag | None) -> list[SExp]:
 
 
 @given(either)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_the_normal_form_means_what_was_written(sexp: SExp) -> None:
     tag = tags.parse_tag(sexp)
     expected = [r for r in REQUESTS if naive(r, sexp)]
@@ -30,7 +31,7 @@ def test_the_normal_form_means_what_was_written(sexp: SExp) -> None:
 
 
 @given(either | simple, either | simple)
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 def test_the_law(a: SExp, b: SExp) -> None:
     both = tags.intersect(tags.parse_tag(a), tags.parse_tag(b))
     expected = [r for r in REQUESTS if naive(r, a) and naive(r, b)]
@@ -45,7 +46,7 @@ def test_the_law(a: SExp, b: SExp) -> None:
 
 
 @given(either, either)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_intersection_does_not_depend_on_the_order(a: SExp, b: SExp) -> None:
     s, t = tags.parse_tag(a), tags.parse_tag(b)
     one, other = tags.intersect(s, t), tags.intersect(t, s)
@@ -54,7 +55,7 @@ def test_intersection_does_not_depend_on_the_order(a: SExp, b: SExp) -> None:
 
 
 @given(either, either, either)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_intersection_is_associative(a: SExp, b: SExp, c: SExp) -> None:
     s, t, u = (tags.parse_tag(sexp) for sexp in (a, b, c))
     left, right = tags.intersect(s, t), tags.intersect(t, u)
@@ -64,7 +65,7 @@ def test_intersection_is_associative(a: SExp, b: SExp, c: SExp) -> None:
 
 
 @given(either)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_intersection_with_itself_and_with_everything(sexp: SExp) -> None:
     tag, copy = tags.parse_tag(sexp), tags.parse_tag(sexp)
     expected = None if tag == NOTHING else tag
@@ -78,7 +79,7 @@ def test_intersection_with_itself_and_with_everything(sexp: SExp) -> None:
 
 
 @given(either | simple, either | simple)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_coverage_is_sound(a: SExp, b: SExp) -> None:
     s, t = tags.parse_tag(a), tags.parse_tag(b)
     if tags.covers(s, t):
@@ -89,7 +90,7 @@ def test_coverage_is_sound(a: SExp, b: SExp) -> None:
 
 
 @given(either, st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_a_set_covers_its_members_and_parts_of_it(sexp: SExp, data: st.DataObject) -> None:
     others = data.draw(st.lists(either, max_size=3), "others")
     whole = tags.parse_tag((b"*", b"set", sexp, *others))
@@ -97,7 +98,7 @@ def test_a_set_covers_its_members_and_parts_of_it(sexp: SExp, data: st.DataObjec
 
 
 @given(either)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_without_evidence_no_predicate_holds(sexp: SExp) -> None:
     tag = tags.parse_tag(sexp)
     for request in REQUESTS:

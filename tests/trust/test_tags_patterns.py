@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.tags_model import VALUES, ranges
 
 from penstock.codec.sexp import SExp
@@ -29,7 +30,7 @@ def glob(pattern: bytes) -> SExp:
 @example(b"a*a*", b"a*")
 @example(b"*a*b*", b"*b*a*")
 @example(b"*ab*", b"*a*b*")
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_inclusion_of_globs_is_exact(a: bytes, b: bytes) -> None:
     outer, inner = parse_tag(glob(a)), parse_tag(glob(b))
     included = all(plain(a, s) for s in STRINGS if plain(b, s))
@@ -37,7 +38,7 @@ def test_inclusion_of_globs_is_exact(a: bytes, b: bytes) -> None:
 
 
 @given(patterns, patterns)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_emptiness_of_globs_is_exact(a: bytes, b: bytes) -> None:
     s, t = parse_tag(glob(a)), parse_tag(glob(b))
     # The shortest atom of both has at most the literal octets of both, so ten; strings of seven are the cheap part.
@@ -56,7 +57,7 @@ def longest(a: bytes, b: bytes, index: int) -> bytes:
 
 
 @given(st.sampled_from(sorted(VALUES)).flatmap(lambda ordering: st.tuples(ranges(ordering), ranges(ordering))))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_coverage_of_ranges_of_one_ordering_is_exact(pair: tuple[tuple[SExp, ...], tuple[SExp, ...]]) -> None:
     ordering = pair[0][2]
     assert isinstance(ordering, bytes)
