@@ -15,17 +15,17 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.guard import Effect, Publication
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.columns import Source, literal
-from penstock.pipeline.constants import lookup, plain, restored, stored
+from penstock.pipeline.constants import Slots, table
 from penstock.pipeline.frames import SOURCE, metadata, quoted
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
-from penstock.pipeline.restrict import any_of, environment_sources, holds
+from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.views import any_of, holds, keep
 from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -34,6 +34,7 @@ REASON: Final = "@reason"
 DENIED: Final = "guard.denied"
 AMBIGUOUS: Final = "guard.ambiguous-forced"
 NOT_PERMITTED: Final = "guard.not-permitted"
+_PUBLISHER, _SHAPE = "@publisher", "@shape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,15 @@ def admit(
     plan = _Plan(event_type, guards or {}, environment or environment_sources())
     judged = plan.judge(events, _shapes(verified, policy))
     values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
-    good = judged.where(quoted(REASON).isNull()).select(*metadata(), *values)
-    bad = judged.where(quoted(REASON).isNotNull()).select(*metadata(), quoted(REASON))
+    good = keep(judged, quoted(REASON).isNull(), [*metadata(), *values])
+    bad = keep(judged, quoted(REASON).isNotNull(), [*metadata(), quoted(REASON)])
     return Admitted(good, bad)
 
 
 def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[str, tuple[Value, ...]]]]:
     """Group the publishers that may publish at some time by the shape of their rights."""
     found: dict[_Shape, list[tuple[str, tuple[Value, ...]]]] = {}
+    kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
     for principal in policy.principals():
         decision = policy.decide(principal, Right.PUBLISH, verified)
         if decision.effect is not Effect.PERMIT:
@@ -92,7 +94,7 @@ def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[s
         branches = []
         for number, (forced, group) in enumerate(Publication(decision.restriction, verified.event_type).groups):
             for branch in group:
-                template = shape_branch(branch, branch.where, constants)
+                template = shape_branch(branch, branch.where, constants, kinds)
                 pairs = tuple((str(attribute), constants.name(value)) for attribute, value in forced)
                 branches.append(_Branch(template, number, pairs))
         shape = _Shape(tuple(branches), constants.kinds)
@@ -110,16 +112,14 @@ class _Plan:
         self._stated = {str(a.id): Source(quoted(a.name), a.spec.kind) for a in event_type.attributes}
 
     def judge(self, events: DataFrame, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]) -> DataFrame:
-        frame = events
+        slots = Slots("@s")
+        known = [slots.take(shape.kinds) for shape in shapes]
+        frame = self._join(events, slots, shapes)
         reason: Column = F.lit(DENIED)
         values = {name: literal(None, source.kind) for name, source in self._stated.items()}
-        for number, (shape, publishers) in enumerate(shapes.items()):
-            frame = self._join(frame, number, shape, publishers)
-            mine = quoted(f"@s{number}").isNotNull()
-            parameters = {
-                f"@p{n}": restored(quoted(f"@s{number}")[f"@p{n}"], kind) for n, kind in enumerate(shape.kinds)
-            }
+        for number, (shape, parameters) in enumerate(zip(shapes, known, strict=True)):
             frame, why, final = self._publish(frame, number, shape, parameters)
+            mine = quoted(_SHAPE) == number
             reason = F.when(mine, why).otherwise(reason)
             values = {name: F.when(mine, final[name]).otherwise(value) for name, value in values.items()}
         places = {str(a.id): f"@v{n}" for n, a in enumerate(self._type.attributes)}
@@ -127,18 +127,17 @@ class _Plan:
 
     @staticmethod
     def _join(
-        frame: DataFrame, number: int, shape: _Shape, publishers: Sequence[tuple[str, tuple[Value, ...]]]
+        frame: DataFrame, slots: Slots, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]
     ) -> DataFrame:
-        # A field of its own, because a struct must have one even where a shape has no constants.
-        fields = [StructField("@there", StringType())]
-        fields += [StructField(f"@p{n}", stored(kind)) for n, kind in enumerate(shape.kinds)]
-        rows: dict[Value, list[tuple[object, ...]]] = {
-            publisher: [("", *map(plain, values))] for publisher, values in publishers
-        }
-        key = StructField(f"@k{number}", StringType())
-        table = lookup(frame.sparkSession, rows, key, f"@a{number}", StructType(fields))
-        joined = frame.join(table, quoted(SOURCE) == quoted(key.name), "left").drop(key.name)
-        return joined.withColumn(f"@s{number}", quoted(f"@a{number}")[0]).drop(f"@a{number}")
+        """Put the shape of each event's publisher beside it, and its constants."""
+        kinds = {_PUBLISHER: Kind.STRING, _SHAPE: Kind.INTEGER, **slots.kinds}
+        rows = [
+            [publisher, number, *slots.row(shape.kinds, values)]
+            for number, (shape, publishers) in enumerate(shapes.items())
+            for publisher, values in publishers
+        ]
+        publishers = F.broadcast(table(frame.sparkSession, kinds, rows))
+        return frame.join(publishers, quoted(SOURCE) == quoted(_PUBLISHER), "left")
 
     def _publish(
         self, frame: DataFrame, number: int, shape: _Shape, parameters: Mapping[str, Source]
@@ -152,15 +151,17 @@ class _Plan:
         ]
         # A branch must hold on what all let through together; each round may lose one, so as many rounds as branches.
         rounds = len(held) if len(held) > 1 and any(branch.reads for branch in shape.branches) else 0
-        for turn in range(rounds):
+        for turn in range(rounds + 1):
+            # In a projection of their own, so that what hangs on a branch does not repeat its conditions.
             names = [f"@h{number}_{turn}_{n}" for n in range(len(held))]
             frame = frame.withColumns(dict(zip(names, held, strict=True)))
             held = [quoted(name) for name in names]
-            final = self._together(candidates, held)
-            held = [
-                gate & self._holds(branch, final, parameters) if branch.reads else gate
-                for gate, branch in zip(held, shape.branches, strict=True)
-            ]
+            if turn < rounds:
+                final = self._together(candidates, held)
+                held = [
+                    gate & self._holds(branch, final, parameters) if branch.reads else gate
+                    for gate, branch in zip(held, shape.branches, strict=True)
+                ]
         why = F.when(ambiguous, F.lit(AMBIGUOUS)).when(~any_of(held), F.lit(NOT_PERMITTED))
         return frame, why, {name: source.column for name, source in self._together(candidates, held).items()}
 

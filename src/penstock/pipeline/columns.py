@@ -12,14 +12,15 @@ the session's time zone (timestamps are compared as instants), not on its defaul
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.values import INTEGER_MIN, Kind, Scalar
+from penstock.pipeline.patterns import Form, ParameterLike, form_of, matched
 from penstock.selector import Selector
 from penstock.selector.ast import (
     And,
@@ -40,7 +41,6 @@ from penstock.selector.ast import (
     Or,
     Term,
 )
-from penstock.selector.like import Segment, parse_pattern
 
 SPARK_TYPES: Final[Mapping[Kind, str]] = {
     Kind.STRING: "string",
@@ -51,16 +51,35 @@ SPARK_TYPES: Final[Mapping[Kind, str]] = {
 }
 """The type of a column that holds attributes of a kind."""
 
+_FILLERS: Final[Mapping[Kind, Scalar]] = {
+    Kind.STRING: "",
+    Kind.INTEGER: 0,
+    Kind.FLOAT: 0.0,
+    Kind.BOOLEAN: False,
+    Kind.TIMESTAMP: datetime.fromtimestamp(0, tz=UTC),
+}
 _TWO_TO_63: Final = 2.0**63
 _MAX: Final = math.inf
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """A value that is never null to Spark, and the conditions under which it counts: then comparing it is short code.
+
+    What is compared where they do not hold is thrown away.
+    """
+
+    column: Column
+    where: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """Where an attribute's values stand, and of which kind they are."""
+    """Where an attribute's values stand, and of which kind they are; also in plain form where that is known."""
 
     column: Column
     kind: Kind
+    plain: Plain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,22 @@ class Value:
     column: Column
     kind: Kind | None
     null: Column
+    plain: Plain | None = None
+
+
+def hoist(frame: DataFrame, sources: Mapping[str, Source]) -> tuple[DataFrame, dict[str, Source]]:
+    """Return a frame with the plain forms of some attributes beside them, so that each is made once a row."""
+    added: dict[str, Column] = {}
+    found: dict[str, Source] = {}
+    for number, (name, source) in enumerate(sources.items()):
+        there, clean = f"@there{number}", f"@clean{number}"
+        counts = source.column.isNotNull()
+        # Reading a NaN is an error: it has no value.
+        added[there] = counts & ~F.isnan(source.column) if source.kind is Kind.FLOAT else counts
+        added[clean] = F.coalesce(source.column, literal(_FILLERS[source.kind], source.kind))
+        plain = Plain(F.col(f"`{clean}`"), (F.col(f"`{there}`"),))
+        found[name] = Source(source.column, source.kind, plain)
+    return frame.withColumns(added) if added else frame, found
 
 
 def condition(selector: Selector, sources: Mapping[str, Source]) -> Truth:
@@ -110,7 +145,8 @@ def micros(moment: datetime) -> int:
 def _truth(node: Condition, sources: Mapping[str, Source]) -> Truth:
     match node:
         case Attribute() | Literal():
-            return _known(_value(node, sources).column)
+            tested = _value(node, sources)
+            return _decided(tested.plain.column, tested) if tested.plain else _known(tested.column)
         case Compare(operator, left, right):
             return _compare(operator, _value(left, sources), _value(right, sources))
         case Between(value, low, high):
@@ -121,8 +157,11 @@ def _truth(node: Condition, sources: Mapping[str, Source]) -> Truth:
             )
         case In(value, items):
             return _in(_value(value, sources), items, sources)
+        case ParameterLike(value, parameter, form=form):
+            return _matched(_value(value, sources), form, sources[parameter].column)
         case Like(value, pattern, escape):
-            return _known(_like(_value(value, sources).column, parse_pattern(pattern, escape).segments))
+            form, text = form_of(pattern, escape)
+            return _matched(_value(value, sources), form, F.lit(text))
         case IsNull(value):
             tested = _value(value, sources)
             return Truth(tested.null, tested.column.isNotNull())
@@ -137,6 +176,18 @@ def _truth(node: Condition, sources: Mapping[str, Source]) -> Truth:
 
 def _known(column: Column) -> Truth:
     return Truth(F.coalesce(column, F.lit(False)), F.coalesce(~column, F.lit(False)))
+
+
+def _matched(tested: Value, form: Form, text: Column) -> Truth:
+    if tested.plain is not None:
+        return _decided(matched(tested.plain.column, form, text), tested)
+    return _known(matched(tested.column, form, text))
+
+
+def _decided(column: Column, *values: Value) -> Truth:
+    """Return the truth of something that is never null, where all that it is made of counts."""
+    where = tuple(condition for value in values if value.plain for condition in value.plain.where)
+    return Truth(_all((*where, column)), _all((*where, ~column)))
 
 
 def _and(*parts: Truth) -> Truth:
@@ -175,6 +226,8 @@ _COMPARE: Final[Mapping[Comparison, Callable[[Column, Column], Column]]] = {
 def _compare(operator: Comparison, left: Value, right: Value) -> Truth:
     if left.kind is None or right.kind is None:
         return Truth(F.lit(False), F.lit(False))
+    if left.kind is right.kind and left.plain is not None and right.plain is not None:
+        return _decided(_COMPARE[operator](left.plain.column, right.plain.column), left, right)
     if left.kind is right.kind:
         return _known(_COMPARE[operator](left.column, right.column))
     # An integer and a float: exact, where a cast of the integer would round.
@@ -209,12 +262,13 @@ def _value(node: Term, sources: Mapping[str, Source]) -> Value:
             column = source.column
             if source.kind is Kind.FLOAT:
                 # Reading a NaN is an error: the term has no value, and is not null either.
-                return Value(F.when(~F.isnan(column), column), source.kind, column.isNull())
-            return Value(column, source.kind, column.isNull())
+                return Value(F.when(~F.isnan(column), column), source.kind, column.isNull(), source.plain)
+            return Value(column, source.kind, column.isNull(), source.plain)
         case Literal(value, kind):
             if kind is None:
                 return Value(F.lit(None), None, F.lit(True))
-            return Value(literal(value, kind), kind, F.lit(False))
+            constant = literal(value, kind)
+            return Value(constant, kind, F.lit(False), Plain(constant))
         case Negate(operand):
             inner = _value(operand, sources)
             if inner.kind is Kind.FLOAT:
@@ -278,26 +332,3 @@ def _floats(operator: Operator, first: Column, second: Column) -> Column:
     result = _FLOATS[operator](first, second)
     overflow = (F.abs(result) == _MAX) & (F.abs(first) < _MAX) & (F.abs(second) < _MAX)
     return F.when(~F.isnan(result) & ~overflow, result)
-
-
-def _like(column: Column, segments: tuple[Segment, ...]) -> Column:
-    """Match a pattern; the shapes that nearly all patterns have need no regular expression."""
-    if not any(None in segment for segment in segments):
-        texts = ["".join(character for character in segment if character) for segment in segments]
-        match texts:
-            case [whole]:
-                return column == F.lit(whole)
-            case [first, ""]:
-                return column.startswith(F.lit(first))
-            case ["", last]:
-                return column.endswith(F.lit(last))
-            case ["", inner, ""]:
-                return column.contains(F.lit(inner))
-    pattern = "%".join("".join(_escaped(character) for character in segment) for segment in segments)
-    return column.like(pattern)
-
-
-def _escaped(character: str | None) -> str:
-    if character is None:
-        return "_"
-    return f"\\{character}" if character in "%_\\" else character

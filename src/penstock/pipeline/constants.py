@@ -1,34 +1,50 @@
 """Constants of a policy as data. In an expression they would be printed: in plans, in the UI, in logs."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import ArrayType, DataType, LongType, StructField, StructType
 
 from penstock.model.values import Kind, Value
-from penstock.pipeline.columns import Source, micros
-from penstock.pipeline.frames import quoted, spark_type
+from penstock.pipeline.columns import Plain, Source, micros
+from penstock.pipeline.frames import quoted
+from penstock.pipeline.programs import Constants
 
-
-def stored(kind: Kind) -> DataType:
-    """Return the type in which constants of a kind stand in a table: times are microseconds.
-
-    Python's local timestamps cannot name every instant.
-    """
-    return LongType() if kind is Kind.TIMESTAMP else spark_type(kind)
+_STORED: Final[Mapping[Kind, pa.DataType]] = {
+    Kind.STRING: pa.string(),
+    Kind.INTEGER: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.BOOLEAN: pa.bool_(),
+    # As microseconds: Spark would shift a timestamp by the session's zone on its way.
+    Kind.TIMESTAMP: pa.int64(),
+}
+"""The types in which constants stand in tables."""
 
 
 def restored(column: Column, kind: Kind) -> Source:
     """Return a column of a table of constants as the value that it stands for."""
-    return Source(F.timestamp_micros(column) if kind is Kind.TIMESTAMP else column, kind)
+    value = F.timestamp_micros(column) if kind is Kind.TIMESTAMP else column
+    return Source(value, kind, Plain(value))
 
 
-def plain(value: Value) -> object:
+def plain(value: Value | None) -> object:
     """Return a constant as it is put into a table."""
     return micros(value) if isinstance(value, datetime) else value
+
+
+def table(spark: SparkSession, kinds: Mapping[str, Kind], rows: Iterable[Sequence[Value | None]]) -> DataFrame:
+    """Return a small table that is part of the plan: no job has to make it, and no plan prints it."""
+    stored = list(zip(*([plain(value) for value in row] for row in rows), strict=True)) or [()] * len(kinds)
+    columns = {
+        name: pa.array(values, type=_STORED[kind]) for (name, kind), values in zip(kinds.items(), stored, strict=True)
+    }
+    fields = [pa.field(name, values.type, nullable=values.null_count > 0) for name, values in columns.items()]
+    return spark.createDataFrame(pa.table(columns, schema=pa.schema(fields)))
 
 
 @dataclass(slots=True)
@@ -44,22 +60,49 @@ class OneRow:
         self._found.append((name, kind, value))
         return restored(quoted(name), kind)
 
+    def parameters(self, constants: Constants) -> dict[str, Source]:
+        """Take the constants of a shape in, and return where its parameters will stand."""
+        return {
+            name: self.source(value, kind)
+            for name, value, kind in zip(constants.names, constants.values, constants.kinds, strict=True)
+        }
+
     def join(self, frame: DataFrame) -> DataFrame:
         """Return the frame with the constants beside every row."""
         if not self._found:
             return frame
-        schema = StructType([StructField(name, stored(kind)) for name, kind, _ in self._found])
-        row = frame.sparkSession.createDataFrame([tuple(plain(value) for _, _, value in self._found)], schema=schema)
+        kinds = {name: kind for name, kind, _ in self._found}
+        row = table(frame.sparkSession, kinds, [[value for _, _, value in self._found]])
         return frame.crossJoin(F.broadcast(row))
 
 
-def lookup(
-    spark: SparkSession,
-    rows: Mapping[Value, Sequence[tuple[object, ...]]],
-    key: StructField,
-    name: str,
-    struct: StructType,
-) -> DataFrame:
-    """Return a broadcast table from a key to the structs found under it, in a column `name`."""
-    schema = StructType([key, StructField(name, ArrayType(struct))])
-    return F.broadcast(spark.createDataFrame([(plain(k), list(found)) for k, found in rows.items()], schema=schema))
+@dataclass(slots=True)
+class Slots:
+    """Columns that the parameters of several shapes share: a row of the table has the constants of one of them."""
+
+    prefix: str
+    _kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def take(self, kinds: Sequence[Kind]) -> dict[str, Source]:
+        """Return where the parameters of a shape will stand."""
+        names = self._named(kinds)
+        self._kinds.update(zip(names, kinds, strict=True))
+        return {f"@p{n}": restored(quoted(name), kind) for n, (name, kind) in enumerate(zip(names, kinds, strict=True))}
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The columns."""
+        return self._kinds
+
+    def row(self, kinds: Sequence[Kind], values: Sequence[Value]) -> list[Value | None]:
+        """Return the constants of a shape in the order of the columns."""
+        found: dict[str, Value] = dict(zip(self._named(kinds), values, strict=True))
+        return [found.get(name) for name in self._kinds]
+
+    def _named(self, kinds: Sequence[Kind]) -> list[str]:
+        seen: Counter[Kind] = Counter()
+        names = []
+        for kind in kinds:
+            names.append(f"{self.prefix}{kind}{seen[kind]}")
+            seen[kind] += 1
+        return names

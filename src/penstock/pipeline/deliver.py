@@ -1,10 +1,9 @@
 """Delivery to a whole set of readers in one pass over the events.
 
-Each event is given an array of hits: which programs show it, and which attributes. The few programs of a kind are
-expressions over the event; the many that differ only in their constants are rows of a broadcast table, which the event
-finds by a key (an equality, or a bin of a range) in a left join that keeps one row an event. What the key finds is then
-evaluated exactly, so that the join decides speed and never meaning. The array is exploded once, and the attributes are
-masked by the bits of the hit.
+The few programs of a shape are expressions over the event. The many that differ only in their constants are rows of a
+broadcast table, which the event finds by a key: an equality, or a bin of a range, in the restriction or in the reader's
+own filter. What the key finds is then evaluated exactly, so that the join decides speed and never meaning. What a
+program shows is a word of bits (`views`), and the attributes are masked by the word in the end.
 
 No constant of a policy stands in an expression, because expressions are printed: in plans, in the UI, in logs. All of
 them are data of broadcast tables.
@@ -13,30 +12,32 @@ them are data of broadcast tables.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from math import isfinite
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.errors import MalformedError
-from penstock.model.types import Attribute, EventType
+from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
-from penstock.pipeline.columns import Source, compile_condition, micros
-from penstock.pipeline.constants import OneRow, lookup, plain, restored, stored
+from penstock.pipeline.columns import Source, micros
+from penstock.pipeline.constants import OneRow, Slots
+from penstock.pipeline.constants import table as constants_table
 from penstock.pipeline.frames import attributes_of, metadata, quoted, transit_sources
 from penstock.pipeline.policy import Policy
-from penstock.pipeline.programs import Program, Shape, equality, group_by_shape, programs_of, span
-from penstock.pipeline.restrict import any_of, environment_sources, fits, holds
+from penstock.pipeline.programs import Constants, Program, Shape, equality, group_by_shape, programs_of, span
+from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.views import Viewer, bits, is_always, keep
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"
-_HIT: Final = "@hit"
-_WORD: Final = 62
-"""Attributes whose visibility goes into one 64-bit integer."""
+_SLOT, _ENTRY, _KEY, _OF = "@slot", "@entry", "@key", "@of"
 _FEW: Final = 4
 """Programs of one shape that are cheaper as expressions than as a join."""
+_SOME: Final = 16
+"""Programs of one shape without a key that are better rows of a table, all of which every event is tried on."""
 _BINS: Final = 4_096
 _BINS_PER_SPAN: Final = 256
 
@@ -70,8 +71,9 @@ class Delivered:
     def by_subscriber(self) -> DataFrame:
         """Return a row for each reader and event, with the reader's name in `@subscriber`."""
         pairs = [(program.number, reader) for program in self.programs for reader in program.readers]
-        schema = StructType([StructField(PROGRAM, IntegerType()), StructField(SUBSCRIBER, StringType())])
-        readers = self.rows.sparkSession.createDataFrame(pairs, schema=schema)
+        kinds = {PROGRAM: Kind.INTEGER, SUBSCRIBER: Kind.STRING}
+        readers = constants_table(self.rows.sparkSession, kinds, pairs)
+        readers = readers.select(quoted(PROGRAM).cast("int").alias(PROGRAM), SUBSCRIBER)
         return self.rows.join(F.broadcast(readers), PROGRAM)
 
 
@@ -92,8 +94,33 @@ def deliver(
     return Delivered(_Plan(events, types, guards or {}, environment or environment_sources()).rows(programs), programs)
 
 
+Members: TypeAlias = Sequence[tuple[Program, tuple[Value, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inline:
+    """A program that is an expression."""
+
+    program: Program
+    shape: Shape
+    parameters: Mapping[str, Source]
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A shape whose programs are rows of a table: the key of an event, and the programs under each key."""
+
+    shape: Shape
+    key: tuple[Column, ...]
+    table: Mapping[Value | None, Members]
+
+
 class _Plan:
-    """Builds the frame of delivered rows."""
+    """Builds the frame of delivered rows.
+
+    Each program that is an expression and each probe is a *slot*. An event is repeated for every slot in which it has
+    something: words of a view there, or a key to look up.
+    """
 
     def __init__(
         self,
@@ -102,113 +129,152 @@ class _Plan:
         guards: Mapping[str, Column],
         environment: Mapping[str, Source],
     ) -> None:
-        self._frame = events
+        self._events = events
         self._attributes = list(attributes_of(types))
-        self._place = {str(a.id): number for number, a in enumerate(self._attributes)}
         self._sources = transit_sources(types)
         self._kinds = {name: source.kind for name, source in self._sources.items()}
-        self._environment = environment
-        self._guards = guards
+        self._viewer = Viewer(self._sources, environment, guards)
         self._constants = OneRow("@i")
-        self._words = max(1, -(-len(self._attributes) // _WORD))
+        self._words = [f"@w{word}" for word in range(self._viewer.words)]
 
     def rows(self, programs: Iterable[Program]) -> DataFrame:
         """Return the delivered rows, one for each program that shows an event."""
-        inline: list[Column] = []
-        arrays: list[Column] = []
-        for shape, members in group_by_shape(programs).items():
-            key = equality(shape, self._kinds) if len(members) > _FEW else None
-            spanned = span(shape, self._kinds) if len(members) > _FEW and key is None else None
-            if key is not None:
-                table = _by_key(members, key[1])
-                arrays.append(self._joined(shape, quoted(key[0]), self._kinds[key[0]], table))
-            elif spanned is not None and (bins := _Bins.of(members, spanned[1], self._kinds[spanned[0]])) is not None:
-                column = bins.column(quoted(spanned[0]))
-                arrays.append(self._joined(shape, column, Kind.INTEGER, bins.table(members, spanned[1])))
+        inline: list[_Inline] = []
+        probes: list[_Probe] = []
+        for shape, members in group_by_shape(programs, self._kinds).items():
+            probe = self._probe(shape, members) if len(members) > _FEW else None
+            if probe is not None:
+                probes.append(probe)
             else:
-                inline += [self._constant(shape, program, values) for program, values in members]
+                inline += [_Inline(p, shape, self._constants.parameters(Constants(list(v)))) for p, v in members]
+        frame = self._slots(self._expressions(inline), len(inline), probes)
+        frame = self._found(frame, inline, probes) if probes else self._chosen(frame, inline)
+        view = [quoted(name) for name in self._words]
+        passed = [quoted(PROGRAM), *metadata(), *(quoted(a.id) for a in self._attributes), *view]
+        masked = [self._viewer.value(a.id, view).alias(str(a.id)) for a in self._attributes]
+        return keep(frame, view[0] != 0, passed).select(PROGRAM, *metadata(), *masked)
+
+    def _probe(self, shape: Shape, members: Members) -> _Probe | None:
+        if (key := equality(shape, self._kinds)) is not None:
+            return _Probe(shape, (_key(self._sources[key[0]]),), _by_key(members, key[1]))
+        spanned = span(shape, self._kinds)
+        if spanned is not None and (bins := _Bins.of(members, spanned[1], self._kinds[spanned[0]])) is not None:
+            return _Probe(shape, (bins.column(quoted(spanned[0])),), bins.table(members, spanned[1]))
+        return _Probe(shape, (), {None: members}) if len(members) > _SOME else None
+
+    def _expressions(self, inline: Sequence[_Inline]) -> DataFrame:
+        """Return the events with the words of each program that is an expression beside them."""
+        frame = self._constants.join(self._viewer.hoist(self._events))
+        shown = [self._viewer.shown(one.shape, one.parameters) for one in inline]
+        frame = frame.withColumns(dict(zip(self._of(inline), chain.from_iterable(shown), strict=True)))
+        if all(is_always(one.shape.selector) for one in inline):
+            return frame
+        asked = [self._viewer.asked(one.shape, one.parameters, self._view(n)) for n, one in enumerate(inline)]
+        return frame.withColumns(dict(zip(self._of(inline), chain.from_iterable(asked), strict=True)))
+
+    def _of(self, inline: Sequence[_Inline]) -> list[str]:
+        return [f"@v{number}{word}" for number in range(len(inline)) for word in self._words]
+
+    def _view(self, number: int) -> list[Column]:
+        return [quoted(f"@v{number}{word}") for word in self._words]
+
+    def _slots(self, frame: DataFrame, inline: int, probes: Sequence[_Probe]) -> DataFrame:
+        """Repeat each event for the slots in which it has something."""
+        entries = [F.when(self._view(n)[0] != 0, self._view(n)[0]) for n in range(inline)]
+        entries += [F.xxhash64(F.lit(n), *probe.key) for n, probe in enumerate(probes, start=inline)]
+        if len(entries) == 1:
+            return frame.withColumns({_SLOT: F.lit(0), _ENTRY: entries[0]})
+        array = F.array(*entries) if entries else F.array().cast("array<bigint>")
+        return frame.select("*", F.posexplode(array).alias(_SLOT, _ENTRY)).where(quoted(_ENTRY).isNotNull())
+
+    def _chosen(self, frame: DataFrame, inline: Sequence[_Inline]) -> DataFrame:
+        """Name the programs of a frame whose slots are all expressions."""
+        numbers = {n: F.lit(one.program.number) for n, one in enumerate(inline)}
+        words = [{n: self._view(n)[word] for n in range(len(inline))} for word in range(self._viewer.words)]
+        chosen = {name: _case(_SLOT, cases) for name, cases in zip(self._words, words, strict=True)}
+        return frame.withColumns({PROGRAM: _case(_SLOT, numbers).cast("int"), **chosen})
+
+    def _found(self, frame: DataFrame, inline: Sequence[_Inline], probes: Sequence[_Probe]) -> DataFrame:
+        """Look the keys up, and evaluate what is found exactly: two keys may have one hash."""
+        slots = Slots("@s")
+        parameters = [slots.take(probe.shape.kinds) for probe in probes]
+        table = self._table(slots, inline, probes)
+        sought = quoted(_ENTRY)
         if inline:
-            arrays.append(F.array_compact(F.array(*inline)))
-        if not arrays:
-            arrays = [F.array().cast(ArrayType(self._hit_type()))]
-        hits = arrays[0] if len(arrays) == 1 else F.concat(*arrays)
-        exploded = self._constants.join(self._frame).select(
-            *metadata(), *(quoted(a.id) for a in self._attributes), F.explode(hits).alias(_HIT)
+            sought = F.when(quoted(_SLOT) < len(inline), quoted(_SLOT).cast("bigint")).otherwise(sought)
+        # A difference, because Spark would make an equation a part of the key, and a key of two columns is slower.
+        found = frame.join(F.broadcast(table), sought == quoted(_KEY)).where(quoted(_OF) - quoted(_SLOT) == 0)
+        views = [self._view(n) for n in range(len(inline))]
+        views += [self._viewer.shown(probe.shape, known) for probe, known in zip(probes, parameters, strict=True)]
+        found = found.withColumns(self._by_slot(dict(enumerate(views))))
+        view = [quoted(name) for name in self._words]
+        asked = {
+            n: self._viewer.asked(probe.shape, known, view)
+            for n, (probe, known) in enumerate(zip(probes, parameters, strict=True), start=len(inline))
+            if not is_always(probe.shape.selector)
+        }
+        return found.withColumns(self._by_slot(asked, view)) if asked else found
+
+    def _by_slot(self, views: Mapping[int, Sequence[Column]], otherwise: Sequence[Column] = ()) -> dict[str, Column]:
+        return {
+            name: _case(_OF, {n: view[word] for n, view in views.items()}, otherwise[word] if otherwise else None)
+            for word, name in enumerate(self._words)
+        }
+
+    def _table(self, slots: Slots, inline: Sequence[_Inline], probes: Sequence[_Probe]) -> DataFrame:
+        kinds = {_OF: Kind.INTEGER, PROGRAM: Kind.INTEGER, "@text": Kind.STRING, "@whole": Kind.INTEGER}
+        kinds |= {"@real": Kind.FLOAT, **slots.kinds}
+        rows: list[list[Value | None]] = [
+            [n, one.program.number, None, None, None, *slots.row((), ())] for n, one in enumerate(inline)
+        ]
+        for number, probe in enumerate(probes, start=len(inline)):
+            for key, members in probe.table.items():
+                stored = _stored(key)
+                rows += [[number, p.number, *stored, *slots.row(probe.shape.kinds, values)] for p, values in members]
+        made = constants_table(self._events.sparkSession, kinds, rows)
+        hashed = F.xxhash64(quoted(_OF).cast("int"), quoted("@text"), quoted("@whole"), quoted("@real"))
+        return made.select(
+            F.when(quoted(_OF) < len(inline), quoted(_OF)).otherwise(hashed).alias(_KEY),
+            quoted(_OF).cast("int").alias(_OF),
+            quoted(PROGRAM).cast("int").alias(PROGRAM),
+            *map(quoted, slots.kinds),
         )
-        return exploded.select(quoted(_HIT)[PROGRAM].alias(PROGRAM), *metadata(), *map(self._masked, self._attributes))
-
-    def _masked(self, attribute: Attribute) -> Column:
-        word, bit = divmod(self._place[str(attribute.id)], _WORD)
-        seen = quoted(_HIT)[f"@w{word}"].bitwiseAND(F.lit(1 << bit)) != 0
-        return F.when(seen, quoted(attribute.id)).alias(str(attribute.id))
-
-    def _hit_type(self) -> StructType:
-        words = [StructField(f"@w{word}", LongType()) for word in range(self._words)]
-        return StructType([StructField(PROGRAM, IntegerType()), *words])
-
-    def _constant(self, shape: Shape, program: Program, values: Sequence[Value]) -> Column:
-        pairs = zip(values, shape.kinds, strict=True)
-        parameters = {f"@p{n}": self._constants.source(value, kind) for n, (value, kind) in enumerate(pairs)}
-        shown, hit = self._evaluate(shape, F.lit(program.number), parameters)
-        return F.when(shown, hit)
-
-    def _joined(
-        self, shape: Shape, key: Column, kind: Kind, table: Mapping[Value, list[tuple[Program, tuple[Value, ...]]]]
-    ) -> Column:
-        """Join the table of a shape's constants, and return the hits among what an event finds there."""
-        number = len([name for name in self._frame.columns if name.startswith("@c")])
-        name, found_by = f"@c{number}", f"@k{number}"
-        fields = [StructField(f"@p{n}", stored(k)) for n, k in enumerate(shape.kinds)]
-        struct = StructType([StructField(PROGRAM, IntegerType()), *fields])
-        rows = {key: [(p.number, *map(plain, values)) for p, values in found] for key, found in table.items()}
-        constants = lookup(self._frame.sparkSession, rows, StructField(found_by, stored(kind)), name, struct)
-        sought = F.unix_micros(key) if kind is Kind.TIMESTAMP else key
-        self._frame = self._frame.join(constants, sought == quoted(found_by), "left").drop(found_by)
-
-        def parameters(candidate: Column) -> dict[str, Source]:
-            return {f"@p{n}": restored(candidate[f"@p{n}"], k) for n, k in enumerate(shape.kinds)}
-
-        def shown(candidate: Column) -> Column:
-            return self._evaluate(shape, candidate[PROGRAM], parameters(candidate))[0]
-
-        def hit(candidate: Column) -> Column:
-            return self._evaluate(shape, candidate[PROGRAM], parameters(candidate))[1]
-
-        found = F.transform(F.filter(quoted(name), shown), hit)
-        return F.coalesce(found, F.array().cast(ArrayType(self._hit_type())))
-
-    def _evaluate(self, shape: Shape, program: Column, parameters: Mapping[str, Source]) -> tuple[Column, Column]:
-        """Return whether a program shows an event, and the hit: its number and the bits of what it shows."""
-        values, environment = {**self._sources, **parameters}, {**self._environment, **parameters}
-        held = [holds(branch, values, environment, self._guards) for branch in shape.branches]
-        visible: dict[str, Column] = {}
-        for attribute in shape.event_type.attributes:
-            seen = [gate for gate, branch in zip(held, shape.branches, strict=True) if branch.shows(attribute.id)]
-            source = self._sources.get(attribute.id)
-            if seen and source is not None and source.kind is attribute.spec.kind:
-                visible[str(attribute.id)] = any_of(seen) & fits(source.column, attribute)
-        own: dict[str, Source] = dict(parameters)
-        for attribute in shape.event_type.attributes:
-            if (shown := visible.get(attribute.id)) is not None:
-                column = F.when(shown, self._sources[attribute.id].column)
-                own[attribute.name] = Source(column, attribute.spec.kind)
-        asked = compile_condition(shape.selector, own).true
-        words = [F.lit(0).cast("bigint") for _ in range(self._words)]
-        for name, column in visible.items():
-            word, bit = divmod(self._place[name], _WORD)
-            words[word] = words[word].bitwiseOR(F.when(column, F.lit(1 << bit).cast("bigint")).otherwise(F.lit(0)))
-        hit = F.struct(program.cast("int").alias(PROGRAM), *(w.alias(f"@w{n}") for n, w in enumerate(words)))
-        return any_of(held) & asked, hit
 
 
-def _by_key(
-    members: Sequence[tuple[Program, tuple[Value, ...]]], keys: Sequence[int]
-) -> dict[Value, list[tuple[Program, tuple[Value, ...]]]]:
-    table: dict[Value, list[tuple[Program, tuple[Value, ...]]]] = {}
+def _case(name: str, cases: Mapping[int, Column], otherwise: Column | None = None) -> Column:
+    if len(cases) == 1 and otherwise is None:
+        return next(iter(cases.values()))
+    found = bits(0) if otherwise is None else otherwise
+    for case, column in cases.items():
+        found = F.when(quoted(name) == case, column).otherwise(found)
+    return found
+
+
+def _key(source: Source) -> Column:
+    """Return a value as it goes into the hash of a key; equal values have one form."""
+    if source.kind is Kind.TIMESTAMP:
+        return F.unix_micros(source.column)
+    if source.kind is Kind.BOOLEAN:
+        return source.column.cast("bigint")
+    # Zero has two signs, and both are equal.
+    return source.column + F.lit(0.0) if source.kind is Kind.FLOAT else source.column
+
+
+def _stored(key: Value | None) -> tuple[str | None, int | None, float | None]:
+    """Return a key as text, whole number or real number, as `_key` has it. What is null does not count in a hash."""
+    if isinstance(key, str):
+        return key, None, None
+    if isinstance(key, float):
+        return None, None, key + 0.0
+    return None, micros(key) if isinstance(key, datetime) else None if key is None else int(key), None
+
+
+def _by_key(members: Members, keys: Sequence[int]) -> dict[Value | None, Members]:
+    table: dict[Value | None, list[tuple[Program, tuple[Value, ...]]]] = {}
     for program, values in members:
         for key in dict.fromkeys(values[number] for number in keys):
             table.setdefault(key, []).append((program, values))
-    return table
+    return {**table}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +287,7 @@ class _Bins:
     kind: Kind
 
     @classmethod
-    def of(
-        cls, members: Sequence[tuple[Program, tuple[Value, ...]]], keys: Sequence[tuple[int, int]], kind: Kind
-    ) -> "_Bins | None":
+    def of(cls, members: Members, keys: Sequence[tuple[int, int]], kind: Kind) -> "_Bins | None":
         """Choose bins, or None where they would not help: an infinite end, or spans that cover most of everything."""
         spans = [(_number(values[low]), _number(values[high])) for _, values in members for low, high in keys]
         if not all(isfinite(low) and isfinite(high) for low, high in spans):
@@ -248,16 +312,14 @@ class _Bins:
         place = (number.cast("double") - F.lit(self.low)) / F.lit(self.width)
         return F.floor(F.greatest(F.least(place, F.lit(float(self.last + 1))), F.lit(-3.0))).try_cast("bigint")
 
-    def table(
-        self, members: Sequence[tuple[Program, tuple[Value, ...]]], keys: Sequence[tuple[int, int]]
-    ) -> dict[Value, list[tuple[Program, tuple[Value, ...]]]]:
+    def table(self, members: Members, keys: Sequence[tuple[int, int]]) -> dict[Value | None, Members]:
         """Return for each bin the programs whose spans touch it."""
-        table: dict[Value, list[tuple[Program, tuple[Value, ...]]]] = {}
+        table: dict[Value | None, list[tuple[Program, tuple[Value, ...]]]] = {}
         for program, values in members:
             touched = {b for low, high in keys for b in self.covered(_number(values[low]), _number(values[high]))}
             for number in touched:
                 table.setdefault(number, []).append((program, values))
-        return table
+        return {**table}
 
 
 def _number(value: Value) -> float:

@@ -5,13 +5,15 @@ Readers with equal restrictions, versions and filters share one program. Program
 that is joined, and never into expressions, of which Spark can bear some dozens and not ten thousand.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final, TypeAlias
 
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
+from penstock.pipeline.patterns import ParameterLike, form_of
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.selector import Selector
 from penstock.selector.ast import (
@@ -33,6 +35,9 @@ from penstock.selector.ast import (
     Term,
 )
 from penstock.trust.capabilities import Right
+
+_EXACT: Final = 2**53
+"""Up to here every whole number is a real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +79,27 @@ class Constants:
         return f"@p{len(self.values) - 1}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters, in order."""
+        return tuple(f"@p{number}" for number in range(len(self.values)))
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of the constants, in order."""
         return tuple(kind_of(value) for value in self.values)
 
 
-def parametrise(node: Condition, constants: Constants) -> Condition:
+Kinds: TypeAlias = Mapping[str, Kind]
+"""Of which kind the attributes are that a condition names."""
+
+
+def parametrise(node: Condition, constants: Constants, kinds: Kinds) -> Condition:
     """Return a condition with a parameter in the place of every constant that is compared or computed with."""
 
-    def term(part: Term) -> Term:
+    def term(part: Term, beside: Term | None = None) -> Term:
         match part:
             case Literal(value, kind) if value is not None and kind is not None:
-                return Attribute(constants.name(value))
+                return Attribute(constants.name(_aligned(value, beside, kinds)))
             case Negate(operand):
                 return Negate(term(operand))
             case Arithmetic(operator, left, right):
@@ -96,22 +110,36 @@ def parametrise(node: Condition, constants: Constants) -> Condition:
 
     match node:
         case Compare(operator, left, right):
-            return Compare(operator, term(left), term(right))
+            return Compare(operator, term(left, right), term(right, left))
         case Between(value, low, high):
-            return Between(term(value), term(low), term(high))
+            return Between(term(value), term(low, value), term(high, value))
         case In(value, items):
-            return In(term(value), tuple(term(item) for item in items))
+            return In(term(value), tuple(term(item, value) for item in items))
         case Like(value, pattern, escape):
-            return Like(term(value), pattern, escape)
+            form, text = form_of(pattern, escape)
+            return ParameterLike(term(value), constants.name(text), form=form)
         case IsNull(value):
             return IsNull(term(value))
         case Not(operand):
-            return Not(parametrise(operand, constants))
+            return Not(parametrise(operand, constants, kinds))
         case And(operands):
-            return And(tuple(parametrise(operand, constants) for operand in operands))
+            return And(tuple(parametrise(operand, constants, kinds) for operand in operands))
         case Or(operands):
-            return Or(tuple(parametrise(operand, constants) for operand in operands))
+            return Or(tuple(parametrise(operand, constants, kinds) for operand in operands))
     return node
+
+
+def _aligned(value: Value, beside: Term | None, kinds: Kinds) -> Value:
+    """Return a number as the kind of the attribute that it is compared with, where that is the same number.
+
+    Comparing a whole number with a real one exactly is a long expression; people write `speed > 30` all the time.
+    """
+    kind = kinds.get(beside.name) if isinstance(beside, Attribute) else None
+    if kind is Kind.FLOAT and type(value) is int and abs(value) <= _EXACT:
+        return float(value)
+    if kind is Kind.INTEGER and type(value) is float and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +168,16 @@ class Shape:
     kinds: tuple[Kind, ...]
 
 
-def shape_of(program: Program) -> tuple[Shape, tuple[Value, ...]]:
-    """Return the shape of a program, and its constants."""
+def shape_of(program: Program, kinds: Kinds) -> tuple[Shape, tuple[Value, ...]]:
+    """Return the shape of a program, and its constants; `kinds` is of the attributes of events, by id."""
     constants = Constants()
-    branches = tuple(shape_branch(b, b.holds_where(), constants) for b in program.restriction.branches)
-    selector = parametrise(program.selector.root, constants)
+    branches = tuple(shape_branch(b, b.holds_where(), constants, kinds) for b in program.restriction.branches)
+    own = {attribute.name: attribute.spec.kind for attribute in program.event_type.attributes}
+    selector = parametrise(program.selector.root, constants, own)
     return Shape(program.event_type, branches, selector, constants.kinds), tuple(constants.values)
 
 
-def shape_branch(branch: Branch, where: Selector, constants: Constants) -> ShapeBranch:
+def shape_branch(branch: Branch, where: Selector, constants: Constants, kinds: Kinds) -> ShapeBranch:
     """Return a branch with parameters for its constants; `where` is the selector that it is asked."""
 
     def moment(instant: datetime | None) -> str | None:
@@ -156,34 +185,38 @@ def shape_branch(branch: Branch, where: Selector, constants: Constants) -> Shape
 
     return ShapeBranch(
         None if branch.attributes is None else frozenset(str(attribute) for attribute in branch.attributes),
-        parametrise(where.root, constants),
+        parametrise(where.root, constants, kinds),
         branch.guards,
-        parametrise(branch.when.condition.root, constants),
+        parametrise(branch.when.condition.root, constants, {}),
         moment(branch.when.validity.starts),
         moment(branch.when.validity.ends),
     )
 
 
-def group_by_shape(programs: Iterable[Program]) -> Mapping[Shape, list[tuple[Program, tuple[Value, ...]]]]:
+def group_by_shape(
+    programs: Iterable[Program], kinds: Kinds
+) -> Mapping[Shape, list[tuple[Program, tuple[Value, ...]]]]:
     """Group programs that differ only in their constants."""
     grouped: dict[Shape, list[tuple[Program, tuple[Value, ...]]]] = {}
     for program in programs:
-        shape, values = shape_of(program)
+        shape, values = shape_of(program, kinds)
         grouped.setdefault(shape, []).append((program, values))
     return grouped
 
 
-def equality(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[int, ...]] | None:
+def equality(shape: Shape, sources: Kinds) -> tuple[str, tuple[int, ...]] | None:
     """Return an attribute that every branch compares with a constant, and for each branch the parameter's number.
 
     An event whose attribute equals none of those constants cannot satisfy the shape.
     """
     found: list[dict[str, int]] = []
-    for branch in shape.branches:
+    for parts in _demands(shape):
         keys: dict[str, int] = {}
-        for part in _conjuncts(branch.where):
+        for part in parts:
             match part:
-                case Compare(Comparison.EQ, Attribute(name), Attribute(parameter)) if parameter.startswith("@p"):
+                case Compare(Comparison.EQ, Attribute(name), Attribute(parameter)) | Compare(
+                    Comparison.EQ, Attribute(parameter), Attribute(name)
+                ) if parameter.startswith("@p"):
                     number = int(parameter[2:])
                     if sources.get(name) is shape.kinds[number]:
                         keys.setdefault(name, number)
@@ -192,13 +225,13 @@ def equality(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[int,
     return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
 
 
-def span(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[tuple[int, int], ...]] | None:
+def span(shape: Shape, sources: Kinds) -> tuple[str, tuple[tuple[int, int], ...]] | None:
     """Return a number or time that every branch bounds on both sides, and for each branch the two parameters."""
     found: list[dict[str, tuple[int, int]]] = []
-    for branch in shape.branches:
+    for parts in _demands(shape):
         lows: dict[str, int] = {}
         highs: dict[str, int] = {}
-        for part in _conjuncts(branch.where):
+        for part in parts:
             match part:
                 case Between(Attribute(name), Attribute(low), Attribute(high)):
                     _bound(shape, sources, name, low, lows)
@@ -212,12 +245,35 @@ def span(shape: Shape, sources: Mapping[str, Kind]) -> tuple[str, tuple[tuple[in
     return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
 
 
-def _bound(shape: Shape, sources: Mapping[str, Kind], name: str, parameter: str, into: dict[str, int]) -> None:
+def _bound(shape: Shape, sources: Kinds, name: str, parameter: str, into: dict[str, int]) -> None:
     if not parameter.startswith("@p") or sources.get(name) not in (Kind.INTEGER, Kind.FLOAT, Kind.TIMESTAMP):
         return
     number = int(parameter[2:])
     if shape.kinds[number] is sources[name]:
         into.setdefault(name, number)
+
+
+def _demands(shape: Shape) -> Iterator[tuple[Condition, ...]]:
+    """Yield for each branch what an event must satisfy to be shown by it, attributes under their ids.
+
+    The reader's own filter is part of it: what it sees of an attribute is the value, or null, which satisfies nothing.
+    """
+    ids = {name: str(attribute.id) for name, attribute in shape.event_type.by_name.items()}
+    own = tuple(_renamed(part, ids) for part in _conjuncts(shape.selector))
+    for branch in shape.branches:
+        yield (*_conjuncts(branch.where), *own)
+
+
+def _renamed(part: Condition, ids: Mapping[str, str]) -> Condition:
+    def term(node: Term) -> Term:
+        return Attribute(ids.get(node.name, node.name)) if isinstance(node, Attribute) else node
+
+    match part:
+        case Compare(operator, left, right):
+            return Compare(operator, term(left), term(right))
+        case Between(value, low, high):
+            return Between(term(value), term(low), term(high))
+    return part
 
 
 def _conjuncts(node: Condition) -> tuple[Condition, ...]:

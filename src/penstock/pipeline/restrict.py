@@ -3,10 +3,9 @@
 `mask` is `penstock.guard.Delivery` for a whole frame of transit events, and gives the same rows and the same values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -14,15 +13,15 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.errors import RefusedError
 from penstock.guard.restriction import Restriction
-from penstock.model.types import Attribute, EventType
-from penstock.model.values import Enumerated, Kind
-from penstock.pipeline.columns import Source, compile_condition, condition, literal
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.columns import Source, condition
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
-from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
+from penstock.pipeline.programs import Constants, Shape, shape_branch
+from penstock.pipeline.views import Viewer, columns, keep
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
-from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 
 _DAY: Final = 86_400_000_000
@@ -53,93 +52,40 @@ def _part(instant: Column, whole: int, part: int) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A restriction on one type, as columns over transit events.
+    """A restriction on one type, compiled. The constants of the policy are beside it, to be joined to the events."""
 
-    `shown` says where any branch holds; `values` has a column for each attribute of the reader's version, null where
-    the reader may not see it. Neither depends on the reader's own selector, which sees only these columns.
-    """
-
-    shown: Column
-    values: Mapping[str, Column]
+    shape: Shape
+    viewer: Viewer
+    parameters: Mapping[str, Source]
+    constants: OneRow
 
 
-def mask(  # noqa: PLR0913  # what a restriction is compiled against
+def mask(
     restriction: Restriction,
     event_type: EventType,
     sources: Mapping[str, Source],
     environment: Mapping[str, Source],
     guards: Mapping[str, Column] | None = None,
-    *,
-    constants: OneRow | None = None,
 ) -> Masked:
     """Compile a restriction for readers of `event_type`.
 
-    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. With
-    `constants` the constants of the policy go there, to be joined to the events; without it they stand in expressions,
-    which Spark prints. Raises `RefusedError` (`guard.online-test`).
+    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. Raises
+    `RefusedError` (`guard.online-test`).
     """
-    branches = restriction.for_type(event_type, Right.SUBSCRIBE).branches
-    if any(branch.when.validity.online for branch in branches):
-        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    branches = answered(restriction.for_type(event_type, Right.SUBSCRIBE)).branches
     found = Constants()
-    shapes = [shape_branch(branch, branch.holds_where(), found) for branch in branches]
-    parameters = {
-        f"@p{n}": Source(literal(value, kind), kind) if constants is None else constants.source(value, kind)
-        for n, (value, kind) in enumerate(zip(found.values, found.kinds, strict=True))
-    }
-    held = [holds(shape, {**sources, **parameters}, {**environment, **parameters}, guards or {}) for shape in shapes]
-    values = {
-        a.name: _visible(a, [gate for gate, shape in zip(held, shapes, strict=True) if shape.shows(a.id)], sources)
-        for a in event_type.attributes
-    }
-    return Masked(any_of(held), values)
+    kinds = {name: source.kind for name, source in sources.items()}
+    templates = tuple(shape_branch(branch, branch.holds_where(), found, kinds) for branch in branches)
+    shape = Shape(event_type, templates, TRUE.root, found.kinds)
+    constants = OneRow("@x")
+    return Masked(shape, Viewer(sources, environment, guards or {}), constants.parameters(found), constants)
 
 
-def holds(
-    branch: ShapeBranch,
-    sources: Mapping[str, Source],
-    environment: Mapping[str, Source],
-    guards: Mapping[str, Column],
-) -> Column:
-    """Return where a branch holds: a boolean column that is never null. Parameters stand among both sources."""
-    parts = []
-    if not isinstance(branch.where, Literal) or branch.where.value is not True:
-        parts.append(compile_condition(branch.where, sources).true)
-    if not isinstance(branch.when, Literal) or branch.when.value is not True:
-        parts.append(compile_condition(branch.when, environment).true)
-    time = environment["time"].column
-    if branch.starts is not None:
-        parts.append(F.coalesce(time >= environment[branch.starts].column, F.lit(False)))
-    if branch.ends is not None:
-        parts.append(F.coalesce(time <= environment[branch.ends].column, F.lit(False)))
-    for name in sorted(branch.guards):
-        known = guards.get(name)
-        parts.append(F.lit(False) if known is None else F.coalesce(known, F.lit(False)))
-    return reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
-
-
-def any_of(columns: Sequence[Column]) -> Column:
-    """Return where any of some boolean columns holds; of none, nowhere."""
-    return reduce(lambda one, other: one | other, columns) if columns else F.lit(False)
-
-
-def _visible(attribute: Attribute, held: Sequence[Column], sources: Mapping[str, Source]) -> Column:
-    source = sources.get(attribute.id)
-    spec = attribute.spec
-    if source is None or source.kind is not spec.kind or not held:
-        return literal(None, spec.kind)
-    return F.when(any_of(held) & fits(source.column, attribute), source.column)
-
-
-def fits(column: Column, attribute: Attribute) -> Column:
-    """Return where a value lies in the domain of the reader's version; what does not becomes null."""
-    spec = attribute.spec
-    if isinstance(spec.domain, Enumerated):
-        return F.coalesce(column.isin(*(literal(value, spec.kind) for value in spec.domain.values)), F.lit(False))
-    if spec.domain is not None:
-        low, high = literal(spec.domain.low, spec.kind), literal(spec.domain.high, spec.kind)
-        return F.coalesce((low <= column) & (column <= high), F.lit(False))
-    return F.lit(True)
+def answered(restriction: Restriction) -> Restriction:
+    """Return a restriction of which nobody has to be asked. Raises `RefusedError` (`guard.online-test`)."""
+    if any(branch.when.validity.online for branch in restriction.branches):
+        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    return restriction
 
 
 def deliver_one(
@@ -153,8 +99,13 @@ def deliver_one(
     Raises `SelectorError` for a selector that does not fit the type.
     """
     selector.check(event_type.schema)
-    values = [column.alias(name) for name, column in masked.values.items()]
-    seen = events.where(masked.shown).select(*metadata(), *values)
+    viewer, words = masked.viewer, [f"@w{number}" for number in range(masked.viewer.words)]
+    view = [quoted(name) for name in words]
+    joined = masked.constants.join(viewer.hoist(events))
+    made = viewer.shown(masked.shape, masked.parameters)
+    frame = joined.select(*columns(events), *(word.alias(name) for name, word in zip(words, made, strict=True)))
+    kept = keep(frame, view[0] != 0, columns(frame))
+    seen = kept.select(*metadata(), *(c.alias(name) for name, c in viewer.values(event_type, view).items()))
     if selector == TRUE:
         return seen
     own = {a.name: Source(quoted(a.name), a.spec.kind) for a in event_type.attributes}

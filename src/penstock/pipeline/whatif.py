@@ -12,7 +12,6 @@ own is part of what is compared, and sees what the subscriber sees.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
-from functools import reduce
 from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -24,13 +23,13 @@ from penstock.guard.restriction import Restriction
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.pipeline.columns import Source, compile_condition
+from penstock.pipeline.columns import Source
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import ID, attributes_of, quoted, transit_sources
 from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.programs import Constants, parametrise
-from penstock.pipeline.restrict import any_of, environment_sources, mask
-from penstock.selector import ALWAYS
+from penstock.pipeline.programs import Constants, Program, Shape, shape_of
+from penstock.pipeline.restrict import answered, environment_sources
+from penstock.pipeline.views import WORD, Viewer, any_of, bits, either, is_always
 from penstock.trust.capabilities import Right
 
 FailOn: TypeAlias = Literal["gain", "loss", "any"]
@@ -46,7 +45,6 @@ DIFFERENCES: Final = StructType(
 )
 """What one pass yields: for each pair of subscriptions and each bit, how many events changed, and some of their ids."""
 
-_WORD: Final = 63
 _BATCH: Final = 64
 
 
@@ -183,9 +181,8 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     old, new = _readers(before), _readers(after)
     everyone = sorted(old.keys() | new.keys())
     readers = [reader for reader in everyone if reader.type in line]
-    subscriptions = [s for reader in readers for s in (*old.get(reader, ()), *new.get(reader, ()))]
-    ids = [a.id for a in attributes_of(s.type.event_type for s in subscriptions)]
-    compiler = _Compiler(ids, sources, environment, guards or {})
+    ids = [a.id for a in attributes_of(types)]
+    compiler = _Compiler(sources, environment, guards or {})
     pairs: dict[_Pair, list[Reader]] = {}
     for reader in readers:
         pair = compiler.side(before, old.get(reader, ())), compiler.side(after, new.get(reader, ()))
@@ -241,22 +238,17 @@ _Pair: TypeAlias = tuple[_Side, _Side]
 
 
 class _Compiler:
-    """Turns subscriptions into bits: each different one once."""
+    """Turns subscriptions into words of bits (`views`): each different one once."""
 
     def __init__(
-        self,
-        ids: Sequence[AttributeId],
-        sources: Mapping[str, Source],
-        environment: Mapping[str, Source],
-        guards: Mapping[str, Column],
+        self, sources: Mapping[str, Source], environment: Mapping[str, Source], guards: Mapping[str, Column]
     ) -> None:
-        self.bits: dict[str, int] = {str(attribute): number for number, attribute in enumerate(ids, start=1)}
-        self.words = len(ids) // _WORD + 1
         self.unknown: set[str] = set()
-        self._sources, self._environment, self._guards = sources, environment, guards
-        self._views: dict[_View, list[Column]] = {}
-        #: in expressions, which Spark prints, the constants of a policy would be read by whoever reads plans
-        self.constants = OneRow("@x")
+        self.viewer = Viewer(sources, environment, guards)
+        self._kinds = {name: source.kind for name, source in sources.items()}
+        self._environment, self._guards = environment, guards
+        self._views: dict[_View, tuple[int, Shape, Mapping[str, Source]]] = {}
+        self._constants = OneRow("@x")
 
     def side(self, policy: Policy, subscriptions: Iterable[Subscriber]) -> _Side:
         """Return what a reader has under one policy; without a subscription nothing."""
@@ -265,69 +257,58 @@ class _Compiler:
     def _view(self, policy: Policy, s: Subscriber) -> _View:
         # What is not permitted has no branches.
         decided = policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction
-        restriction = decided.for_type(s.type.event_type, Right.SUBSCRIBE)
+        restriction = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE))
         kinds = tuple(type(value) for branch in restriction.branches for _, value in branch.forced)
         view = s.type.id, restriction, kinds, s.selector.text
         if view not in self._views:
-            self._views[view] = self._compile(restriction, s)
+            for branch in restriction.branches:
+                self.unknown |= branch.guards - self._guards.keys()
+                self.unknown |= branch.when.condition.attributes - self._environment.keys()
+            s.selector.check(s.type.event_type.schema)
+            number = len(self._views)
+            program = Program(number, restriction, s.type.event_type, s.selector, (s.name,))
+            shape, values = shape_of(program, self._kinds)
+            self._views[view] = number, shape, self._constants.parameters(Constants(list(values)))
         return view
 
-    def _compile(self, restriction: Restriction, s: Subscriber) -> list[Column]:
-        event_type = s.type.event_type
-        for branch in restriction.branches:
-            self.unknown |= branch.guards - self._guards.keys()
-            self.unknown |= branch.when.condition.attributes - self._environment.keys()
-        s.selector.check(event_type.schema)
-        known = (self._sources, self._environment, self._guards)
-        masked = mask(restriction, event_type, *known, constants=self.constants)
-        delivered = masked.shown
-        if s.selector != ALWAYS:
-            own = {a.name: Source(masked.values[a.name], a.spec.kind) for a in event_type.attributes}
-            found = Constants()
-            asked = parametrise(s.selector.root, found)
-            pairs = zip(found.values, found.kinds, strict=True)
-            own |= {f"@p{n}": self.constants.source(value, kind) for n, (value, kind) in enumerate(pairs)}
-            delivered &= compile_condition(asked, own).true
-        words: list[list[Column]] = [[] for _ in range(self.words)]
-        words[0].append(F.lit(1).cast("bigint"))
-        for a in event_type.attributes:
-            word, bit = divmod(self.bits[a.id], _WORD)
-            words[word].append(F.when(masked.values[a.name].isNotNull(), _number(1 << bit)).otherwise(_number(0)))
-        return [F.when(delivered, _either(parts)).otherwise(_number(0)) for parts in words]
-
-    def columns(self, side: _Side) -> list[Column]:
-        """Return the bits of a side, as words."""
-        views = [words for view, words in self._views.items() if view in side]
-        return [_either([view[word] for view in views]) for word in range(self.words)]
-
-
-def _number(value: int) -> Column:
-    return F.lit(value).cast("bigint")
-
-
-def _either(columns: Sequence[Column]) -> Column:
-    return reduce(lambda one, other: one.bitwiseOR(other), columns) if columns else _number(0)
+    def beside(self, frame: DataFrame, sides: Sequence[_Side]) -> DataFrame:
+        """Return the ids of events with the words of some sides; an attribute without a value is not seen."""
+        needed = [self._views[view] for view in dict.fromkeys(view for side in sides for view in side)]
+        words = range(self.viewer.words)
+        frame = self._constants.join(self.viewer.hoist(frame))
+        present = {f"@present{word}": column for word, column in enumerate(self.viewer.present())}
+        shown = {f"@v{n}_{w}": c for n, shape, known in needed for w, c in enumerate(self.viewer.shown(shape, known))}
+        frame = frame.withColumns({**present, **shown})
+        asked = {
+            f"@v{n}_{w}": column
+            for n, shape, known in needed
+            if not is_always(shape.selector)
+            for w, column in enumerate(self.viewer.asked(shape, known, [quoted(f"@v{n}_{w}") for w in words]))
+        }
+        frame = frame.withColumns(asked) if asked else frame
+        both = [
+            either([quoted(f"@v{self._views[view][0]}_{word}") for view in side])
+            .bitwiseAND(quoted(f"@present{word}"))
+            .alias(f"s{number}_{word}")
+            for number, side in enumerate(sides)
+            for word in words
+        ]
+        return frame.select(quoted(ID).alias("id"), *both)
 
 
 def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair], samples: int) -> DataFrame:
     """Return where the two sides of some pairs differ (`DIFFERENCES`)."""
     sides = {side: number for number, side in enumerate(dict.fromkeys(side for pair in pairs for side in pair))}
-    words = range(compiler.words)
-    hoisted = [
-        column.alias(f"s{number}_{word}")
-        for side, number in sides.items()
-        for word, column in enumerate(compiler.columns(side))
-    ]
-    # The bits stand in a projection of their own, so that nothing is evaluated twice.
-    frame = compiler.constants.join(transit).select(quoted(ID).alias("id"), *hoisted)
+    words = range(compiler.viewer.words)
+    frame = compiler.beside(transit, list(sides))
     found = [_changed(number, sides[pair[0]], sides[pair[1]], words) for number, pair in enumerate(pairs)]
     frame = frame.select("id", F.explode(F.array(*found)).alias("d")).where(F.col("d").isNotNull())
     # First by pattern of bits, of which there are few, then by bit.
     patterns = [f"{direction}{word}" for direction in "gl" for word in words]
     grouped = frame.select("id", "d.*").groupBy("pair", *patterns)
     frame = grouped.agg(F.count(F.lit(1)).alias("n"), _smallest("id", samples).alias("ids"))
-    bits = F.concat(*(_set_bits(direction, word) for direction in "gl" for word in words))
-    frame = frame.select("pair", "n", "ids", F.explode(bits).alias("b"))
+    set_bits = F.concat(*(_set_bits(direction, word) for direction in "gl" for word in words))
+    frame = frame.select("pair", "n", "ids", F.explode(set_bits).alias("b"))
     # The smallest ids of all patterns one by one, so that memory stays bounded; the count with the first of them.
     frame = frame.select("pair", "b.*", "n", F.posexplode_outer("ids").alias("at", "id"))
     frame = frame.groupBy("pair", "bit", "gained").agg(
@@ -347,12 +328,12 @@ def _changed(number: int, before: int, after: int, words: range) -> Column:
 
 def _set_bits(direction: str, word: int) -> Column:
     def is_set(bit: Column) -> Column:
-        return F.call_function("shiftright", F.col(f"{direction}{word}"), bit).bitwiseAND(_number(1)) == 1
+        return F.call_function("shiftright", F.col(f"{direction}{word}"), bit).bitwiseAND(bits(1)) == 1
 
     def named(bit: Column) -> Column:
-        return F.struct((bit + word * _WORD).alias("bit"), F.lit(direction == "g").alias("gained"))
+        return F.struct((bit + word * WORD).alias("bit"), F.lit(direction == "g").alias("gained"))
 
-    return F.transform(F.filter(F.sequence(F.lit(0), F.lit(_WORD - 1)), is_set), named)
+    return F.transform(F.filter(F.sequence(F.lit(0), F.lit(WORD - 1)), is_set), named)
 
 
 def _smallest(name: str, samples: int) -> Column:
