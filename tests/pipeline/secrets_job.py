@@ -53,6 +53,7 @@ COMPARED: Final = (
     " OR seen < TIMESTAMP '2031-07-07 00:00:0{n}'"
 )
 PATTERN: Final = "plate LIKE 'SECRET{n}%' OR plate LIKE '_SEC!_RET{n}%' ESCAPE '!'"
+SPANS: Final = "speed BETWEEN 77077077{n} AND 770770779 AND ratio > 1"
 #: how the constants above are written: by people, by Spark, and as data
 TRACES: Final = ("SECRET", "SEC._?RET", "77077077", r"77027702\.", r"7\.70277022", "2031-07", str(micros(SECRET_DAY)))
 

@@ -175,6 +175,15 @@ MANY: dict[str, list[tuple[EventType, Restriction, Selector]]] = {
         reader("TRUE", PLATE, when=When(Validity.between(NOON - timedelta(days=n), NOON + timedelta(days=n))))
         for n in range(1, 9)
     ],
+    "without a key": [reader(f"speed > {n} OR plate = 'P{n}'", SPEED) for n in range(18)],
+    "patterns": [reader(f"plate LIKE '%{n}' OR plate LIKE '_{n}%'", PLATE) for n in range(6)],
+    "equality in a filter of their own": [
+        (SIGHTING, reader(f"speed > {n % 2}", PLATE, SPEED)[1], parse(f"'P{n}' = plate AND speed < 30"))
+        for n in range(12)
+    ],
+    "filters on what they may not see": [
+        (SIGHTING, reader(f"speed > {n}", SPEED)[1], parse(f"plate = 'P{n}' OR speed = {n + 1}")) for n in range(6)
+    ],
     "filters of their own": [
         (SIGHTING, reader("speed > 3", PLATE, SPEED)[1], parse(f"plate = 'P{n}' OR ratio > 1")) for n in range(8)
     ],

@@ -159,7 +159,8 @@ class _Plan:
             return _Probe(shape, (_key(self._sources[key[0]]),), _by_key(members, key[1]))
         spanned = span(shape, self._kinds)
         if spanned is not None and (bins := _Bins.of(members, spanned[1], self._kinds[spanned[0]])) is not None:
-            return _Probe(shape, (bins.column(quoted(spanned[0])),), bins.table(members, spanned[1]))
+            key_column = bins.column(quoted(spanned[0]), self._constants)
+            return _Probe(shape, (key_column,), bins.table(members, spanned[1]))
         return _Probe(shape, (), {None: members}) if len(members) > _SOME else None
 
     def _expressions(self, inline: Sequence[_Inline]) -> DataFrame:
@@ -306,10 +307,11 @@ class _Bins:
         first, last = int((low - self.low) / self.width) - 1, int((high - self.low) / self.width) + 1
         return range(max(-1, first), min(self.last, last) + 1)
 
-    def column(self, value: Column) -> Column:
+    def column(self, value: Column, constants: OneRow) -> Column:
         """Return the bin of an event's value; what lies outside of all spans has a bin that no span covers."""
         number = F.unix_micros(value) if self.kind is Kind.TIMESTAMP else value
-        place = (number.cast("double") - F.lit(self.low)) / F.lit(self.width)
+        low, width = (constants.source(bound, Kind.FLOAT).column for bound in (self.low, self.width))
+        place = F.try_divide(number.cast("double") - low, width)
         return F.floor(F.greatest(F.least(place, F.lit(float(self.last + 1))), F.lit(-3.0))).try_cast("bigint")
 
     def table(self, members: Members, keys: Sequence[tuple[int, int]]) -> dict[Value | None, Members]:

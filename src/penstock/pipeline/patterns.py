@@ -1,4 +1,4 @@
-"""LIKE on Spark: the forms that nearly all patterns have need no regular expression, and any text may be a parameter."""
+"""LIKE on Spark: the forms that nearly all patterns have need no regular expression; a text may be a parameter."""
 
 from dataclasses import dataclass
 from enum import StrEnum
