@@ -221,11 +221,12 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
         output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
         try:
             said = job.step(job.arrived(frame), number, output)
+            commit(frame.sparkSession, path, number, said)
+            progress(said)
         except PenstockError as error:
+            # Spark would keep nothing of it but its words.
             problems.append(error)
             raise
-        commit(frame.sparkSession, path, number, said)
-        progress(said)
 
     with spark_errors():
         frame = job.arriving(spark, streaming)

@@ -80,7 +80,7 @@ def _start(cluster: Cluster) -> SparkSession:
             with _redirected(log.fileno()):
                 return _builder(cluster).getOrCreate()
         except (PySparkException, Py4JError, OSError, ImportError) as error:
-            raise _not_started(cluster, _last_line(log)) from error
+            raise _not_started(cluster, _said(log)) from error
 
 
 def _builder(cluster: Cluster) -> SparkSession.Builder:
@@ -128,10 +128,12 @@ def _redirected(target: int) -> Iterator[None]:
             os.close(copy)
 
 
-def _last_line(log: IO[bytes]) -> str:
+def _said(log: IO[bytes]) -> str:
+    """Return the line that tells most: the first that speaks of Java, or else the last."""
     log.seek(0)
-    lines = [line for line in log.read()[-8_192:].decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else ""
+    lines = [line.strip() for line in log.read(65_536).decode(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "java" in line.lower()] + lines[::-1]
+    return telling[0][:200] if telling else ""
 
 
 def _not_started(cluster: Cluster, said: str) -> FailedError:
