@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
+from tests.pipeline.anywhere import publish
+from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, line, seen, write_events
 from tests.trust.kit import NOW, grant, refused, who
 
 from penstock.errors import PenstockError
@@ -19,10 +20,11 @@ from penstock.model import EventType
 from penstock.pipeline import jobs, layout
 from penstock.pipeline.jobs import Job, Streaming, run, start, totals
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
-from penstock.pipeline.jobs_ingest import Envelopes, Ingest
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Messages
 from penstock.pipeline.jobs_report import Audit, WhatIf, audited, compared
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.testing.nats import NatsServer
 from penstock.trust import Credentials, Right, event_tag
 
 RECORDS = 42
@@ -270,3 +272,13 @@ def test_commits_that_were_edited_are_refused(spark: SparkSession, plant: Plant)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
         with refused("layout.manifest"):
             totals(spark, plant.path("ingested"))
+
+
+def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant) -> None:
+    with NatsServer() as server:
+        options = publish(server.url, "READINGS", [line(number).encode() for number in range(9)])
+        job = Ingest(Messages(options, plant.loaded().types), lambda: NOW)
+        assert (job.source, job.files) == ("nats:READINGS", None)
+        start(job, spark, plant.path("ingested"), STREAM).wait()
+    assert ids(spark, plant.path("ingested/events")) == sorted(f"e{n}" for n in good(9))
+    assert totals(spark, plant.path("ingested")) == {"read": 9, "events": 8, "quarantined": 1}
