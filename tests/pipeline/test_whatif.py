@@ -31,6 +31,7 @@ from tests.guard.london import (
 )
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.rows import transit_frame
+from tests.pipeline.test_deliver import MANY, SIGHTING, policy_of, sightings
 
 from penstock.errors import MalformedError
 from penstock.guard import Branch, Delivery, Request, Restriction, Ruling, environment
@@ -46,7 +47,6 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline import whatif
 from penstock.pipeline.frames import ID, quoted
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.whatif import Change, Comparison, Reader, compare, fails_on
@@ -144,7 +144,10 @@ def expected(before: Policy, after: Policy, history: list[TransitEvent]) -> dict
 def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession, case: Case) -> None:
     family, before, after, history = case
     frame = transit_frame(spark, family.versions, history)
-    found = compare(frame, before, after, types=family.versions, samples=2)
+    check(compare(frame, before, after, types=family.versions, samples=2), before, after, history)
+
+
+def check(found: Comparison, before: Policy, after: Policy, history: list[TransitEvent]) -> None:
     wanted = expected(before, after, history)
     assert found.events == len(history)
     assert {(c.reader, c.attribute or "") for c in found.changes} == wanted.keys()
@@ -154,6 +157,15 @@ def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession
         assert change.gained_samples == tuple(sorted(gained)[:2])
         assert change.lost_samples == tuple(sorted(lost)[:2])
     assert found.passed_over == ()
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_readers_whose_constants_change(spark: SparkSession, name: str) -> None:
+    readers = MANY[name]
+    before, after = policy_of(readers), policy_of([*readers[1:], readers[0]])
+    sent = sightings(60)
+    frame = transit_frame(spark, [SIGHTING], sent)
+    check(compare(frame, before, after, types=[SIGHTING], samples=2), before, after, sent)
 
 
 # --- London: the statistics office asks for the plate ----------------------------------------------------------------
@@ -219,9 +231,7 @@ def test_a_filter_on_a_hidden_attribute_matches_only_once_it_is_seen(history: Da
     ]
 
 
-def test_many_attributes_and_many_readers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More attributes than one word has bits, and more subscriptions than one pass evaluates."""
-    monkeypatch.setattr(whatif, "_BATCH", 2)
+def test_more_attributes_than_a_word_has_bits(spark: SparkSession) -> None:
     names = [f"a{n}" for n in range(70)]
     definition = TypeDefinition(
         TypeName(PEOPLE[0], "Wide"), tuple(AttributeDefinition(n, n, AttributeSpec(Kind.INTEGER)) for n in names)

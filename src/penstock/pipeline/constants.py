@@ -44,6 +44,8 @@ def table(spark: SparkSession, kinds: Mapping[str, Kind], rows: Iterable[Sequenc
         name: pa.array(values, type=_STORED[kind]) for (name, kind), values in zip(kinds.items(), stored, strict=True)
     }
     fields = [pa.field(name, values.type, nullable=values.null_count > 0) for name, values in columns.items()]
+    # A Spark Connect server logs the requests that it gets, and tables up to this size stand in them.
+    spark.conf.set("spark.sql.session.localRelationCacheThreshold", "0")
     return spark.createDataFrame(pa.table(columns, schema=pa.schema(fields)))
 
 

@@ -5,11 +5,12 @@ Readers with equal restrictions, versions and filters share one program. Program
 that is joined, and never into expressions, of which Spark can bear some dozens and not ten thousand.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from penstock.errors import RefusedError
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
@@ -52,19 +53,29 @@ class Program:
 
 
 def programs_of(policy: Policy) -> tuple[Program, ...]:
-    """Return the programs of a policy's subscribers; one who may see nothing has none."""
+    """Return the programs of a policy's subscribers; one who may see nothing has none.
+
+    Raises `SelectorError` for a filter that does not fit, and `RefusedError` (`guard.online-test`).
+    """
     found: dict[tuple[Restriction, EventType, Selector], list[Subscriber]] = {}
     for subscriber in policy.subscribers:
         decision = policy.decide(subscriber.principal, Right.SUBSCRIBE, subscriber.type)
         event_type = subscriber.type.event_type
         subscriber.selector.check(event_type.schema)
-        restriction = decision.restriction.for_type(event_type, Right.SUBSCRIBE)
+        restriction = answered(decision.restriction.for_type(event_type, Right.SUBSCRIBE))
         if restriction.branches:
             found.setdefault((restriction, event_type, subscriber.selector), []).append(subscriber)
     return tuple(
         Program(number, restriction, event_type, selector, tuple(s.name for s in subscribers))
         for number, ((restriction, event_type, selector), subscribers) in enumerate(found.items())
     )
+
+
+def answered(restriction: Restriction) -> Restriction:
+    """Return a restriction of which nobody has to be asked. Raises `RefusedError` (`guard.online-test`)."""
+    if any(branch.when.validity.online for branch in restriction.branches):
+        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+    return restriction
 
 
 @dataclass(slots=True)
@@ -193,24 +204,14 @@ def shape_branch(branch: Branch, where: Selector, constants: Constants, kinds: K
     )
 
 
-def group_by_shape(
-    programs: Iterable[Program], kinds: Kinds
-) -> Mapping[Shape, list[tuple[Program, tuple[Value, ...]]]]:
-    """Group programs that differ only in their constants."""
-    grouped: dict[Shape, list[tuple[Program, tuple[Value, ...]]]] = {}
-    for program in programs:
-        shape, values = shape_of(program, kinds)
-        grouped.setdefault(shape, []).append((program, values))
-    return grouped
+def equality(shapes: Sequence[Shape], sources: Kinds) -> tuple[str, tuple[int, ...]] | None:
+    """Return an attribute that every branch of some shapes compares with a constant, and the parameters' numbers.
 
-
-def equality(shape: Shape, sources: Kinds) -> tuple[str, tuple[int, ...]] | None:
-    """Return an attribute that every branch compares with a constant, and for each branch the parameter's number.
-
-    An event whose attribute equals none of those constants cannot satisfy the shape.
+    The parameters of the shapes are counted through. An event whose attribute equals none of those constants satisfies
+    none of the shapes.
     """
     found: list[dict[str, int]] = []
-    for parts in _demands(shape):
+    for shape, start, parts in _demands(shapes):
         keys: dict[str, int] = {}
         for part in parts:
             match part:
@@ -219,16 +220,16 @@ def equality(shape: Shape, sources: Kinds) -> tuple[str, tuple[int, ...]] | None
                 ) if parameter.startswith("@p"):
                     number = int(parameter[2:])
                     if sources.get(name) is shape.kinds[number]:
-                        keys.setdefault(name, number)
+                        keys.setdefault(name, start + number)
         found.append(keys)
     shared = sorted(set.intersection(*(set(keys) for keys in found))) if found else []
     return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
 
 
-def span(shape: Shape, sources: Kinds) -> tuple[str, tuple[tuple[int, int], ...]] | None:
-    """Return a number or time that every branch bounds on both sides, and for each branch the two parameters."""
+def span(shapes: Sequence[Shape], sources: Kinds) -> tuple[str, tuple[tuple[int, int], ...]] | None:
+    """Return a number or time that every branch of some shapes bounds on both sides, and the parameters' numbers."""
     found: list[dict[str, tuple[int, int]]] = []
-    for parts in _demands(shape):
+    for shape, start, parts in _demands(shapes):
         lows: dict[str, int] = {}
         highs: dict[str, int] = {}
         for part in parts:
@@ -240,7 +241,7 @@ def span(shape: Shape, sources: Kinds) -> tuple[str, tuple[tuple[int, int], ...]
                     _bound(shape, sources, name, low, lows)
                 case Compare(Comparison.LE | Comparison.LT, Attribute(name), Attribute(high)):
                     _bound(shape, sources, name, high, highs)
-        found.append({name: (lows[name], highs[name]) for name in lows.keys() & highs.keys()})
+        found.append({name: (start + lows[name], start + highs[name]) for name in lows.keys() & highs.keys()})
     shared = sorted(set.intersection(*(set(keys) for keys in found))) if found else []
     return (shared[0], tuple(keys[shared[0]] for keys in found)) if shared else None
 
@@ -253,15 +254,19 @@ def _bound(shape: Shape, sources: Kinds, name: str, parameter: str, into: dict[s
         into.setdefault(name, number)
 
 
-def _demands(shape: Shape) -> Iterator[tuple[Condition, ...]]:
+def _demands(shapes: Sequence[Shape]) -> Iterator[tuple[Shape, int, tuple[Condition, ...]]]:
     """Yield for each branch what an event must satisfy to be shown by it, attributes under their ids.
 
-    The reader's own filter is part of it: what it sees of an attribute is the value, or null, which satisfies nothing.
+    With it come the shape, and the number of its first parameter. The reader's own filter is part of what must be
+    satisfied: what it sees of an attribute is the value, or null, which satisfies nothing.
     """
-    ids = {name: str(attribute.id) for name, attribute in shape.event_type.by_name.items()}
-    own = tuple(_renamed(part, ids) for part in _conjuncts(shape.selector))
-    for branch in shape.branches:
-        yield (*_conjuncts(branch.where), *own)
+    start = 0
+    for shape in shapes:
+        ids = {name: str(attribute.id) for name, attribute in shape.event_type.by_name.items()}
+        own = tuple(_renamed(part, ids) for part in _conjuncts(shape.selector))
+        for branch in shape.branches:
+            yield shape, start, (*_conjuncts(branch.where), *own)
+        start += len(shape.kinds)
 
 
 def _renamed(part: Condition, ids: Mapping[str, str]) -> Condition:

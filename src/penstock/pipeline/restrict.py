@@ -11,14 +11,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import RefusedError
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.columns import Source, condition
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
-from penstock.pipeline.programs import Constants, Shape, shape_branch
+from penstock.pipeline.programs import Constants, Shape, answered, shape_branch
 from penstock.pipeline.views import Viewer, columns, keep
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
@@ -79,13 +78,6 @@ def mask(
     shape = Shape(event_type, templates, TRUE.root, found.kinds)
     constants = OneRow("@x")
     return Masked(shape, Viewer(sources, environment, guards or {}), constants.parameters(found), constants)
-
-
-def answered(restriction: Restriction) -> Restriction:
-    """Return a restriction of which nobody has to be asked. Raises `RefusedError` (`guard.online-test`)."""
-    if any(branch.when.validity.online for branch in restriction.branches):
-        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
-    return restriction
 
 
 def deliver_one(

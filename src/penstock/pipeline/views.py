@@ -85,7 +85,7 @@ class Viewer:
         environment: Mapping[str, Source],
         guards: Mapping[str, Column],
     ) -> None:
-        self._sources = sources
+        self.sources = sources
         self._hoisted = sources
         self._environment = environment
         self._guards = guards
@@ -98,7 +98,7 @@ class Viewer:
 
     def hoist(self, frame: DataFrame) -> DataFrame:
         """Return a frame with what conditions read of every event, each thing made once."""
-        frame, self._hoisted = hoist(frame, self._sources)
+        frame, self._hoisted = hoist(frame, self.sources)
         return frame
 
     def shown(self, shape: Shape, parameters: Mapping[str, Source]) -> list[Column]:
@@ -116,7 +116,7 @@ class Viewer:
         for attribute in visible:
             if attribute.spec.domain is not None:
                 word, bit = self._places[attribute.id]
-                there = fits(self._sources[attribute.id].column, attribute)
+                there = fits(self.sources[attribute.id].column, attribute)
                 hidden[word].append(F.when(there, bits(0)).otherwise(bits(1 << bit)))
         return [
             either(parts).bitwiseAND(F.bitwise_not(either(out))) if out else either(parts)
@@ -134,7 +134,7 @@ class Viewer:
     def value(self, attribute: str, words: Sequence[Column]) -> Column:
         """Return the value of an attribute where a view shows it, else null."""
         word, bit = self._places[attribute]
-        return F.when(words[word].bitwiseAND(bits(1 << bit)) != 0, self._sources[attribute].column)
+        return F.when(words[word].bitwiseAND(bits(1 << bit)) != 0, self.sources[attribute].column)
 
     def values(self, event_type: EventType, words: Sequence[Column]) -> dict[str, Column]:
         """Return the values of a view by the names that a version gives them; what the frame lacks is null."""
@@ -149,7 +149,7 @@ class Viewer:
         found: list[list[Column]] = [[] for _ in range(self.words)]
         found[0].append(bits(1))
         for name, (word, bit) in self._places.items():
-            there = self._sources[name].column.isNotNull()
+            there = self.sources[name].column.isNotNull()
             found[word].append(F.when(there, bits(1 << bit)).otherwise(bits(0)))
         return [either(parts) for parts in found]
 
@@ -158,7 +158,7 @@ class Viewer:
         return [
             a
             for a in event_type.attributes
-            if (source := self._sources.get(a.id)) is not None and source.kind is a.spec.kind
+            if (source := self.sources.get(a.id)) is not None and source.kind is a.spec.kind
         ]
 
     def _mask(self, attributes: Iterable[str]) -> list[int]:

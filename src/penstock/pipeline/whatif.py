@@ -1,9 +1,9 @@
 """What-if: two policies and a history. Who gains and who loses which attributes, on how many events?
 
-Every subscription of both policies becomes a few integer columns, in which one bit says whether the event is delivered
-and one bit for each attribute whether its value is seen. Where the bits before and after differ, the event counts: it
-is one pass over the history, with one aggregation, whatever number of subscribers share a restriction. Subscriptions
-that are the same before and after are not evaluated at all.
+Every subscription is words of bits (`views`): one bit says whether the event is delivered and one bit for each
+attribute whether its value is seen. Where the bits before and after differ, the event counts: it is one pass over the
+history, with one aggregation, whatever number of subscribers there are (`find`). Subscriptions that are the same before
+and after are not evaluated at all.
 
 Seeing an attribute means to receive a value: a null tells nothing, whoever may read it. A filter of the subscriber's
 own is part of what is compared, and sees what the subscriber sees.
@@ -24,12 +24,12 @@ from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.columns import Source
-from penstock.pipeline.constants import OneRow
+from penstock.pipeline.find import QUESTION, Finder, Question, Words
 from penstock.pipeline.frames import ID, attributes_of, quoted, transit_sources
 from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.programs import Constants, Program, Shape, shape_of
-from penstock.pipeline.restrict import answered, environment_sources
-from penstock.pipeline.views import WORD, Viewer, any_of, bits, either, is_always
+from penstock.pipeline.programs import Program, answered
+from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.views import WORD, Viewer, any_of, bits
 from penstock.trust.capabilities import Right
 
 FailOn: TypeAlias = Literal["gain", "loss", "any"]
@@ -44,8 +44,6 @@ DIFFERENCES: Final = StructType(
     ]
 )
 """What one pass yields: for each pair of subscriptions and each bit, how many events changed, and some of their ids."""
-
-_BATCH: Final = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -166,9 +164,9 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
 ) -> Comparison:
     """Compare two policies on a history of transit events of one type.
 
-    `types` are the versions of that type. `samples` bounds the ids that each change names: the smallest ones. Where
-    more than 64 different pairs of subscriptions change, the history is read once for every 64 of them. Its length is
-    counted apart, which costs little where a format knows it: persist a history that is costly to compute.
+    `types` are the versions of that type. `samples` bounds the ids that each change names: the smallest ones. The
+    history is read once, however many subscriptions change. Its length is counted apart, which costs little where a
+    format knows it: persist a history that is costly to compute.
 
     Raises `MalformedError` (`whatif.types`, `whatif.columns`, `whatif.samples`), and for a policy that cannot be
     enforced `SelectorError` and `RefusedError` (`guard.online-test`).
@@ -181,22 +179,22 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     old, new = _readers(before), _readers(after)
     everyone = sorted(old.keys() | new.keys())
     readers = [reader for reader in everyone if reader.type in line]
-    ids = [a.id for a in attributes_of(types)]
-    compiler = _Compiler(sources, environment, guards or {})
+    compiler = _Compiler(environment, guards or {})
     pairs: dict[_Pair, list[Reader]] = {}
     for reader in readers:
         pair = compiler.side(before, old.get(reader, ())), compiler.side(after, new.get(reader, ()))
         if pair[0] != pair[1]:
             pairs.setdefault(pair, []).append(reader)
-    chosen = list(pairs)
     found: dict[tuple[int, int, bool], tuple[int, tuple[str, ...]]] = {}
-    for start in range(0, len(chosen), _BATCH):
-        frame = differences(transit, compiler, chosen[start : start + _BATCH], samples)
-        for row in frame.collect():
-            found[start + row.pair, row.bit, row.gained] = (row.events, tuple(sorted(set(row.samples))))
+    if pairs:
+        questions = [compiler.question(number, pair) for number, pair in enumerate(pairs)]
+        viewer = Viewer(sources, environment, guards or {})
+        for row in differences(transit, viewer, questions, samples).collect():
+            found[row.pair, row.bit, row.gained] = (row.events, tuple(sorted(set(row.samples))))
+    ids = [a.id for a in attributes_of(types)]
     changes = [
         change
-        for number, pair in enumerate(chosen)
+        for number, pair in enumerate(pairs)
         for reader in pairs[pair]
         for change in _changes(reader, _names((*new.get(reader, ()), *old.get(reader, ()))), ids, number, found)
     ]
@@ -238,17 +236,12 @@ _Pair: TypeAlias = tuple[_Side, _Side]
 
 
 class _Compiler:
-    """Turns subscriptions into words of bits (`views`): each different one once."""
+    """Turns subscriptions into programs: each different one once."""
 
-    def __init__(
-        self, sources: Mapping[str, Source], environment: Mapping[str, Source], guards: Mapping[str, Column]
-    ) -> None:
+    def __init__(self, environment: Mapping[str, Source], guards: Mapping[str, Column]) -> None:
         self.unknown: set[str] = set()
-        self.viewer = Viewer(sources, environment, guards)
-        self._kinds = {name: source.kind for name, source in sources.items()}
         self._environment, self._guards = environment, guards
-        self._views: dict[_View, tuple[int, Shape, Mapping[str, Source]]] = {}
-        self._constants = OneRow("@x")
+        self._views: dict[_View, Program] = {}
 
     def side(self, policy: Policy, subscriptions: Iterable[Subscriber]) -> _Side:
         """Return what a reader has under one policy; without a subscription nothing."""
@@ -265,49 +258,34 @@ class _Compiler:
                 self.unknown |= branch.guards - self._guards.keys()
                 self.unknown |= branch.when.condition.attributes - self._environment.keys()
             s.selector.check(s.type.event_type.schema)
-            number = len(self._views)
-            program = Program(number, restriction, s.type.event_type, s.selector, (s.name,))
-            shape, values = shape_of(program, self._kinds)
-            self._views[view] = number, shape, self._constants.parameters(Constants(list(values)))
+            self._views[view] = Program(len(self._views), restriction, s.type.event_type, s.selector, (s.name,))
         return view
 
-    def beside(self, frame: DataFrame, sides: Sequence[_Side]) -> DataFrame:
-        """Return the ids of events with the words of some sides; an attribute without a value is not seen."""
-        needed = [self._views[view] for view in dict.fromkeys(view for side in sides for view in side)]
-        words = range(self.viewer.words)
-        frame = self._constants.join(self.viewer.hoist(frame))
-        present = {f"@present{word}": column for word, column in enumerate(self.viewer.present())}
-        shown = {f"@v{n}_{w}": c for n, shape, known in needed for w, c in enumerate(self.viewer.shown(shape, known))}
-        frame = frame.withColumns({**present, **shown})
-        asked = {
-            f"@v{n}_{w}": column
-            for n, shape, known in needed
-            if not is_always(shape.selector)
-            for w, column in enumerate(self.viewer.asked(shape, known, [quoted(f"@v{n}_{w}") for w in words]))
-        }
-        frame = frame.withColumns(asked) if asked else frame
-        both = [
-            either([quoted(f"@v{self._views[view][0]}_{word}") for view in side])
-            .bitwiseAND(quoted(f"@present{word}"))
-            .alias(f"s{number}_{word}")
-            for number, side in enumerate(sides)
-            for word in words
-        ]
-        return frame.select(quoted(ID).alias("id"), *both)
+    def question(self, number: int, pair: _Pair) -> Question:
+        """Return what is asked of an event about a pair: what shows it before, and what after."""
+        sides = [sorted((self._views[view] for view in side), key=lambda program: program.number) for side in pair]
+        return Question(number, tuple(tuple(program for program in s if program.restriction.branches) for s in sides))
 
 
-def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair], samples: int) -> DataFrame:
-    """Return where the two sides of some pairs differ (`DIFFERENCES`)."""
-    sides = {side: number for number, side in enumerate(dict.fromkeys(side for pair in pairs for side in pair))}
-    words = range(compiler.viewer.words)
-    frame = compiler.beside(transit, list(sides))
-    found = [_changed(number, sides[pair[0]], sides[pair[1]], words) for number, pair in enumerate(pairs)]
-    frame = frame.select("id", F.explode(F.array(*found)).alias("d")).where(F.col("d").isNotNull())
+def differences(transit: DataFrame, viewer: Viewer, questions: Sequence[Question], samples: int) -> DataFrame:
+    """Return where the two sides of some questions differ (`DIFFERENCES`)."""
+    finder = Finder(transit, viewer, _differ, parts=2)
+    found = finder.find(questions)
+    old, new = (
+        # An attribute without a value is not seen.
+        [quoted(name).bitwiseAND(there) for name, there in zip(names, viewer.present(), strict=True)]
+        for names in finder.words()
+    )
+    gained = [after.bitwiseAND(F.bitwise_not(before)) for before, after in zip(old, new, strict=True)]
+    lost = [before.bitwiseAND(F.bitwise_not(after)) for before, after in zip(old, new, strict=True)]
+    words = {f"g{n}": word for n, word in enumerate(gained)} | {f"l{n}": word for n, word in enumerate(lost)}
+    frame = found.select(
+        quoted(QUESTION).alias("pair"), quoted(ID).alias("id"), *(word.alias(name) for name, word in words.items())
+    )
     # First by pattern of bits, of which there are few, then by bit.
-    patterns = [f"{direction}{word}" for direction in "gl" for word in words]
-    grouped = frame.select("id", "d.*").groupBy("pair", *patterns)
+    grouped = frame.groupBy("pair", *words)
     frame = grouped.agg(F.count(F.lit(1)).alias("n"), _smallest("id", samples).alias("ids"))
-    set_bits = F.concat(*(_set_bits(direction, word) for direction in "gl" for word in words))
+    set_bits = F.concat(*(_set_bits(name[0], int(name[1:])) for name in words))
     frame = frame.select("pair", "n", "ids", F.explode(set_bits).alias("b"))
     # The smallest ids of all patterns one by one, so that memory stays bounded; the count with the first of them.
     frame = frame.select("pair", "b.*", "n", F.posexplode_outer("ids").alias("at", "id"))
@@ -318,12 +296,9 @@ def differences(transit: DataFrame, compiler: _Compiler, pairs: Sequence[_Pair],
     return frame.select(*(F.col(field.name).cast(field.dataType) for field in DIFFERENCES))
 
 
-def _changed(number: int, before: int, after: int, words: range) -> Column:
-    old, new = [F.col(f"s{before}_{word}") for word in words], [F.col(f"s{after}_{word}") for word in words]
-    gained = [new[word].bitwiseAND(F.bitwise_not(old[word])).alias(f"g{word}") for word in words]
-    lost = [old[word].bitwiseAND(F.bitwise_not(new[word])).alias(f"l{word}") for word in words]
-    differ = any_of([old[word] != new[word] for word in words])
-    return F.when(differ, F.struct(F.lit(number).alias("pair"), *gained, *lost))
+def _differ(parts: Sequence[Words]) -> Column:
+    before, after = parts
+    return any_of([old != new for old, new in zip(before, after, strict=True)])
 
 
 def _set_bits(direction: str, word: int) -> Column:
