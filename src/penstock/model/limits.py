@@ -62,6 +62,53 @@ class Limits:
     policy_subscribers: int = 100_000
     policy_name_length: int = 128
 
+    #: a frame of a link: bytes, and messages in it; a message: nesting, and items of one list or map
+    frame_bytes: int = 1 << 20
+    frame_messages: int = 4_096
+    wire_depth: int = 16
+    wire_items: int = 8_192
+    #: a message of the handshake, the time that TLS and the handshake may take, and handshakes under way at once
+    handshake_bytes: int = 1_024
+    handshake_time: int = 5_000
+    handshake_pending: int = 256
+    #: links of one listener; bytes that wait on a link to be sent, and to be taken, before one side is slowed or cut
+    links: int = 4_096
+    link_outbox: int = 8 << 20
+    link_inbox: int = 1 << 20
+    #: a link: silence before a keep-alive, silence before it is cut, time that a peer may leave everything unread, time
+    #: that a goodbye may take, and keep-alives that a peer may send in the time of one
+    link_keepalive: int = 10_000
+    link_idle: int = 30_000
+    link_stall: int = 10_000
+    link_goodbye: int = 2_000
+    link_keepalives: int = 64
+
+    #: a network: brokers, links of one of them, bytes of an announcement's proof, and brokers an event passes
+    network_brokers: int = 4_096
+    network_links: int = 256
+    network_proof: int = 1_024
+    network_hops: int = 255
+    #: what one neighbour may enter; streams of events (an origin and a type) told apart, and how late a copy may come
+    route_entries: int = 1_000_000
+    route_streams: int = 65_536
+    route_window: int = 1_024
+
+    #: a sample on the fabric: octets of its data, of its key, of all its headers
+    fabric_bytes: int = 512 << 10
+    fabric_key_bytes: int = 128
+    fabric_header_bytes: int = 16_384
+    #: a topic: length of its name, samples it keeps, keys a reader remembers; samples that wait for one reader
+    fabric_name_length: int = 128
+    fabric_history: int = 100_000
+    fabric_keys: int = 10_000
+    fabric_pending: int = 10_000
+
+    #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
+    matching_clauses: int = 16
+    #: forwarded subscriptions that are asked about in vain when one is added, and members of one that was merged
+    coverage_questions: int = 64
+    coverage_merged: int = 16
+
     #: entries of a verification cache
     cache_entries: int = 10_000
 

@@ -1,0 +1,1 @@
+"""The local broker and the network of brokers: sessions, matching, routing."""

@@ -1,0 +1,220 @@
+"""Messages as bytes: bounded trees of values in msgpack, many of them in one length-prefixed frame.
+
+    frame    four octets of length (big-endian), then that many octets: one msgpack array of messages, or nothing
+    message  null, boolean, integer (-2^63 to 2^64-1), float, text, octets, instant, list, or map with keys of text
+
+A message is encoded once (`encode`) and can then go into the frames of any number of links (`frame`). What a peer sends
+is cut into frames by `FrameReader`, which believes no length beyond its limit, and read by `decode_messages`. Nothing
+here is signed: what signatures cover is an S-expression, which has one written form.
+
+Hostile input costs no more than a small multiple of its own size: an array that claims more items than it has, nesting,
+extension types and keys that are no text or stand twice are all refused, with a `MalformedError`.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime  # noqa: TC003  # part of a public alias, which programs may look into
+from struct import Struct
+from typing import Any, Final, TypeAlias, cast
+
+import msgpack
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import AttributeId
+
+Wire: TypeAlias = "bool | int | float | str | bytes | datetime | list[Wire] | dict[str, Wire] | None"
+"""A message, or a part of one."""
+
+Octets: TypeAlias = bytes | bytearray | memoryview
+
+_LENGTH: Final = Struct(">I")
+HEADER_BYTES: Final = _LENGTH.size
+KEEPALIVE: Final = bytes(HEADER_BYTES)
+"""The frame of nothing."""
+
+Container: TypeAlias = list[object] | tuple[object, ...] | dict[object, object]
+_CONTAINERS: Final = frozenset((list, tuple, dict))
+_KEYS: Final = frozenset((str, AttributeId))
+
+
+def encode(value: Wire, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Return the bytes of one message. A tuple is written as a list, and an instant in UTC.
+
+    Raises `MalformedError` (`wire.value`) for what is no message, and `LimitError` (`wire.limit`) where `decode` would.
+    """
+    try:
+        data = msgpack.packb(value, datetime=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _no_message() from error
+    if not isinstance(data, bytes):  # pragma: no cover  # msgpack has no types
+        raise _no_message()
+    _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
+    if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
+        raise LimitError("wire.limit", f"a message of {len(data)} octets fits into no frame", hint="split it")
+    return data
+
+
+def decode(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> Wire:
+    """Read one message, and nothing behind it.
+
+    Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
+    """
+    value = _unpack(data, limits)
+    _check_depth(value, limits.wire_depth)
+    return value
+
+
+def decode_messages(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> list[Wire]:
+    """Read the messages of a frame.
+
+    Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
+    """
+    value = _unpack(data, limits)
+    if not isinstance(value, list):
+        raise MalformedError("wire.malformed", "a frame holds a list of messages, and this one does not")
+    if len(value) > limits.frame_messages:
+        raise LimitError("wire.limit", f"a frame of {len(value)} messages", hint="split it")
+    _check_depth(value, limits.wire_depth + 1)
+    return value
+
+
+def frame(messages: Sequence[bytes]) -> bytes:
+    """Return one frame of encoded messages, its length before them. The caller keeps it within the limits."""
+    header = _array_header(len(messages))
+    length = len(header) + sum(map(len, messages))
+    return b"".join((_LENGTH.pack(length), header, *messages))
+
+
+def raw_frame(data: bytes) -> bytes:
+    """Return one frame of octets that are no messages: a part of a handshake, a goodbye."""
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameReader:
+    """Cuts a stream of octets into frames, in whatever pieces it comes; it waits for nothing and sends nothing.
+
+    The first `opening` frames may have no more octets than the handshake needs: who has not said who he is may not
+    make us remember much.
+    """
+
+    __slots__ = ("_limit", "_opening", "_opening_limit", "_pending", "_wanted")
+
+    def __init__(self, *, opening: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limit = limits.frame_bytes
+        self._opening = opening
+        self._opening_limit = limits.handshake_bytes
+        self._pending = bytearray()
+        self._wanted = HEADER_BYTES
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._pending)
+
+    def feed(self, data: Octets) -> list[memoryview]:
+        """Take some octets and return the frames that are whole now, without their lengths and without copying them.
+
+        The views are on what was fed, which must not change while they are used. Raises `LimitError` (`frame.limit`) as
+        soon as a length is known to be too large; the stream is of no use after that.
+        """
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._wanted:
+                return []
+            data, self._pending = self._pending, bytearray()
+        view = memoryview(data)
+        frames: list[memoryview] = []
+        start, end, self._wanted = 0, len(view), HEADER_BYTES
+        while end - start >= HEADER_BYTES:
+            body = start + HEADER_BYTES
+            following = body + self._length(view, start)
+            if following > end:
+                self._wanted = following - start
+                break
+            frames.append(view[body:following])
+            self._opening -= self._opening > 0
+            start = following
+        if start < end:
+            self._pending += view[start:]
+        return frames
+
+    def close(self) -> None:
+        """Say that no more follows. Raises `MalformedError` (`frame.truncated`) inside of a frame."""
+        if self._pending:
+            raise MalformedError("frame.truncated", "the stream ends inside of a frame")
+
+    def _length(self, view: memoryview, start: int) -> int:
+        length: int = _LENGTH.unpack_from(view, start)[0]
+        limit = self._opening_limit if self._opening else self._limit
+        if length > limit:
+            raise LimitError("frame.limit", f"a frame of {length} octets, where at most {limit} are read")
+        return length
+
+
+def _unpack(data: Octets, limits: Limits) -> Wire:
+    try:
+        # An array is made as long as it claims to be before its items are read: the bound is on every level of nesting.
+        value: Wire = msgpack.unpackb(
+            data,
+            timestamp=3,
+            object_pairs_hook=_map,
+            ext_hook=_extension,
+            max_array_len=min(limits.wire_items, len(data)),
+            max_map_len=min(limits.wire_items, len(data)),
+        )
+    except (ValueError, OverflowError, TypeError, msgpack.exceptions.UnpackException):
+        # `from None`: some of these carry what was read so far.
+        raise MalformedError("wire.malformed", "not a message", hint="the peer speaks another language") from None
+    return value
+
+
+def _map(pairs: Sequence[tuple[str, Wire]]) -> dict[str, Wire]:
+    found = dict(pairs)
+    "".join(found)  # raises TypeError where a key is octets, which msgpack lets pass; much quicker than asking each
+    if len(found) != len(pairs):
+        raise MalformedError("wire.malformed", "a key stands twice in a map")
+    return found
+
+
+def _extension(code: int, _data: bytes) -> Wire:
+    raise MalformedError("wire.malformed", f"an extension type {code}, which messages do not have")
+
+
+def _check_depth(value: object, depth: int) -> list[Container]:
+    """Check nesting, level by level, and return all lists and maps. Most hold no other, which is quickly seen."""
+    level: list[Container] = [cast("Container", value)] if type(value) in _CONTAINERS else []
+    found = level
+    while level:
+        if not depth:
+            raise LimitError("wire.limit", "a message is nested too deep")
+        depth -= 1
+        below: list[Container] = []
+        for container in level:
+            values: Iterable[Any] = container.values() if type(container) is dict else container
+            if not _CONTAINERS.isdisjoint(map(type, values)):
+                below += [item for item in values if type(item) in _CONTAINERS]
+        found = found + below if below else found
+        level = below
+    return found
+
+
+def _check_items(containers: Iterable[Container], items: int) -> None:
+    """Check what reading would find out by itself: the sizes of lists and maps, and that keys are text."""
+    for container in containers:
+        if len(container) > items:
+            raise LimitError("wire.limit", f"a list or map of {len(container)} items", hint="split it")
+        if type(container) is dict and not {*map(type, container)} <= _KEYS:
+            raise _no_message()
+
+
+def _array_header(count: int) -> bytes:
+    # The three forms of an array's head in msgpack; 16 bits are far more than a frame may hold.
+    return bytes((0x90 | count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+
+
+def _no_message() -> MalformedError:
+    return MalformedError(
+        "wire.value",
+        "a message holds null, booleans, numbers, text, octets, instants, lists, and maps with keys of text",
+        hint="an integer has 64 bits, an instant has a time zone",
+    )
