@@ -97,16 +97,19 @@ class Limits:
     fabric_bytes: int = 512 << 10
     fabric_key_bytes: int = 128
     fabric_header_bytes: int = 16_384
-    #: a topic: length of its name, samples it keeps, keys a reader remembers; samples that wait for one reader
+    #: a topic: length of its name, samples it keeps, keys a reader remembers; samples that wait for one reader, and
+    #: requests that one service answers at a time
     fabric_name_length: int = 128
     fabric_history: int = 100_000
     fabric_keys: int = 10_000
     fabric_pending: int = 10_000
+    fabric_requests: int = 1_000
 
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16
-    #: forwarded subscriptions that are asked about in vain when one is added, and members of one that was merged
-    coverage_questions: int = 64
+    #: a subscription that is added: others compared with it in vain, those by algebra, and parts of a merged one
+    coverage_comparisons: int = 1_024
+    coverage_questions: int = 32
     coverage_merged: int = 16
 
     #: entries of a verification cache
