@@ -1,0 +1,57 @@
+"""Telling events from copies of them.
+
+The origin of an event numbers it. While paths are being repaired an event may come twice, or late. Each broker takes
+each number of an origin once; what comes so late that it cannot know is taken for a copy, and so are events of an
+incarnation of their origin before the one that it knows. The memory is bounded: of each type and origin a window of
+numbers, and so many of those as `Limits.route_streams` says, the least recent forgotten first.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.broker.messages import Publication
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+
+_Name: TypeAlias = tuple[Principal, TypeKey]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The numbers of one origin and type that came lately."""
+
+    incarnation: int
+    highest: int = -1
+    recent: set[int] = field(default_factory=set)
+
+    def take(self, number: int, window: int) -> bool:
+        if number in self.recent or number <= self.highest - window:
+            return False
+        self.recent.add(number)
+        self.highest = max(self.highest, number)
+        if len(self.recent) > 2 * window:
+            self.recent = {seen for seen in self.recent if seen > self.highest - window}
+        return True
+
+
+class Copies:
+    """What one broker remembers about events that have passed."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
+
+    def first(self, publication: Publication) -> bool:
+        """Say whether an event comes for the first time, and remember it."""
+        name = publication.origin, publication.event.key
+        stream = self._streams.get(name)
+        if stream is None or stream.incarnation < publication.incarnation:
+            stream = self._streams[name] = _Stream(publication.incarnation)
+        self._streams.move_to_end(name)
+        if len(self._streams) > self._limits.route_streams:
+            self._streams.popitem(last=False)
+        if stream.incarnation > publication.incarnation:
+            return False
+        return stream.take(publication.number, self._limits.route_window)

@@ -1,0 +1,495 @@
+"""The router of one broker: a plain state machine between its clients and its neighbours.
+
+Whoever drives it tells it what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out what it returns:
+`Send`, `Deliver`, `Cut`. It reads no clock and keeps no secret; `now` is any clock that does not go backwards, in
+seconds. How a tree works is told in `trees`, who is on it in `membership`, how two neighbours keep count in `hops`.
+
+An event travels in the tree of its own type only. A subscription to a type therefore takes part in the trees of its
+sub-types too: their publishers advertise in the trees of all ancestors, and where a broker with such a subscription
+hears of a sub-type, it joins that tree. So a broker that may not route a sub-type never sees its events.
+
+At most once: an event's origin numbers it, and each broker takes each number once, also while paths are being repaired.
+In source order while the path stays the same, because links keep order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from penstock.broker.copies import Copies
+from penstock.broker.filters import FilterIndex, passes
+from penstock.broker.hops import Heard, Hops
+from penstock.broker.membership import TRUSTING, MayRoute, Membership, Proof, View, everybody
+from penstock.broker.messages import (
+    Advertisement,
+    Announcement,
+    Body,
+    Enter,
+    Entry,
+    Filter,
+    Hop,
+    Interest,
+    Publication,
+    Pulse,
+    Subscription,
+    Withdraw,
+)
+from penstock.broker.trees import Side, Tree
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.selector import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say something to a neighbour."""
+
+    peer: Principal
+    hop: Hop
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give an event to subscriptions of this broker's clients."""
+
+    keys: tuple[str, ...]
+    publication: Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Close the link to a neighbour, which breaks the rules or has fallen silent."""
+
+    peer: Principal
+    reason: PenstockError
+
+
+Output: TypeAlias = Send | Deliver | Cut
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a router goes by: whom it trusts with a type, how announcements are proved, times in seconds, and bounds."""
+
+    may_route: MayRoute = everybody
+    proof: Proof = TRUSTING
+    #: between two signs of life, and until a neighbour without one is cut off
+    pulse: float = 5.0
+    silence: float = 20.0
+    #: how long brokers are remembered that cannot be reached
+    lifetime: float = 600.0
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a router holds: what its clients asked for, what neighbours entered, and what it entered with them."""
+
+    clients: int
+    entered: int
+    subscriptions: int
+    told: int
+    trees: int
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    hops: Hops
+    up: bool = False
+    last: float = 0.0
+    #: what it has entered, and the handles of that which it may enter
+    entered: dict[int, Entry] = field(default_factory=dict)
+    heeded: set[int] = field(default_factory=set)
+    told: dict[TypeKey, dict[Entry, int]] = field(default_factory=dict)
+    handles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Advertised:
+    entries: tuple[Advertisement, ...]
+    passes: Compiled
+
+
+class Router:
+    """See the module. `incarnation` rises from start to start of a broker."""
+
+    def __init__(self, me: Principal, incarnation: int, settings: Settings | None = None) -> None:
+        self.me = me
+        self._settings = settings or Settings()
+        self._may_route, self._limits = self._settings.may_route, self._settings.limits
+        self._members = Membership(me, incarnation, proof=self._settings.proof, limits=self._limits)
+        self._view: View | None = None
+        self._neighbours: dict[Principal, _Neighbour] = {}
+        self._trees: dict[TypeKey, Tree] = {}
+        self._changed: dict[TypeKey, None] = {}
+        self._advertised: dict[str, _Advertised] = {}
+        self._subscribed: dict[str, Subscription] = {}
+        self._clients: dict[TypeKey, FilterIndex[str]] = {}
+        #: for types with subscriptions of clients, the sub-types whose trees these have joined
+        self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
+        self._published = 0
+        self._copies = Copies(self._limits)
+        self._pulsed = float("-inf")
+        self._outputs: list[Output] = []
+
+    # Links and neighbours.
+
+    def link_up(self, peer: Principal, now: float) -> list[Output]:
+        """Begin with a neighbour to whom there is a new connection."""
+        self._down(peer)
+        neighbour = self._neighbours.setdefault(peer, _Neighbour(Hops(self._members.incarnation)))
+        neighbour.up, neighbour.last = True, now
+        neighbour.hops.connect()
+        self._begin(peer, neighbour)
+        return self._settle()
+
+    def link_down(self, peer: Principal) -> list[Output]:
+        """Forget what a neighbour said: the connection is gone."""
+        self._down(peer)
+        return self._settle()
+
+    def receive(self, peer: Principal, hop: Hop, now: float) -> list[Output]:
+        """Take a word of a neighbour. One who breaks the rules is cut off."""
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None or not neighbour.up:
+            return []
+        neighbour.last = now
+        try:
+            self._take(peer, neighbour, hop, now)
+        except PenstockError as error:
+            self._cut(peer, error)
+        return self._settle()
+
+    def tick(self, now: float) -> list[Output]:
+        """Do what is due: signs of life, and forgetting those who give none. Call it about every second."""
+        for peer, neighbour in list(self._neighbours.items()):
+            silent = now - neighbour.last
+            if neighbour.up and silent > self._settings.silence:
+                self._cut(peer, RefusedError("network.silent", "a neighbour has not been heard of for too long"))
+            elif not neighbour.up and silent > self._settings.lifetime:
+                del self._neighbours[peer]
+        if now - self._pulsed >= self._settings.pulse:
+            self._pulsed = now
+            for peer in self._up():
+                self._say(peer, Pulse())
+        self._members.forget(now, self._settings.lifetime)
+        return self._settle()
+
+    def leave(self) -> list[Output]:
+        """Withdraw everything from the neighbours, and tell everybody. Close the links after what this returns."""
+        self._spread(self._members.leave())
+        return self._settle()
+
+    # Clients.
+
+    def advertise(
+        self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
+    ) -> list[Output]:
+        """Let a client publish events of a type that pass a filter.
+
+        Raises `RefusedError` (`route.key`) if the key is taken.
+        """
+        _new(key, self._advertised)
+        own = Advertisement(of_type, of_type, filter_ or Filter())
+        entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
+        self._advertised[key] = _Advertised(entries, passes(own.filter))
+        for entry in entries:
+            self._put(None, key, entry)
+        return self._settle()
+
+    def unadvertise(self, key: str) -> list[Output]:
+        """Take an advertisement back. Raises `RefusedError` (`route.unknown`)."""
+        _old(key, self._advertised)
+        for entry in self._advertised.pop(key).entries:
+            self._remove(None, key, entry)
+        return self._settle()
+
+    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None) -> list[Output]:
+        """Let a client have the events of a type and its sub-types that pass a filter.
+
+        Raises `RefusedError` (`route.key`) if the key is taken.
+        """
+        _new(key, self._subscribed)
+        entry = self._subscribed[key] = Subscription(of_type, filter_ or Filter())
+        self._clients.setdefault(of_type, FilterIndex()).put(key, entry.filter)
+        for tree in (of_type, *self._joined.get(of_type, ())):
+            self._place(key, entry, tree)
+        return self._settle()
+
+    def unsubscribe(self, key: str) -> list[Output]:
+        """Take a subscription back. Raises `RefusedError` (`route.unknown`)."""
+        _old(key, self._subscribed)
+        entry = self._subscribed.pop(key)
+        index = self._clients[entry.tree]
+        index.remove(key)
+        if not len(index):
+            del self._clients[entry.tree]
+        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+            self._displace(key, entry, tree)
+        return self._settle()
+
+    def publish(self, key: str, event: TransitEvent) -> list[Output]:
+        """Publish an event under an advertisement.
+
+        Raises `RefusedError`: `route.unknown`, `route.outside` when the advertisement does not announce such events.
+        """
+        _old(key, self._advertised)
+        advertised = self._advertised[key]
+        if event.key != advertised.entries[0].type or not advertised.passes(event.values):
+            raise RefusedError(
+                "route.outside", "the event is not what was advertised", hint="advertise what you publish"
+            )
+        self._published += 1
+        self._forward(Publication(self.me, self._members.incarnation, self._published, 0, event), None)
+        return self._settle()
+
+    # What operators and tests look at.
+
+    @property
+    def view(self) -> View:
+        """The live part of the network as this broker sees it."""
+        return self._members.view
+
+    def size(self) -> Size:
+        """Count what the router holds."""
+        neighbours = self._neighbours.values()
+        entered = [entry for neighbour in neighbours for entry in neighbour.entered.values()]
+        told = sum(len(entries) for neighbour in neighbours for entries in neighbour.told.values())
+        subscriptions = sum(isinstance(entry, Subscription) for entry in entered)
+        clients = len(self._advertised) + len(self._subscribed)
+        return Size(clients, len(entered), subscriptions, told, len(self._trees))
+
+    def trust_changed(self) -> list[Output]:
+        """Find all paths anew: `may_route` answers otherwise than before."""
+        self._view = None
+        self._changed.update(dict.fromkeys(self._trees))
+        for peer, neighbour in self._neighbours.items():
+            for handle, entry in neighbour.entered.items():
+                self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
+        return self._settle()
+
+    # Words of neighbours.
+
+    def _take(self, peer: Principal, neighbour: _Neighbour, hop: Hop, now: float) -> None:
+        match neighbour.hops.hear(hop):
+            case Heard.NEW:
+                self._greeted(peer, neighbour)
+            case Heard.REBORN:
+                self._greeted(peer, neighbour)
+                self._begin(peer, neighbour)
+            case Heard.LOST:
+                self._outputs.append(Send(peer, neighbour.hops.again()))
+            case Heard.ASKED:
+                self._begin(peer, neighbour)
+            case Heard.NEXT:
+                self._obey(peer, neighbour, hop.body, now)
+            case Heard.NOTHING:
+                pass
+
+    def _greeted(self, peer: Principal, neighbour: _Neighbour) -> None:
+        self._empty(peer, neighbour)
+        self._spread(self._members.link_up(peer))
+
+    def _obey(self, peer: Principal, neighbour: _Neighbour, body: Body, now: float) -> None:
+        match body:
+            case Announcement():
+                news = self._members.hear(body, now)
+                # My own, if it had to be corrected, goes to everybody; another's not back to where it came from.
+                self._spread(news, but=None if news is None or news.broker == self.me else peer)
+            case Enter(handle, entry):
+                self._enter(peer, neighbour, handle, entry)
+            case Withdraw(handle):
+                if handle not in neighbour.entered:
+                    raise MalformedError("route.handle", "a neighbour withdraws what it has not entered")
+                entry = neighbour.entered.pop(handle)
+                self._heed(peer, neighbour, handle, entry, allowed=False)
+            case Publication():
+                self._forward(body, peer)
+
+    def _enter(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry) -> None:
+        if handle in neighbour.entered:
+            raise MalformedError("route.handle", "a neighbour enters two things under one handle")
+        if len(neighbour.entered) >= self._limits.route_entries:
+            raise LimitError("route.limit", f"a neighbour enters more than {self._limits.route_entries} things")
+        neighbour.entered[handle] = entry
+        self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
+
+    def _heed(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry, *, allowed: bool) -> None:
+        """Let an entry count, or no longer."""
+        if allowed and handle not in neighbour.heeded:
+            neighbour.heeded.add(handle)
+            self._put(peer, handle, entry)
+        elif not allowed and handle in neighbour.heeded:
+            neighbour.heeded.discard(handle)
+            self._remove(peer, handle, entry)
+
+    def _begin(self, peer: Principal, neighbour: _Neighbour) -> None:
+        """Begin a session, and tell everything anew in it."""
+        self._outputs.append(Send(peer, neighbour.hops.begin()))
+        for announcement in self._members.announcements():
+            self._say(peer, announcement)
+        neighbour.told, neighbour.handles = {}, 0
+        self._changed.update(dict.fromkeys(self._trees))
+
+    def _down(self, peer: Principal) -> None:
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None or not neighbour.up:
+            return
+        neighbour.up = False
+        neighbour.told = {}
+        self._empty(peer, neighbour)
+        self._spread(self._members.link_down(peer))
+
+    def _cut(self, peer: Principal, reason: PenstockError) -> None:
+        self._down(peer)
+        self._outputs.append(Cut(peer, reason))
+
+    def _empty(self, peer: Principal, neighbour: _Neighbour) -> None:
+        for handle, entry in neighbour.entered.items():
+            self._heed(peer, neighbour, handle, entry, allowed=False)
+        neighbour.entered = {}
+
+    def _up(self) -> list[Principal]:
+        return [peer for peer, neighbour in self._neighbours.items() if neighbour.up]
+
+    def _say(self, peer: Principal, body: Body) -> None:
+        self._outputs.append(Send(peer, self._neighbours[peer].hops.say(body)))
+
+    def _spread(self, announcement: Announcement | None, but: Principal | None = None) -> None:
+        if announcement is not None:
+            for peer in self._up():
+                if peer != but:
+                    self._say(peer, announcement)
+
+    # Trees.
+
+    def _tree(self, key: TypeKey) -> Tree:
+        if key not in self._trees:
+            self._trees[key] = Tree(key, self._members.view.parent(key, self._may_route))
+        self._changed[key] = None
+        return self._trees[key]
+
+    def _put(self, side: Side, name: str | int, entry: Entry) -> None:
+        self._tree(entry.tree).put(side, name, entry)
+
+    def _remove(self, side: Side, name: str | int, entry: Entry) -> None:
+        self._tree(entry.tree).remove(side, name, entry)
+
+    def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+        self._put(None, key, Interest(tree))
+        self._put(None, key, replace(entry, tree=tree))
+
+    def _displace(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+        self._remove(None, key, Interest(tree))
+        self._remove(None, key, replace(entry, tree=tree))
+
+    def _settle(self) -> list[Output]:
+        """Tell the neighbours what follows from what happened, and return all that is to be done."""
+        if self._view is not self._members.view:
+            self._view = self._members.view
+            self._find_parents(self._view)
+        entering: list[tuple[Principal, TypeKey, Entry]] = []
+        withdrawing: list[tuple[Principal, TypeKey, Entry]] = []
+        for key in sorted(self._join_all()):
+            self._compare(self._trees[key], entering, withdrawing)
+        # A path is laid before the old one is given up.
+        for peer, key, entry in entering:
+            self._tell(peer, key, entry)
+        for peer, key, entry in withdrawing:
+            self._untell(peer, key, entry)
+        self._trees = {key: tree for key, tree in self._trees.items() if len(tree)}
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _find_parents(self, view: View) -> None:
+        for key, tree in self._trees.items():
+            parent = view.parent(key, self._may_route)
+            if parent != tree.parent:
+                tree.parent = parent
+                self._changed[key] = None
+
+    def _join_all(self) -> set[TypeKey]:
+        """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
+        changed: set[TypeKey] = set()
+        while self._changed:
+            key, _ = self._changed.popitem()
+            changed.add(key)
+            self._join_offered(key)
+        return changed
+
+    def _join_offered(self, key: TypeKey) -> None:
+        """Let clients' subscriptions to a type take part in the trees of the sub-types that are advertised."""
+        before = self._joined.pop(key, frozenset())
+        offered = self._trees[key].offered() if key in self._clients else frozenset()
+        if offered:
+            self._joined[key] = offered
+        if offered == before:
+            return
+        for name, entry in self._subscribed.items():
+            if entry.tree == key:
+                for sub_type in sorted(offered - before):
+                    self._place(name, entry, sub_type)
+                for sub_type in sorted(before - offered):
+                    self._displace(name, entry, sub_type)
+
+    def _compare(
+        self,
+        tree: Tree,
+        entering: list[tuple[Principal, TypeKey, Entry]],
+        withdrawing: list[tuple[Principal, TypeKey, Entry]],
+    ) -> None:
+        for peer in self._up():
+            told = self._neighbours[peer].told.get(tree.key, {})
+            wanted = dict.fromkeys(tree.entries_for(peer)) if self._allowed(tree.key, peer) else {}
+            entering.extend((peer, tree.key, entry) for entry in wanted if entry not in told)
+            withdrawing.extend((peer, tree.key, entry) for entry in told if entry not in wanted)
+
+    def _allowed(self, key: TypeKey, peer: Principal) -> bool:
+        return self._may_route(key, self.me) and self._may_route(key, peer)
+
+    def _tell(self, peer: Principal, key: TypeKey, entry: Entry) -> None:
+        neighbour = self._neighbours[peer]
+        neighbour.handles += 1
+        neighbour.told.setdefault(key, {})[entry] = neighbour.handles
+        self._say(peer, Enter(neighbour.handles, entry))
+
+    def _untell(self, peer: Principal, key: TypeKey, entry: Entry) -> None:
+        told = self._neighbours[peer].told
+        self._say(peer, Withdraw(told[key].pop(entry)))
+        if not told[key]:
+            del told[key]
+
+    # Events.
+
+    def _forward(self, publication: Publication, came_from: Side) -> None:
+        event = publication.event
+        if came_from is not None and not self._allowed(event.key, came_from):
+            return
+        if not self._copies.first(publication):
+            return
+        keys: set[str] = set()
+        for key in (event.key, *event.ancestors):
+            if key in self._clients:
+                keys.update(self._clients[key].match(event.values))
+        if keys:
+            self._outputs.append(Deliver(tuple(sorted(keys)), publication))
+        if event.key in self._trees and publication.hops < self._limits.network_hops:
+            onward = replace(publication, hops=publication.hops + 1)
+            matched = {peer: None for peer, _ in self._trees[event.key].index.match(event.values)}
+            for peer in matched:
+                if peer != came_from and self._allowed(event.key, peer):
+                    self._say(peer, onward)
+
+
+def _new(key: str, taken: dict[str, _T]) -> None:
+    if key in taken:
+        raise RefusedError("route.key", f"`{key[:80]}` is in use already", hint="take another key")
+
+
+def _old(key: str, taken: dict[str, _T]) -> None:
+    if key not in taken:
+        raise RefusedError("route.unknown", f"there is nothing under `{key[:80]}`")

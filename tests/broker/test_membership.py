@@ -1,0 +1,322 @@
+"""Who is live, who is the rendezvous node, and which announcements count."""
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.broker.network import OWNER, principal
+
+from penstock.broker.hops import Heard, Hops
+from penstock.broker.membership import Membership, View, announced_words, rendezvous, weight
+from penstock.broker.messages import Announcement, Hop, Pulse, Stamp, Withdraw
+from penstock.codec.sexp import canonical
+from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.limits import Limits
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX
+
+A, B, C, D = (principal(name) for name in "abcd")
+NEWS = TypeKey(OWNER, "News")
+
+
+def said(broker: Principal, number: int, *links: Principal, incarnation: int = 1) -> Announcement:
+    return Announcement(broker, incarnation, number, tuple(sorted(links)))
+
+
+def line_of_three() -> Membership:
+    """Return what A knows of A - B - C."""
+    members = Membership(A, 1)
+    members.link_up(B)
+    members.hear(said(B, 1, A, C), 0)
+    members.hear(said(C, 1, B), 0)
+    return members
+
+
+class TestRendezvous:
+    def test_the_weight_is_a_hash_of_owner_name_and_broker(self) -> None:
+        of_type = hashlib.sha256(canonical((b"type", OWNER.digest, b"News"))).digest()
+
+        assert weight(NEWS, A) == hashlib.sha256(of_type + A.digest).digest()
+
+    def test_all_versions_of_a_type_meet(self) -> None:
+        keys = {TypeName(OWNER, "News", version).key for version in ("0", "1", "7e57")}
+
+        assert len({rendezvous(key, iter((A, B, C, D))) for key in keys}) == 1
+
+    def test_the_owner_counts(self) -> None:
+        roots = {rendezvous(TypeKey(principal(f"owner {i}"), "News"), iter((A, B, C, D))) for i in range(40)}
+
+        assert roots == {A, B, C, D}
+
+    @given(st.integers(0, 10**6))
+    def test_a_broker_that_comes_or_goes_moves_only_its_own_types(self, seed: int) -> None:
+        key = TypeKey(OWNER, f"type_{seed}")
+        before, after = rendezvous(key, iter((A, B, C))), rendezvous(key, iter((A, B, C, D)))
+
+        assert after in (before, D)
+
+    def test_types_are_spread_evenly(self) -> None:
+        counts = Counter(rendezvous(TypeKey(OWNER, f"t{i}"), iter((A, B, C, D))) for i in range(2000))
+
+        assert all(400 < count < 600 for count in counts.values())
+
+    def test_there_is_none_of_none(self) -> None:
+        assert rendezvous(NEWS, iter(())) is None
+
+
+class TestView:
+    def test_a_link_counts_when_both_ends_announce_it(self) -> None:
+        members = Membership(A, 1)
+        members.link_up(B)
+        assert set(members.view.links) == {A}
+
+        members.hear(said(B, 1, C), 0)
+        assert set(members.view.links) == {A}
+
+        members.hear(said(B, 2, A), 0)
+        assert set(members.view.links) == {A, B}
+
+    def test_a_broker_is_gone_as_soon_as_its_neighbours_say_so(self) -> None:
+        members = line_of_three()
+        assert set(members.view.links) == {A, B, C}
+
+        members.hear(said(B, 2, A), 1)
+        assert set(members.view.links) == {A, B}
+
+    def test_parents_of_all_brokers_make_one_tree(self) -> None:
+        links = {A: {B, C}, B: {A, D}, C: {A, D}, D: {B, C}}
+        frozen = {broker: frozenset(others) for broker, others in links.items()}
+        for i in range(50):
+            key = TypeKey(OWNER, f"t{i}")
+            views = {broker: View(broker, frozen) for broker in links}
+            roots = {view.root(key) for view in views.values()}
+            assert len(roots) == 1
+            for start in links:
+                path = [start]
+                while (parent := views[path[-1]].parent(key)) is not None:
+                    path.append(parent)
+                assert {path[-1]} == roots
+                assert len(path) <= 3
+
+    def test_of_equal_paths_types_take_different_ones(self) -> None:
+        links = {A: frozenset({B, C}), B: frozenset({A, D}), C: frozenset({A, D}), D: frozenset({B, C})}
+        keys = [TypeKey(OWNER, f"t{i}") for i in range(100)]
+        view = View(A, links)
+
+        assert {view.parent(key) for key in keys if view.root(key) == D} == {B, C}
+
+    def test_an_overlay_keeps_to_brokers_that_may_route_the_type(self) -> None:
+        links = {A: frozenset({B, C}), B: frozenset({A, D}), C: frozenset({A, D}), D: frozenset({B, C})}
+        keys = [TypeKey(OWNER, f"t{i}") for i in range(50)]
+
+        def without_b(_key: TypeKey, broker: Principal) -> bool:
+            return broker != B
+
+        assert {View(A, links).root(key, without_b) for key in keys} == {A, C, D}
+        assert {View(A, links).parent(key, without_b) for key in keys} == {None, C}
+        assert {View(B, links).root(key, without_b) for key in keys} == {None}
+
+    def test_an_overlay_that_is_apart_has_a_rendezvous_node_in_each_part(self) -> None:
+        links = {A: frozenset({B}), B: frozenset({A, C}), C: frozenset({B})}
+
+        def without_b(_key: TypeKey, broker: Principal) -> bool:
+            return broker != B
+
+        assert View(A, links).root(NEWS, without_b) == A
+        assert View(C, links).root(NEWS, without_b) == C
+
+
+class TestAnnouncements:
+    def test_only_news_is_passed_on(self) -> None:
+        members = Membership(A, 1)
+        first, second = said(B, 1, A), said(B, 2, A, C)
+
+        assert members.hear(second, 0) == second
+        assert members.hear(second, 0) is None
+        assert members.hear(first, 0) is None
+        assert members.announcements() == [members.own, second]
+
+    def test_a_later_incarnation_wins_whatever_its_number(self) -> None:
+        members = Membership(A, 1)
+        members.link_up(B)
+        members.hear(said(B, 99, A), 0)
+
+        assert members.hear(said(B, 1, incarnation=2), 0) is not None
+        assert set(members.view.links) == {A}
+        assert members.hear(said(B, 100, A), 0) is None
+
+    def test_my_own_announcements_are_numbered(self) -> None:
+        members = Membership(A, 7)
+        first, second, third = members.link_up(B), members.link_up(C), members.link_down(B)
+        assert first is not None
+        assert second is not None
+        assert third is not None
+
+        assert first.order < second.order < third.order
+        assert third.links == (C,)
+        assert members.link_up(C) is members.link_down(B) is None
+
+    def test_words_of_my_earlier_life_are_outlived(self) -> None:
+        members = Membership(A, 3)
+        members.link_up(B)
+        own = members.hear(said(A, 4, C, incarnation=8), 0)
+
+        assert own is not None
+        assert own.order > (8, 4)
+        assert own.links == (B,)
+        assert members.incarnation == 9
+        assert members.hear(said(A, 4, C, incarnation=8), 0) is None
+        assert members.hear(said(A, 4, incarnation=INTEGER_MAX), 0) is None
+
+    def test_who_cannot_be_reached_is_remembered_for_a_while(self) -> None:
+        members = line_of_three()
+        members.forget(100, 60)
+        assert len(members.announcements()) == 3
+
+        members.hear(said(B, 2, A), 100)
+        members.forget(160, 60)
+        assert len(members.announcements()) == 3
+        members.forget(161, 60)
+        assert {announcement.broker for announcement in members.announcements()} == {A, B}
+
+    def test_bounds(self) -> None:
+        members = Membership(A, 1, limits=Limits(network_brokers=1, network_links=1))
+        members.link_up(B)
+        members.hear(said(B, 1), 0)
+        members.hear(said(B, 2), 0)
+        for error in (pytest.raises(LimitError), pytest.raises(LimitError)):
+            with error as caught:
+                members.hear(said(C, 1), 0)
+            assert caught.value.code == "network.limit"
+        with pytest.raises(LimitError) as caught:
+            members.link_up(C)
+        assert caught.value.code == "network.limit"
+        with pytest.raises(MalformedError) as malformed:
+            Membership(A, 1).link_up(A)
+        assert malformed.value.code == "network.self"
+
+
+class Seal:
+    """A proof that stands for a signature: a hash that only this test can make."""
+
+    def __init__(self, me: Principal) -> None:
+        self.me = me
+
+    def sign(self, words: bytes) -> bytes:
+        return hashlib.sha256(b"key of " + self.me.digest + words).digest()
+
+    def verify(self, broker: Principal, words: bytes, proof: bytes) -> None:
+        if Seal(broker).sign(words) != proof:
+            raise RefusedError("test.forged", "forged")
+
+
+class TestProofs:
+    def test_announcements_are_believed_by_their_proof(self) -> None:
+        members, other = Membership(A, 1, proof=Seal(A)), Membership(B, 1, proof=Seal(B))
+        announcement = other.link_up(A)
+        assert announcement is not None
+
+        assert members.hear(announcement, 0) == announcement
+
+    @pytest.mark.parametrize("changes", [{"number": 9}, {"incarnation": 9}, {"links": (C,)}, {"broker": C}])
+    def test_changed_words_are_not(self, changes: dict[str, object]) -> None:
+        members, other = Membership(A, 1, proof=Seal(A)), Membership(B, 1, proof=Seal(B))
+        announcement = other.link_up(A)
+        assert announcement is not None
+        forged = replace(announcement, **changes)  # type: ignore[arg-type]  # one field at a time
+
+        with pytest.raises(RefusedError):
+            members.hear(forged, 0)
+        assert members.announcements() == [members.own]
+
+    def test_nobody_can_make_me_outlive_what_i_did_not_say(self) -> None:
+        members = Membership(A, 1, proof=Seal(A))
+
+        assert members.hear(said(A, 1, incarnation=5), 0) is None
+        assert members.incarnation == 1
+
+    def test_the_words_hold_everything_but_the_proof(self) -> None:
+        one = said(A, 1, B, C)
+        others = [said(A, 2, B, C), said(A, 1, B, C, incarnation=2), said(B, 1, A, C), said(A, 1, B)]
+
+        assert announced_words(one) == announced_words(replace(one, proof=b"any"))
+        assert len({announced_words(each) for each in (one, *others)}) == 5
+
+
+class TestHops:
+    def pair(self) -> tuple[Hops, Hops]:
+        one, other = Hops(1), Hops(1)
+        assert other.hear(one.begin()) is Heard.NEW
+        assert one.hear(other.begin()) is Heard.NEW
+        return one, other
+
+    def test_words_count_once_and_in_order(self) -> None:
+        one, other = self.pair()
+        first, second = one.say(Withdraw(1)), one.say(Withdraw(2))
+
+        assert [other.hear(hop) for hop in (first, second, first, second)] == [Heard.NEXT] * 2 + [Heard.NOTHING] * 2
+        assert other.hear(one.say(Pulse())) is Heard.NOTHING
+
+    def test_a_missing_word_is_noticed_at_the_next_and_asked_for(self) -> None:
+        one, other = self.pair()
+        one.say(Withdraw(1))
+
+        assert other.hear(one.say(Withdraw(2))) is Heard.LOST
+        assert not other.greeted
+        assert other.hear(one.say(Withdraw(3))) is Heard.NOTHING
+        assert one.hear(other.again()) is Heard.ASKED
+        assert other.hear(one.begin()) is Heard.NEW
+        assert other.hear(one.say(Withdraw(1))) is Heard.NEXT
+
+    def test_a_missing_word_is_noticed_at_the_next_pulse(self) -> None:
+        one, other = self.pair()
+        one.say(Withdraw(1))
+
+        assert other.hear(one.say(Pulse())) is Heard.LOST
+        assert other.hear(one.say(Pulse())) is Heard.LOST
+
+    def test_a_missing_greeting_is_noticed_at_the_next_pulse(self) -> None:
+        one, other = Hops(1), Hops(1)
+        one.begin()
+
+        assert other.hear(one.say(Withdraw(1))) is Heard.NOTHING
+        assert other.hear(one.say(Pulse())) is Heard.LOST
+        assert one.hear(other.again()) is Heard.ASKED
+        assert other.hear(one.begin()) is Heard.NEW
+
+    def test_words_of_earlier_sessions_are_nothing(self) -> None:
+        one, other = self.pair()
+        old, pulse, again = one.say(Withdraw(1)), one.say(Pulse()), other.again()
+        assert one.hear(again) is Heard.ASKED
+        greeting = one.begin()
+        assert other.hear(greeting) is Heard.NEW
+
+        assert [other.hear(hop) for hop in (old, pulse, greeting)] == [Heard.NOTHING] * 3
+        assert one.hear(again) is Heard.NOTHING
+
+    def test_a_restarted_neighbour_has_forgotten_me(self) -> None:
+        _, other = self.pair()
+
+        assert other.hear(Hops(2).begin()) is Heard.REBORN
+        assert other.hear(Hop(Stamp(1, 9), 0, Pulse())) is Heard.NOTHING
+
+    def test_a_neighbour_whose_clock_went_backwards_catches_up(self) -> None:
+        _, other = self.pair()
+        reborn = Hops(0)
+        other.connect()
+
+        assert other.hear(reborn.begin()) is Heard.LOST
+        assert other.hear(reborn.say(Pulse())) is Heard.LOST
+        assert reborn.hear(other.again()) is Heard.ASKED
+        assert other.hear(reborn.begin()) is Heard.NEW
+
+    def test_there_is_a_last_stamp(self) -> None:
+        one, other = Hops(1), Hops(1)
+        other.hear(Hop(Stamp(INTEGER_MAX, 1), 0, Pulse()))
+        with pytest.raises(RefusedError) as caught:
+            one.hear(other.again())
+        assert caught.value.code == "network.stamp"
