@@ -224,6 +224,8 @@ def test_the_opening_frames_are_smaller_even_where_all_come_at_once() -> None:
     assert list(map(len, FrameReader(opening=2, limits=SMALL).feed(stream))) == [16, 16, 64]
     with pytest.raises(LimitError):
         FrameReader(opening=3, limits=SMALL).feed(stream)
+    with pytest.raises(LimitError):
+        FrameReader(opening=1, limits=SMALL).feed(KEEPALIVE + raw_frame(bytes(17)))
 
 
 def test_the_end_inside_of_a_frame() -> None:
@@ -246,7 +248,7 @@ def test_any_stream_is_frames_or_an_error(pieces: list[bytes]) -> None:
 
 
 def test_a_frame_with_something_else_or_too_much_in_it() -> None:
-    for body, code in ((encode("text"), "wire.malformed"), (frame([b"\x01"] * 4)[HEADER_BYTES:], "wire.limit")):
+    for body, code in ((encode("text"), "wire.malformed"), (frame([encode(1)] * 4)[HEADER_BYTES:], "wire.limit")):
         with pytest.raises(MalformedError) as caught:
             decode_messages(body, limits=SMALL)
         assert caught.value.code == code

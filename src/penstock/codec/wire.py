@@ -14,7 +14,7 @@ extension types and keys that are no text or stand twice are all refused, with a
 from collections.abc import Iterable, Sequence
 from datetime import datetime  # noqa: TC003  # part of a public alias, which programs may look into
 from struct import Struct
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NewType, TypeAlias, cast
 
 import msgpack
 
@@ -24,6 +24,9 @@ from penstock.model.names import AttributeId
 
 Wire: TypeAlias = "bool | int | float | str | bytes | datetime | list[Wire] | dict[str, Wire] | None"
 """A message, or a part of one."""
+
+Encoded = NewType("Encoded", bytes)
+"""The bytes of one message, as `encode` makes them."""
 
 Octets: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,21 +40,19 @@ _CONTAINERS: Final = frozenset((list, tuple, dict))
 _KEYS: Final = frozenset((str, AttributeId))
 
 
-def encode(value: Wire, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode(value: Wire, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     """Return the bytes of one message. A tuple is written as a list, and an instant in UTC.
 
     Raises `MalformedError` (`wire.value`) for what is no message, and `LimitError` (`wire.limit`) where `decode` would.
     """
     try:
-        data = msgpack.packb(value, datetime=True)
+        data: bytes = msgpack.packb(value, datetime=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise _no_message() from error
-    if not isinstance(data, bytes):  # pragma: no cover  # msgpack has no types
-        raise _no_message()
     _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
     if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
         raise LimitError("wire.limit", f"a message of {len(data)} octets fits into no frame", hint="split it")
-    return data
+    return Encoded(data)
 
 
 def decode(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> Wire:
@@ -78,7 +79,7 @@ def decode_messages(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> list[Wi
     return value
 
 
-def frame(messages: Sequence[bytes]) -> bytes:
+def frame(messages: Sequence[Encoded]) -> bytes:
     """Return one frame of encoded messages, its length before them. The caller keeps it within the limits."""
     header = _array_header(len(messages))
     length = len(header) + sum(map(len, messages))
@@ -132,7 +133,8 @@ class FrameReader:
                 self._wanted = following - start
                 break
             frames.append(view[body:following])
-            self._opening -= self._opening > 0
+            # A keep-alive counts as nothing, or it would open the door to larger frames.
+            self._opening -= self._opening > 0 and following > body
             start = following
         if start < end:
             self._pending += view[start:]

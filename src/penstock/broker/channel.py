@@ -1,0 +1,297 @@
+"""Frames over one connection: bounded in both directions, and never silent about its end.
+
+A channel reads as fast as its frames are taken, and no faster: when more waits than `link_inbox`, the connection is not
+read until somebody takes it. What is to be sent waits at most up to `link_outbox` octets or `link_stall`; then the peer
+is a slow reader and is cut, so that nobody else waits for him. Messages that are posted while the event loop is busy go
+out together in one frame.
+
+Every channel ends with an error that says how: `ended`. A peer that goes in peace says goodbye, with a code; a
+connection that just ends was lost or cut off, even where TLS has closed in order.
+"""
+
+import asyncio
+import re
+from collections import deque
+from typing import Final
+
+from penstock.codec.wire import (
+    KEEPALIVE,
+    Encoded,
+    FrameReader,
+    decode,
+    encode,
+    frame,
+    raw_frame,
+)
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.model.limits import Limits
+
+CLOSED: Final = "link.closed"
+#: octets after which a frame is sent without waiting for more messages, and that may wait in a connection
+_BATCH: Final = 64 << 10
+_BUFFER: Final = 256 << 10
+#: what an array of messages begins with in msgpack, and what a text does; the handshake begins with `(`
+_TEXTS: Final = frozenset((*range(0xA0, 0xC0), 0xD9))
+_CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+", re.ASCII)
+_CODE_LENGTH: Final = 64
+
+
+class Channel(asyncio.Protocol):
+    """One connection. Its clock is that of the event loop, so that a loop with another clock drives it as well."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, *, opening: int) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._reader = FrameReader(opening=opening, limits=limits)
+        self._transport: asyncio.Transport | None = None
+        self._inbox: deque[memoryview] = deque()
+        self._inbox_size = 0
+        self._reading = True
+        self._arrived = asyncio.Event()
+        self._outbox: deque[Encoded] = deque()
+        self._outbox_size = 0
+        self._flush_planned = False
+        self._flushed = False
+        self._stalled: float | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = self._spoke = loop.time()
+        self._keepalives = 0
+        self.ended: PenstockError | None = None
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        if not isinstance(transport, asyncio.Transport):  # pragma: no cover  # connections are
+            raise TypeError(type(transport).__name__)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_BUFFER)
+        self._heard = self._spoke = self._loop.time()
+        self._plan_tick()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what arrived."""
+        if self.ended is not None:
+            return
+        self._heard = self._loop.time()
+        try:
+            frames = self._reader.feed(data)
+        except MalformedError as error:
+            self.cut(error)
+            return
+        self._keepalives += frames.count(memoryview(b""))
+        if self._keepalives > self._limits.link_keepalives:
+            self.cut(RefusedError("link.flood", "the peer sends nothing, and that too often"))
+            return
+        for found in filter(None, frames):
+            if found[0] in _TEXTS:
+                self._take_goodbye(found)
+                return
+            self._inbox.append(found)
+        if self._inbox:
+            # A frame is a view on the data it came in, and keeps all of it.
+            self._inbox_size += len(data)
+            self._arrived.set()
+            if self._reading and self._inbox_size > self._limits.link_inbox and self._transport is not None:
+                self._reading = False
+                self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say how it ended, unless that is known."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self._reader.close()
+        except MalformedError as error:
+            self._end(error)
+        self._end(FailedError("link.lost", "the connection ended without a goodbye", reason=type(exc).__name__))
+        self._outbox.clear()
+        self._outbox_size = 0
+        self._gone.set()
+
+    def pause_writing(self) -> None:
+        """Keep what is to be sent: the peer does not read."""
+        self._stalled = self._loop.time()
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self._stalled = None
+        self._flush()
+
+    # What the owner of the channel calls.
+
+    async def take(self) -> list[memoryview]:
+        """Return all frames that have arrived, one at least. Raises what the channel ended with, when it has."""
+        await self._wait_for_frames()
+        frames = list(self._inbox)
+        self._inbox.clear()
+        self._taken()
+        return frames
+
+    async def take_one(self) -> memoryview:
+        """Return the next frame. Raises what the channel ended with, when it has."""
+        await self._wait_for_frames()
+        found = self._inbox.popleft()
+        if not self._inbox:
+            self._taken()
+        return found
+
+    def post(self, message: Encoded) -> None:
+        """Send a message, at once or as soon as the peer reads; never waits.
+
+        Raises what the channel ended with, and `RefusedError` (`link.slow-reader`) when it ends by this.
+        """
+        if self.ended is not None:
+            raise self.ended
+        self._outbox.append(message)
+        self._outbox_size += len(message)
+        if self._stalled is None:
+            if self._outbox_size >= _BATCH:
+                self._flushed = True
+                self._flush()
+            elif not self._flush_planned:
+                self._flush_planned = True
+                self._loop.call_soon(self._planned_flush)
+        elif self._outbox_size > self._limits.link_outbox:
+            raise self.cut(_slow_reader())
+
+    async def room(self) -> None:
+        """Wait until the peer reads what was posted. Raises what the channel ended with, when it has."""
+        if self._flushed:
+            # A sender in a loop that never has to wait would keep everybody else waiting.
+            self._flushed = False
+            await asyncio.sleep(0)
+        await self._room.wait()
+        if self.ended is not None:
+            raise self.ended
+
+    def write(self, data: bytes) -> None:
+        """Send octets that are a frame already: a part of a handshake."""
+        if self._transport is not None and self.ended is None:
+            self._spoke = self._loop.time()
+            self._transport.write(data)
+
+    def cut(self, error: PenstockError) -> PenstockError:
+        """End the channel because of an error of the peer's. It is told the code, if it reads at all."""
+        if self.ended is None:
+            self._inbox.clear()
+            self._leave(error)
+        return error
+
+    async def close(self, code: str = CLOSED) -> None:
+        """Send what was posted, say goodbye and go; no longer than `link_goodbye` if the peer does not read."""
+        deadline = self._loop.time() + self._limits.link_goodbye / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.wait()
+                if self.ended is None:
+                    self._flush()
+                    self._leave(FailedError(CLOSED, "the link was closed"), code)
+                await self._gone.wait()
+        except TimeoutError:
+            self._end(FailedError(CLOSED, "the link was closed"))
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Within.
+
+    async def _wait_for_frames(self) -> None:
+        while not self._inbox:
+            if self.ended is not None:
+                raise self.ended
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _taken(self) -> None:
+        self._inbox_size = 0
+        if not self._reading and self._transport is not None:
+            self._reading = True
+            self._heard = self._loop.time()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _planned_flush(self) -> None:
+        self._flush_planned = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what waits, in as few frames as its size asks for, until the connection takes no more."""
+        while self._outbox and self._stalled is None and self._transport is not None and self.ended is None:
+            batch: list[Encoded] = []
+            size = 0
+            while self._outbox and size < _BATCH and len(batch) < self._limits.frame_messages:
+                if batch and size + len(self._outbox[0]) > _BATCH:
+                    break
+                batch.append(self._outbox.popleft())
+                size += len(batch[-1])
+            self._outbox_size -= size
+            self.write(frame(batch))
+        if not self._outbox and self._stalled is None:
+            self._room.set()
+
+    def _leave(self, error: PenstockError, code: str | None = None) -> None:
+        """Say goodbye where somebody reads, and end."""
+        transport = self._transport
+        if transport is not None and self._stalled is None:
+            self.write(raw_frame(encode(code or error.code)))
+            self._end(error)
+            transport.close()
+            self._loop.call_later(self._limits.link_goodbye / 1000, transport.abort)
+        else:
+            self._end(error)
+            self.abort()
+
+    def _take_goodbye(self, found: memoryview) -> None:
+        try:
+            code = decode(found, limits=self._limits)
+        except MalformedError as error:
+            self.cut(error)
+            return
+        if not isinstance(code, str) or len(code) > _CODE_LENGTH or not _CODE.fullmatch(code):
+            self.cut(MalformedError("link.goodbye", "a goodbye without a code"))
+        elif code == CLOSED:
+            self._end(FailedError(CLOSED, "the peer has closed the link"))
+        else:
+            self._end(RefusedError("link.refused", f"the peer has ended the link: `{code}`", reason=code))
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, error: PenstockError) -> None:
+        if self.ended is None:
+            self.ended = error
+        self._arrived.set()
+        self._room.set()
+
+    def _plan_tick(self) -> None:
+        limits = self._limits
+        pause = min(limits.link_keepalive, limits.link_idle, limits.link_stall) / 2000
+        self._timer = self._loop.call_later(pause, self._tick)
+
+    def _tick(self) -> None:
+        now, limits = self._loop.time(), self._limits
+        self._keepalives = 0
+        if self.ended is not None:
+            return
+        if self._stalled is not None and now - self._stalled >= limits.link_stall / 1000:
+            self.cut(_slow_reader())
+        elif self._reading and now - self._heard >= limits.link_idle / 1000:
+            self.cut(FailedError("link.idle", "nothing was heard from the peer for too long"))
+        else:
+            if self._stalled is None and now - self._spoke >= limits.link_keepalive / 1000:
+                self.write(KEEPALIVE)
+            self._plan_tick()
+
+
+def _slow_reader() -> RefusedError:
+    return RefusedError(
+        "link.slow-reader", "the peer does not read what it is sent", hint="read faster, or subscribe to less"
+    )

@@ -1,0 +1,326 @@
+"""Links: messages to and from a peer that has proved who it is, over TLS 1.3.
+
+    connection (TLS) -> handshake -> `Link`
+
+`connect` and `listen` give links, and nothing else does. Messages go out encoded (`penstock.codec.wire.encode`), so
+that one that goes to a thousand peers is encoded once; they come in as batches, as they arrived. `post` never waits and
+cuts a peer that does not read, which is what a broker needs; `send` waits for the peer, as a publisher should.
+
+Nobody can keep a listener busy: a handshake has a time, their number is bounded, and when it is reached the oldest one
+under way gives way, which is one that does not go on. A `Meter` says how fast a peer's messages are taken.
+"""
+
+import asyncio
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypedDict
+
+from penstock.broker.channel import CLOSED, Channel
+from penstock.broker.handshake import Accepting, Connecting, Peer, Terms
+from penstock.codec.wire import Encoded, Wire, decode_messages, raw_frame
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.keys import SigningKey
+from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName
+from penstock.model.principals import Principal
+
+
+class Meter(Protocol):
+    """How fast messages of a peer are taken. Links of one principal may share one."""
+
+    def charge(self, messages: int, octets: int, now: float) -> float:
+        """Count what was taken; return for how many seconds nothing more is taken. Raises what cuts the link."""
+        ...
+
+
+class Rate:
+    """A meter: so many messages a second, and so many at once."""
+
+    def __init__(self, messages: float, burst: float) -> None:
+        self._rate = messages
+        self._burst = burst
+        self._left = burst
+        self._then: float | None = None
+
+    def charge(self, messages: int, octets: int, now: float) -> float:  # noqa: ARG002  # other meters count octets
+        """Count messages; a frame without any counts as one."""
+        if self._then is not None:
+            self._left = min(self._burst, self._left + (now - self._then) * self._rate)
+        self._then = now
+        self._left -= messages
+        return max(0.0, -self._left / self._rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One side: who it is, in which network, and how it treats its peers."""
+
+    key: SigningKey
+    network: NetworkName
+    limits: Limits = DEFAULT_LIMITS
+    random: RandomBytes = secrets.token_bytes
+    meter: Callable[[Peer], Meter | None] = lambda _peer: None
+
+
+class Link:
+    """Messages to and from a peer."""
+
+    def __init__(self, channel: Channel, peer: Peer, endpoint: Endpoint) -> None:
+        self.peer = peer
+        self._channel = channel
+        self._limits = endpoint.limits
+        self._meter = endpoint.meter(peer)
+        self._not_before = 0.0
+
+    def __repr__(self) -> str:
+        return f"Link({self.peer.principal.short}, {self.ended.code if self.ended else 'open'})"
+
+    @property
+    def ended(self) -> PenstockError | None:
+        """How the link ended, if it has."""
+        return self._channel.ended
+
+    def post(self, message: Encoded) -> None:
+        """Send a message without waiting; a peer that leaves too much unread is cut.
+
+        Raises what the link ended with, and `RefusedError` (`link.slow-reader`).
+        """
+        self._channel.post(message)
+
+    async def send(self, message: Encoded) -> None:
+        """Send a message, and wait first while the peer does not read. Raises what the link ended with."""
+        await self._channel.room()
+        self._channel.post(message)
+
+    async def receive(self) -> list[Wire]:
+        """Return the messages that have arrived since, in their order, as soon as there are any.
+
+        Raises what the link ended with, after everything that came before: `FailedError` (`link.closed`, `link.lost`,
+        `link.idle`), `RefusedError` (`link.refused`, `link.flood`, `link.slow-reader`, and what the meter raises) and
+        `MalformedError` for what is no frame or message.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            if (pause := self._not_before - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            frames = await self._channel.take()
+            messages: list[Wire] = []
+            try:
+                for found in frames:
+                    messages += decode_messages(found, limits=self._limits)
+                if self._meter is not None:
+                    octets = sum(map(len, frames))
+                    now = loop.time()
+                    self._not_before = now + self._meter.charge(len(messages) or len(frames), octets, now)
+            except (MalformedError, RefusedError) as error:
+                self._channel.cut(error)
+            if messages:
+                return messages
+
+    async def __aiter__(self) -> AsyncIterator[Wire]:
+        """Go through the messages until the link is closed in peace. Raises what else it ends with."""
+        while True:
+            try:
+                batch = await self.receive()
+            except FailedError as error:
+                if error.code == CLOSED:
+                    return
+                raise
+            for message in batch:
+                yield message
+
+    async def close(self, code: str = CLOSED) -> None:
+        """Send what was posted, tell the peer the code, and go. A link that has ended already stays as it is."""
+        await self._channel.close(code)
+
+
+async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal | None = None) -> Link:
+    """Open a link; with `expected`, to nobody else.
+
+    Raises `FailedError` (`link.unreachable`, `link.tls`, `link.lost`, `handshake.timeout`), `RefusedError`
+    (`link.refused`, with the peer's code in `reason`) and what `Connecting.receive` raises.
+    """
+    loop, limits = asyncio.get_running_loop(), endpoint.limits
+    channel = Channel(loop, limits, opening=2)
+    try:
+        async with asyncio.timeout(limits.handshake_time / 1000):
+            transport, _ = await loop.create_connection(
+                lambda: channel, host, port, ssl=client_context(), server_hostname="", **_times(limits)
+            )
+            shown = peer_fingerprint(transport.get_extra_info("ssl_object"))
+            side = Connecting(Terms(endpoint.key, endpoint.network, shown), endpoint.random, expected)
+            while not side.done:
+                answer = side.receive(await channel.take_one())
+                if answer is not None:
+                    channel.write(raw_frame(answer))
+    except (PenstockError, OSError) as error:
+        raise _failed(channel, error) from None
+    except BaseException:
+        channel.abort()
+        raise
+    return Link(channel, side.peer, endpoint)
+
+
+def _failed(channel: Channel, error: PenstockError | OSError) -> PenstockError:
+    """End a channel that became no link, and return the error to raise."""
+    reason = type(error).__name__
+    match error:
+        case PenstockError():
+            found = error
+        case TimeoutError():
+            found = FailedError("handshake.timeout", "the handshake took too long", hint="try again")
+        case ssl.SSLError() | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+            hint = "is the peer a Penstock broker, and not too busy?"
+            found = FailedError("link.tls", "the connection ended within the TLS handshake", hint=hint, reason=reason)
+        case _:
+            hint = "compare the address and the port"
+            found = FailedError("link.unreachable", "nobody answers there", hint=hint, reason=reason)
+    channel.cut(found)
+    return found
+
+
+Serve: TypeAlias = Callable[[Link], Awaitable[None]]
+Refused: TypeAlias = Callable[[PenstockError], None]
+
+
+class Listener:
+    """Accepts links, each served by a task of its own, until it is closed. `listen` makes one."""
+
+    def __init__(self, endpoint: Endpoint, listening: socket.socket, serve: Serve, refused: Refused) -> None:
+        certificate = new_certificate(endpoint.random)
+        self._endpoint = endpoint
+        self._socket = listening
+        self._serve = serve
+        self._refused = refused
+        self._context = server_context(certificate)
+        self._terms = Terms(endpoint.key, endpoint.network, certificate.fingerprint)
+        self._greeting: dict[asyncio.Task[None], Channel] = {}
+        self._links: dict[asyncio.Task[None], Link] = {}
+        self._accepting = asyncio.create_task(self._accept())
+
+    @property
+    def port(self) -> int:
+        """The port, for those who asked for any."""
+        found: int = self._socket.getsockname()[1]
+        return found
+
+    @property
+    def links(self) -> list[Link]:
+        """The links that are served now."""
+        return list(self._links.values())
+
+    async def close(self) -> None:
+        """Accept nobody any more, say goodbye to everybody, and wait until all have gone."""
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        self._socket.close()
+        served = list(self._links)
+        await asyncio.gather(*(link.close() for link in self.links))
+        for task in [*self._greeting, *served]:
+            task.cancel()
+        await asyncio.gather(*self._greeting, *served, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop, limits = asyncio.get_running_loop(), self._endpoint.limits
+        while True:
+            try:
+                connection, _address = await loop.sock_accept(self._socket)
+            except OSError:
+                # The peer has gone again, or there are no more descriptors: those who have one go on.
+                await asyncio.sleep(0.01)
+                continue
+            if len(self._greeting) >= limits.handshake_pending:
+                oldest = next(iter(self._greeting))
+                self._greeting.pop(oldest).cut(_busy("too many handshakes are under way"))
+                oldest.cancel()
+            channel = Channel(loop, limits, opening=1)
+            task = asyncio.create_task(self._attend(connection, channel))
+            self._greeting[task] = channel
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._greeting.pop(task, None)
+        self._links.pop(task, None)
+
+    async def _attend(self, connection: socket.socket, channel: Channel) -> None:
+        task = asyncio.current_task()
+        try:
+            link = await self._greet(connection, channel)
+        except PenstockError as error:
+            self._refused(error)
+            return
+        if task in self._greeting:
+            del self._greeting[task]
+            self._links[task] = link
+        try:
+            await self._serve(link)
+        except PenstockError as error:
+            if error is not link.ended:
+                self._refused(error)
+            await link.close(error.code)
+        finally:
+            await link.close()
+
+    async def _greet(self, connection: socket.socket, channel: Channel) -> Link:
+        limits = self._endpoint.limits
+        try:
+            async with asyncio.timeout(limits.handshake_time / 1000):
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: channel, connection, ssl=self._context, **_times(limits)
+                )
+                side = Accepting(self._terms, self._endpoint.random)
+                channel.write(raw_frame(side.open()))
+                proof = side.receive(await channel.take_one())
+                self._check_places()
+                channel.write(raw_frame(proof or b""))
+        except (PenstockError, OSError) as error:
+            raise _failed(channel, error) from None
+        except BaseException:
+            connection.close()
+            channel.abort()
+            if channel.ended is not None:
+                raise channel.ended from None
+            raise
+        return Link(channel, side.peer, self._endpoint)
+
+    def _check_places(self) -> None:
+        if len(self._links) >= self._endpoint.limits.links:
+            raise _busy("there are as many links as are allowed")
+
+
+class _Times(TypedDict):
+    ssl_handshake_timeout: float
+    ssl_shutdown_timeout: float
+
+
+def _times(limits: Limits) -> _Times:
+    """Return what asyncio is told about TLS. The time of the handshake is ours to keep: it covers TLS and our own."""
+    return {
+        "ssl_handshake_timeout": 2 * limits.handshake_time / 1000,
+        "ssl_shutdown_timeout": limits.link_goodbye / 1000,
+    }
+
+
+def _busy(message: str) -> RefusedError:
+    return RefusedError("link.busy", message, hint="try again later, or connect to another broker")
+
+
+async def listen(
+    endpoint: Endpoint, host: str, port: int, serve: Serve, refused: Refused = lambda _error: None
+) -> Listener:
+    """Accept links at an address; port 0 takes any that is free. `refused` is told of everybody who did not get in.
+
+    Raises `FailedError` (`link.address`, `tls.context`).
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=endpoint.limits.handshake_pending)
+    except OSError as error:
+        raise FailedError("link.address", f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
+    listening.setblocking(False)
+    return Listener(endpoint, listening, serve, refused)
