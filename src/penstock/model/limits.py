@@ -108,8 +108,8 @@ class Limits:
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16
     #: a subscription that is added: others compared with it in vain, those by algebra, and parts of a merged one
-    coverage_comparisons: int = 1_024
-    coverage_questions: int = 32
+    coverage_comparisons: int = 512
+    coverage_questions: int = 4
     coverage_merged: int = 16
 
     #: entries of a verification cache

@@ -1,0 +1,291 @@
+"""What a broker forwards of the subscriptions that it holds: no more than is needed for all of them to be served.
+
+A subscription is covered by another one that is of its type, or of an ancestor, and whose selector is TRUE wherever
+its own is. Subscriptions form a forest: the roots are forwarded, and everything else hangs below one that covers it.
+When a root goes, what hung below it is placed anew, with all that hangs below in turn.
+
+Two roots of one type become one where that is exactly their union: when they differ in one attribute, and what they
+allow of it joins into one span. The merged root belongs to nobody and goes with the first of its parts.
+
+Coverage is proven by set algebra, never by the solver, whose cost a subscriber could choose and whose answer depends
+on the time that it has. What is not proven is forwarded: too much is carried then, never too little. A selector with
+a condition that only evaluation can decide covers no selector but its own. Work is bounded for each subscription that
+is placed: candidates are found by a row on which the smaller of two selectors is TRUE, where the larger must be so too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.broker.boxes import write
+from penstock.broker.interests import Interest as Interest
+from penstock.broker.interests import Member, Roots, member_of
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.values import Schema
+from penstock.selector import Selector
+from penstock.selector.algebra import TooHardError, search
+from penstock.selector.question import Question
+from penstock.selector.sets import ValueSet
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How the forwarded set changes. Send `added` before `removed`, so that nothing is missed in between."""
+
+    added: tuple[Interest, ...] = ()
+    removed: tuple[Interest, ...] = ()
+
+
+class Coverage(Generic[K]):
+    """Subscriptions by key, and those to be forwarded.
+
+    >>> from penstock.model.names import TypeKey
+    >>> from penstock.model.principals import Principal
+    >>> from penstock.model.values import AttributeSpec, Kind
+    >>> from penstock.selector import parse
+    >>> kind, schema = TypeKey(Principal(bytes(32)), "Stock"), {"price": AttributeSpec(Kind.INTEGER)}
+    >>> coverage = Coverage[str]()
+    >>> len(coverage.add("a", Interest(kind, parse("price > 5"), schema=schema)).added)
+    1
+    >>> coverage.add("b", Interest(kind, parse("price > 7"), schema=schema))
+    Change(added=(), removed=())
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._interests: dict[K, Interest] = {}
+        self._members: dict[Interest, Member[K]] = {}
+        self._roots = Roots[K](limits)
+        self._added: dict[Interest, None] = {}
+        self._removed: dict[Interest, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._interests)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._interests
+
+    @property
+    def forwarded(self) -> tuple[Interest, ...]:
+        """What is to be forwarded, in the order in which it came to be."""
+        return tuple(member.interest for member in self._roots)
+
+    def forwarded_for(self, key: K) -> Interest | None:
+        """Return what is forwarded in the place of a subscription; None where it can never be TRUE, or is not known."""
+        interest = self._interests.get(key)
+        if interest is None or not self._members[interest].boxes:
+            return None
+        member = self._members[interest]
+        while member.above is not None:
+            member = member.above
+        return member.interest
+
+    def add(self, key: K, interest: Interest) -> Change:
+        """Add a subscription, or put it in the place of the one that the key had.
+
+        Raises `SelectorError` when the selector does not fit the schema; an attribute that it lacks is not looked at.
+        """
+        interest.selector.check(interest.schema, missing="null")
+        self._forget(key)
+        self._interests[key] = interest
+        member = self._members.get(interest)
+        if member is None:
+            member = self._members[interest] = member_of(interest, self._limits)
+            member.keys[key] = None
+            self._place(member)
+        else:
+            member.keys[key] = None
+        return self._change()
+
+    def remove(self, key: K) -> Change:
+        """Remove a subscription; nothing changes where there is none."""
+        self._forget(key)
+        return self._change()
+
+    # --- the forest -------------------------------------------------------------------------------------------------
+
+    def _forget(self, key: K) -> None:
+        interest = self._interests.pop(key, None)
+        if interest is None:
+            return
+        member = self._members[interest]
+        del member.keys[key]
+        if member.idle:
+            self._drop(member)
+
+    def _place(self, member: Member[K]) -> None:
+        """Hang a member below a root that covers it, or make it one."""
+        if not member.boxes:
+            return
+        above = self._coverer(member)
+        if above is not None:
+            above.take(member)
+        else:
+            self._make_root(member)
+
+    def _make_root(self, member: Member[K]) -> None:
+        for other in self._covered(member):
+            self._uproot(other)
+            self._hang(other, member)
+        merged = self._merge(member)
+        if merged is not None:
+            self._make_root(merged)
+            return
+        self._roots.add(member)
+        _move(member.interest, self._removed, self._added)
+
+    def _uproot(self, member: Member[K]) -> None:
+        self._roots.remove(member)
+        _move(member.interest, self._added, self._removed)
+
+    def _hang(self, member: Member[K], above: Member[K]) -> None:
+        """Hang what was a root below another; a merged one that belongs to nobody leaves its wards behind."""
+        member.parts.clear()
+        if not member.idle:
+            above.take(member)
+            return
+        del self._members[member.interest]
+        for ward in member.wards:
+            above.take(ward)
+
+    def _drop(self, member: Member[K]) -> None:
+        """Take out a member that nobody holds any more."""
+        del self._members[member.interest]
+        above = member.above
+        wards = list(member.wards)
+        if above is None:
+            if member.boxes:
+                self._uproot(member)
+            for ward in wards:
+                ward.above = None
+            for ward in wards:
+                self._place(ward)
+            return
+        del above.wards[member]
+        for ward in wards:
+            above.take(ward)
+        if member in above.parts:
+            # The union is no longer that of its parts.
+            above.parts.clear()
+            if above.idle:
+                self._drop(above)
+
+    # --- who covers whom --------------------------------------------------------------------------------------------
+
+    def _coverer(self, member: Member[K]) -> Member[K] | None:
+        budget = _Budget(self._limits)
+        for other in self._roots.true_on(member):
+            if _covers(other, member, budget):
+                return other
+            if budget.spent:
+                break
+        return None
+
+    def _covered(self, member: Member[K]) -> list[Member[K]]:
+        found: list[Member[K]] = []
+        budget = _Budget(self._limits)
+        for other in self._roots.shown_by(member):
+            if _covers(member, other, budget):
+                found.append(other)
+            if budget.spent:
+                break
+        return found
+
+    # --- merging ----------------------------------------------------------------------------------------------------
+
+    def _merge(self, member: Member[K]) -> Member[K] | None:
+        """Join a member and a root into one that is exactly their union, and take both below it."""
+        for partner, sets in self._roots.partners(member):
+            parts = {**member.shares, **partner.shares}
+            if len(parts) > self._limits.coverage_merged:
+                continue
+            merged = self._union(member, partner, sets)
+            if merged is None:
+                continue
+            self._members[merged.interest] = merged
+            self._uproot(partner)
+            for part in (partner, member):
+                self._hang(part, merged)
+            merged.parts.update(parts)
+            return merged
+        return None
+
+    def _union(self, one: Member[K], other: Member[K], sets: Mapping[str, ValueSet]) -> Member[K] | None:
+        schema = _common_schema(one, other)
+        selector = write(sets, schema) if schema is not None else None
+        if schema is None or selector is None or len(selector.text) > self._limits.selector_length:
+            return None
+        interest = Interest(one.interest.type, selector, one.interest.ancestors, schema)
+        if interest in self._members or not _is_union(selector, one, other, schema):
+            return None
+        return member_of(interest, self._limits)
+
+    def _change(self) -> Change:
+        change = Change(tuple(self._added), tuple(self._removed))
+        self._added, self._removed = {}, {}
+        return change
+
+
+def _move(interest: Interest, undone: dict[Interest, None], done: dict[Interest, None]) -> None:
+    """Note a step, unless it takes back one of the same change."""
+    if interest in undone:
+        del undone[interest]
+    else:
+        done[interest] = None
+
+
+class _Budget:
+    """What one placement may spend on questions whose answer is no."""
+
+    __slots__ = ("comparisons", "questions")
+
+    def __init__(self, limits: Limits) -> None:
+        self.questions = limits.coverage_questions
+        self.comparisons = limits.coverage_comparisons
+
+    @property
+    def spent(self) -> bool:
+        return self.comparisons <= 0
+
+
+def _covers(large: Member[K], small: Member[K], budget: _Budget) -> bool:
+    """Say whether it is proven that one covers the other."""
+    if all(any(part.within(whole) for whole in large.boxes) for part in small.boxes):
+        return True
+    budget.comparisons -= len(large.boxes) * len(small.boxes)
+    # One box holds another or it does not. Several may hold it together, which algebra finds out.
+    if len(large.boxes) == 1 or budget.questions <= 0 or not (large.exact and small.exact):
+        return False
+    if not all(any(whole.contains(row) for whole in large.boxes) for row in small.rows):
+        return False
+    schema = _common_schema(large, small)
+    covered = schema is not None and _none(Question(schema, (small.interest.selector,), (large.interest.selector,)))
+    budget.questions -= not covered
+    return covered
+
+
+def _common_schema(one: Member[K], other: Member[K]) -> Schema | None:
+    """Return the schema of both, or None where they disagree about an attribute that either selector reads."""
+    first, second = one.interest, other.interest
+    names = first.selector.attributes | second.selector.attributes
+    if any(first.schema[n] != second.schema[n] for n in names if n in first.schema and n in second.schema):
+        return None
+    return {**second.schema, **first.schema}
+
+
+def _none(question: Question) -> bool:
+    """Say whether it is proven that no row answers a question."""
+    try:
+        return search(question) is None
+    except TooHardError:
+        return False
+
+
+def _is_union(selector: Selector, one: Member[K], other: Member[K], schema: Schema) -> bool:
+    """Say whether it is proven that a selector is TRUE exactly where one of two is."""
+    parts = (one.interest.selector, other.interest.selector)
+    return _none(Question(schema, (selector,), parts)) and all(
+        _none(Question(schema, (part,), (selector,))) for part in parts
+    )
