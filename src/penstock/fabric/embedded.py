@@ -1,0 +1,319 @@
+"""A fabric inside one process: no server, any clock. Good for one machine, for tests and for simulations.
+
+Publishing hands a sample to every reader at once; what a topic keeps is in memory, and in the file of a `FileKeeper`
+where one is given. Without it persistent topics are refused.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from penstock.errors import RefusedError
+from penstock.fabric.clock import Clock, RandomBytes, SystemClock
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check
+from penstock.fabric.keeper import FileKeeper
+from penstock.fabric.port import Fabric, Handler, Service, answer, check_name, differs, no_reply, no_responder, unknown
+from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
+from penstock.fabric.reader import Callback, DeadlineMissed, Reader, Subscription
+from penstock.fabric.writer import Claim, Publisher, closed, contend, full, not_owner
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+_FIRST: Final = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+_TURN: Final = 64  # samples of best effort that may be published before readers get their turn
+
+
+@dataclass
+class _Topic:
+    name: str
+    qos: Qos
+    epoch: int = 0
+    claim: Claim | None = None
+    kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
+    of_key: dict[str, deque[int]] = field(default_factory=dict)
+    readers: list[Subscription] = field(default_factory=list)
+    services: list["_Service"] = field(default_factory=list)
+    numbers: int = 0
+
+    @property
+    def persistent(self) -> bool:
+        return self.qos.durability is Durability.PERSISTENT
+
+    def add(self, number: int, sample: Sample) -> None:
+        self.numbers = max(self.numbers, number)
+        self.kept[number] = sample
+        self.of_key.setdefault(sample.key, deque()).append(number)
+
+    def drop(self, number: int) -> None:
+        sample = self.kept.pop(number)
+        mine = self.of_key[sample.key]
+        mine.remove(number)
+        if not mine:
+            del self.of_key[sample.key]
+
+    def expired(self, now: float) -> list[int]:
+        """Return what is over; samples are nearly in the order of their time, so that this stops early."""
+        over = []
+        for number, sample in self.kept.items():
+            if now - sample.time / MICROSECONDS <= self.qos.lifespan:
+                break
+            over.append(number)
+        return over
+
+
+class EmbeddedFabric(Fabric):
+    """The fabric inside one process. `clock` and `random` may be those of a simulation."""
+
+    MAPPING = MappingProxyType(
+        {
+            "durability": "transient: in memory; persistent: in the file of a `FileKeeper`, refused without one",
+            "history": "the newest of each key in memory; keep-all: a full topic refuses (`fabric.full`)",
+            "ownership": "exclusive: a claim with an epoch, checked at each publishing",
+            "source_order": "by-source: older samples of a key are dropped, or counted as late if history is keep-all",
+            "reliability": "reliable: handed over before publishing returns; a reader too far behind is cut off",
+            "time_filter": "at the reader: the newest of each period and key",
+            "deadline": "at the reader: `on_deadline`, and counted",
+            "lifespan": "checked when a sample is kept, arrives and is taken",
+            "latency_budget": "nothing is held back; later deliveries are counted",
+            "priority": "readers of more urgent topics are woken first",
+        }
+    )
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        random: RandomBytes = secrets.token_bytes,
+        keeper: FileKeeper | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self._random = random
+        self._keeper = keeper
+        self.limits = limits
+        self._topics: dict[str, _Topic] = {}
+        self._closed = False
+        self._woken: dict[Priority, dict[Subscription, None]] = {}
+        self._turns = 0
+        for name, qos, epoch in keeper.topics() if keeper is not None else ():
+            topic = self._topics[name] = _Topic(name, qos, epoch)
+            for number, sample in keeper.samples(name) if keeper is not None else ():
+                topic.add(number, sample)
+
+    async def declare(self, topic: str, qos: Qos) -> None:
+        """Make a topic, or confirm that it is as said."""
+        self._check_open()
+        check_name(topic, self.limits)
+        check_offer(qos)
+        if qos.durability is Durability.PERSISTENT and self._keeper is None:
+            raise RefusedError(
+                CODES["durability"],
+                "an embedded fabric without a keeper has no persistent topics",
+                hint="give it a `FileKeeper`, or declare the topic `transient`",
+                policy="durability",
+            )
+        known = self._topics.get(topic)
+        if known is not None and known.qos != qos:
+            raise differs(topic)
+        if known is None:
+            if self._keeper is not None and qos.durability is Durability.PERSISTENT:
+                self._keeper.declare(topic, qos)
+            self._topics[topic] = _Topic(topic, qos)
+
+    async def describe(self, topic: str) -> Qos:
+        """Return what a topic offers."""
+        return self._topic(topic).qos
+
+    async def remove(self, topic: str) -> None:
+        """Remove a topic and all that it keeps; its readers come to the end."""
+        found = self._topic(topic)
+        if self._keeper is not None and found.persistent:
+            self._keeper.remove(topic)
+        del self._topics[topic]
+        for reader in list(found.readers):
+            reader.fail(unknown(topic))
+        found.readers.clear()
+
+    async def publisher(self, topic: str, *, strength: int = 0) -> "EmbeddedPublisher":
+        """Return a writer of a topic."""
+        made = EmbeddedPublisher(self, self._topic(topic), strength)
+        made.claim()
+        return made
+
+    async def subscribe(
+        self,
+        topic: str,
+        requested: Qos | None = None,
+        *,
+        callback: Callback | None = None,
+        on_deadline: DeadlineMissed | None = None,
+    ) -> Subscription:
+        """Read a topic."""
+        found = self._topic(topic)
+        qos = agree(found.qos, found.qos if requested is None else requested)
+
+        async def leave(subscription: Subscription) -> None:
+            if subscription in found.readers:
+                found.readers.remove(subscription)
+
+        made = Subscription(Reader(qos, self.limits), self.clock, leave=leave, on_deadline=on_deadline)
+        if qos.durable:
+            for sample in found.kept.values():
+                made.receive(sample)
+        found.readers.append(made)
+        if callback is not None:
+            made.run(callback)
+        return made
+
+    async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
+        """Return what a topic keeps now."""
+        found, now = self._topic(topic), self.clock.now()
+        return tuple(
+            sample
+            for sample in found.kept.values()
+            if key in (None, sample.key) and now - sample.time / MICROSECONDS <= found.qos.lifespan
+        )
+
+    async def serve(self, topic: str, handler: Handler) -> Service:
+        """Answer requests on a topic."""
+        found = self._topic(topic)
+        made = _Service(found, handler)
+        found.services.append(made)
+        return made
+
+    async def request(
+        self, topic: str, data: bytes, *, timeout: float, key: str = "", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Ask on a topic and return the answer."""
+        found = self._topic(topic)
+        check(data, key, headers or {}, self.limits)
+        if not found.services:
+            raise no_responder(topic)
+        service = found.services.pop(0)
+        found.services.append(service)
+        now = round(self.clock.now() * MICROSECONDS)
+        sample = Sample(data, key, dict(headers or {}), now, self._random(WRITER_BYTES))
+        loop = asyncio.get_running_loop()
+        answering = loop.create_task(answer(topic, service.handler, sample))
+        timer = loop.create_task(self.clock.sleep(min(timeout, found.qos.lifespan)))
+        try:
+            await asyncio.wait((answering, timer), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise no_reply(topic)
+            return answering.result()
+        finally:
+            for task in (answering, timer):
+                task.cancel()
+            await asyncio.gather(answering, timer, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End all that was opened here."""
+        self._closed = True
+        for topic in self._topics.values():
+            for reader in list(topic.readers):
+                await reader.close()
+        self._topics.clear()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed()
+
+    def _topic(self, name: str) -> _Topic:
+        self._check_open()
+        found = self._topics.get(name)
+        if found is None:
+            raise unknown(name)
+        return found
+
+    def draw(self) -> bytes:
+        """Return the id of a new writer."""
+        return self._random(WRITER_BYTES)
+
+    def claimed(self, topic: _Topic, claim: Claim) -> None:
+        """Keep who owns a topic (called by publishers)."""
+        if claim.epoch > topic.epoch and self._keeper is not None and topic.persistent:
+            self._keeper.claimed(topic.name, claim.epoch)
+        topic.claim, topic.epoch = claim, claim.epoch
+
+    async def carry(self, topic: _Topic, sample: Sample) -> None:
+        """Keep a sample and hand it to the readers (called by publishers)."""
+        self._check_open()
+        if self._topics.get(topic.name) is not topic:
+            raise unknown(topic.name)
+        if topic.qos.durable:
+            self._keep(topic, sample)
+        for reader in topic.readers:
+            reader.receive(sample, wake=False)
+        if topic.readers and not self._woken:
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._woken.setdefault(topic.qos.priority, {}).update(dict.fromkeys(topic.readers))
+        self._turns += 1
+        if topic.qos.reliable or self._turns % _TURN == 0:
+            await asyncio.sleep(0)  # readers get their turn, or a writer that never waits would leave them behind
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, {}
+        for priority in _FIRST:
+            for reader in woken.get(priority, ()):
+                reader.wake()
+
+    def _keep(self, topic: _Topic, sample: Sample) -> None:
+        gone = topic.expired(self.clock.now())
+        mine = topic.of_key.get(sample.key, ())
+        if topic.qos.history != KEEP_ALL:
+            gone += [number for number in list(mine)[: len(mine) - topic.qos.history + 1] if number not in gone]
+        if len(topic.kept) - len(gone) >= self.limits.fabric_history:
+            raise full(topic.name)
+        number = topic.numbers + 1
+        if self._keeper is not None and topic.persistent:
+            number = self._keeper.replace(topic.name, sample, gone)
+        for old in gone:
+            topic.drop(old)
+        topic.add(number, sample)
+
+
+class EmbeddedPublisher(Publisher):
+    """Writes to a topic of an embedded fabric."""
+
+    def __init__(self, fabric: EmbeddedFabric, topic: _Topic, strength: int) -> None:
+        super().__init__(topic.name, fabric.draw(), fabric.clock, fabric.limits)
+        self._fabric = fabric
+        self._topic = topic
+        self._strength = strength
+        self._epoch = 0
+
+    def claim(self) -> None:
+        """Own the topic, where ownership is exclusive. Raises `RefusedError` (`fabric.not-owner`)."""
+        topic = self._topic
+        if topic.qos.ownership is Ownership.EXCLUSIVE:
+            now = self._clock.now()
+            claim = contend(topic.claim, self._writer, self._strength, now, epoch=topic.epoch)
+            if self._epoch not in (0, claim.epoch):
+                raise not_owner()
+            self._fabric.claimed(topic, claim)
+            self._epoch = claim.epoch
+
+    async def _send(self, sample: Sample) -> None:
+        self.claim()
+        await self._fabric.carry(self._topic, replace(sample, epoch=self._epoch))
+
+    async def _release(self) -> None:
+        claim = self._topic.claim
+        if claim is not None and claim.writer == self._writer:
+            self._topic.claim = replace(claim, until=0)
+
+
+class _Service(Service):
+    def __init__(self, topic: _Topic, handler: Handler) -> None:
+        self._topic = topic
+        self.handler = handler
+
+    async def close(self) -> None:
+        if self in self._topic.services:
+            self._topic.services.remove(self)

@@ -1,0 +1,121 @@
+"""A sample, and its bytes: what every adapter carries and keeps.
+
+    octet    version, 1
+    int64    time at the source, microseconds since 1970
+    8 bytes  the writer's id, drawn at random
+    uint64   the writer's count of samples, from 1
+    uint32   the owner's epoch, 0 where ownership is shared
+    uint16   length of the key, then the key in UTF-8
+    uint16   how many headers; of each a uint16 and the name, a uint16 and the value, both in UTF-8
+    rest     the data
+
+All numbers are big-endian. Bytes come from servers that nobody has to trust: what does not read is refused.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+_VERSION: Final = 1
+_FIXED: Final = struct.Struct(">Bq8sQIH")
+_LENGTH: Final = struct.Struct(">H")
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+WRITER_BYTES: Final = 8
+MICROSECONDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value that was written to a topic; `time` is in microseconds since 1970, by the writer's clock."""
+
+    data: bytes = field(repr=False)
+    key: str = ""
+    headers: Mapping[str, str] = field(default_factory=lambda: _NOTHING, repr=False)
+    time: int = 0
+    writer: bytes = b"\0" * WRITER_BYTES
+    sequence: int = 0
+    epoch: int = 0
+
+
+def encode(sample: Sample) -> bytes:
+    """Return a sample's bytes. The sample was checked by `check`."""
+    key = sample.key.encode()
+    parts = [
+        _FIXED.pack(_VERSION, sample.time, sample.writer, sample.sequence, sample.epoch, len(key)),
+        key,
+        _LENGTH.pack(len(sample.headers)),
+    ]
+    for pair in sample.headers.items():
+        for text in pair:
+            octets = text.encode()
+            parts += (_LENGTH.pack(len(octets)), octets)
+    parts.append(sample.data)
+    return b"".join(parts)
+
+
+def decode(octets: bytes) -> Sample:
+    """Read a sample. Raises `MalformedError` (`fabric.envelope`)."""
+    try:
+        version, time, writer, sequence, epoch, length = _FIXED.unpack_from(octets)
+        if version != _VERSION:
+            raise _unreadable()
+        key, at = _text(octets, _FIXED.size, length)
+        (count,), at = _LENGTH.unpack_from(octets, at), at + _LENGTH.size
+        headers: dict[str, str] = {}
+        for _ in range(count):
+            name, at = _prefixed(octets, at)
+            headers[name], at = _prefixed(octets, at)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise _unreadable() from error
+    if len(headers) != count:
+        raise _unreadable()
+    return Sample(octets[at:], key, MappingProxyType(headers) if headers else _NOTHING, time, writer, sequence, epoch)
+
+
+def check(data: bytes, key: str, headers: Mapping[str, str], limits: Limits = DEFAULT_LIMITS) -> None:
+    """Check what somebody wants to write.
+
+    Raises `LimitError` (`fabric.too-large`) and `MalformedError` (`fabric.bad-key`, `fabric.bad-header`).
+    """
+    if len(data) > limits.fabric_bytes:
+        raise LimitError(
+            "fabric.too-large",
+            f"{len(data)} octets are more than a sample may have",
+            hint=f"send at most {limits.fabric_bytes}, or a reference to where the rest is",
+            octets=len(data),
+            limit=limits.fabric_bytes,
+        )
+    try:
+        key_size = len(key.encode())
+        header_size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    except UnicodeEncodeError as error:
+        raise MalformedError("fabric.bad-key", "a key or header is no Unicode text") from error
+    if key_size > limits.fabric_key_bytes:
+        raise MalformedError("fabric.bad-key", "a key is too long", hint=f"at most {limits.fabric_key_bytes} octets")
+    if header_size > limits.fabric_header_bytes or not all(headers):
+        raise MalformedError(
+            "fabric.bad-header",
+            "the headers are too long, or one has no name",
+            hint=f"at most {limits.fabric_header_bytes} octets together",
+        )
+
+
+def _text(octets: bytes, at: int, length: int) -> tuple[str, int]:
+    end = at + length
+    if end > len(octets):
+        raise _unreadable()
+    return octets[at:end].decode(), end
+
+
+def _prefixed(octets: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(octets, at)
+    return _text(octets, at + _LENGTH.size, length)
+
+
+def _unreadable() -> MalformedError:
+    return MalformedError("fabric.envelope", "the bytes are no sample")

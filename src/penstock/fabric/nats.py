@@ -1,0 +1,453 @@
+"""A fabric over NATS servers: core NATS where a sample may be lost, JetStream where it is kept or acknowledged.
+
+    volatile, best effort       core NATS
+    volatile, reliable          a stream that keeps a sample until every reader there is has acknowledged it
+    transient or persistent     a stream in files; as many samples a key as the history says
+
+The servers are not trusted here: they see names of topics, keys and times, and bytes. What they hold about a topic is
+checked when it is read; whether bytes are what a writer wrote is for seals above this port to say.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.fabric.clock import Clock, RandomBytes, SystemClock
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.port import (
+    Fabric,
+    Handler,
+    Service,
+    answer,
+    check_name,
+    differs,
+    handler_failed,
+    no_reply,
+    no_responder,
+    unknown,
+)
+from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
+from penstock.fabric.reader import Callback, DeadlineMissed, Reader, Subscription
+from penstock.fabric.writer import Claim, Publisher, closed, contend, full, not_owner
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from penstock.fabric.nats_api import FULL, NO_STREAM, STREAM_DIFFERS, ApiError, store
+    from penstock.fabric.nats_feed import Feed, read_all, receive
+    from penstock.fabric.nats_link import TRANSIENT, Listening, NatsLink
+    from penstock.fabric.nats_login import AddressError, NatsLogin, address
+except ImportError as missing:
+    raise FailedError(
+        "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
+    ) from missing
+
+_SECOND: Final = 1_000_000_000  # JetStream counts in nanoseconds
+_WINDOW: Final = 120.0  # seconds in which the server knows a sample that is sent again
+_LEAST_AGE: Final = 0.1  # seconds; JetStream takes no less
+_ANSWER, _FAILED = b"\0", b"\1"
+
+
+class NatsFabric(Fabric):
+    """The fabric over NATS; `await NatsFabric.connect(url)` opens it."""
+
+    MAPPING = MappingProxyType(
+        {
+            "durability": "transient and persistent: a JetStream stream in files",
+            "history": "the newest of each key in the stream; keep-all: a full topic refuses (`fabric.full`)",
+            "ownership": "exclusive: a claim with an epoch in a stream, checked at each publishing",
+            "source_order": "by-source: older samples of a key are dropped, or counted as late if history is keep-all",
+            "reliability": "reliable: JetStream acknowledges, and publishing is repeated until then, stored once",
+            "time_filter": "at the reader: the newest of each period and key",
+            "deadline": "at the reader: `on_deadline`, and counted",
+            "lifespan": "the stream's greatest age, and checked when a sample arrives and is taken",
+            "latency_budget": "nothing is held back; later deliveries are counted",
+            "priority": "a connection of its own for each priority",
+        }
+    )
+
+    def __init__(self, link: NatsLink, *, clock: Clock, random: RandomBytes, limits: Limits) -> None:
+        self.link = link
+        self.clock = clock
+        self.limits = limits
+        self._random = random
+        self._open: dict[Subscription, None] = {}
+        self._services: dict[_NatsService, None] = {}
+
+    @classmethod
+    async def connect(  # noqa: PLR0913  # named settings, each with a default
+        cls,
+        login: NatsLogin | str,
+        *,
+        prefix: str = "penstock",
+        domain: str = "",
+        timeout: float = 2.0,
+        patience: float = 30.0,
+        clock: Clock | None = None,
+        random: RandomBytes = secrets.token_bytes,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Self:
+        """Open a fabric. `timeout` is for one answer of the server, `patience` for all repetitions.
+
+        Raises `MalformedError` (`fabric.bad-address`), and as `NatsLink.client`.
+        """
+        if not (prefix.isascii() and prefix.isalnum()):
+            raise MalformedError("fabric.bad-name", "a prefix has letters and digits")
+        given = NatsLogin((login,)) if isinstance(login, str) else login
+        try:
+            whole = replace(given, urls=tuple(address(url) for url in given.urls))
+        except AddressError as error:
+            raise MalformedError(
+                "fabric.bad-address",
+                "not an address of a NATS server, or one with a secret in it",
+                hint="write `nats://host:port` or `tls://host:port`; secrets come in files (`NatsLogin`)",
+            ) from error
+        link = NatsLink(whole, prefix=prefix, domain=domain, timeout=timeout, patience=patience)
+        made = cls(link, clock=clock or SystemClock(), random=random, limits=limits)
+        try:
+            await link.client()  # a wrong address or login is told at once
+            await made._make_stream(link.registry, [f"{prefix}.topics.*", f"{prefix}.owners.*"], max_msgs_per_subject=1)
+        except BaseException:
+            await link.close()
+            raise
+        return made
+
+    async def declare(self, topic: str, qos: Qos) -> None:
+        """Make a topic, or confirm that it is as said."""
+        self._check_open()
+        check_name(topic, self.limits)
+        check_offer(qos)
+        subject = f"{self.link.prefix}.topics.{topic}"
+        known = await self._known(topic)
+        if known is None and not await self.link.replace(subject, qos.as_dict(), 0):
+            known = await self._known(topic)
+        if known not in (None, qos):
+            raise differs(topic)
+        if _in_stream(qos):
+            await self._make_stream(self.link.stream(topic), [self.link.subject(topic)], **self._shape(qos))
+
+    async def describe(self, topic: str) -> Qos:
+        """Return what a topic offers."""
+        self._check_open()
+        check_name(topic, self.limits)
+        known = await self._known(topic)
+        if known is None:
+            raise unknown(topic)
+        return known
+
+    async def remove(self, topic: str) -> None:
+        """Remove a topic and all that it keeps."""
+        qos = await self.describe(topic)
+        if _in_stream(qos):
+            with suppress(ApiError):
+                await self.link.ask(f"STREAM.DELETE.{self.link.stream(topic)}")
+        for kind in ("topics", "owners"):
+            purge = {"filter": f"{self.link.prefix}.{kind}.{topic}"}
+            await self.link.ask(f"STREAM.PURGE.{self.link.registry}", purge)
+
+    async def publisher(self, topic: str, *, strength: int = 0) -> "NatsPublisher":
+        """Return a writer of a topic."""
+        qos = await self.describe(topic)
+        await self.link.client(qos.priority)
+        made = NatsPublisher(self, topic, qos, self._random(WRITER_BYTES), strength)
+        await made.claim()
+        return made
+
+    async def subscribe(
+        self,
+        topic: str,
+        requested: Qos | None = None,
+        *,
+        callback: Callback | None = None,
+        on_deadline: DeadlineMissed | None = None,
+    ) -> Subscription:
+        """Read a topic."""
+        offered = await self.describe(topic)
+        qos = agree(offered, offered if requested is None else requested)
+        reader = Reader(qos, self.limits)
+        if _in_stream(offered):
+            made = await self._feed(topic, offered, reader, on_deadline)
+        else:
+            made = await self._listen(topic, reader, on_deadline)
+        self._open[made] = None
+        if callback is not None:
+            made.run(callback)
+        return made
+
+    async def _feed(self, topic: str, offered: Qos, reader: Reader, on_deadline: DeadlineMissed | None) -> Subscription:
+        feed = Feed(self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex())
+
+        async def leave(subscription: Subscription) -> None:
+            self._open.pop(subscription, None)
+            await feed.close()
+
+        made = Subscription(reader, self.clock, leave=leave, taken=feed.stir, on_deadline=on_deadline)
+        try:
+            await feed.open(made, from_start=reader.qos.durable)
+        except ApiError as error:
+            raise _refused(topic, error) from error
+        return made
+
+    async def _listen(self, topic: str, reader: Reader, on_deadline: DeadlineMissed | None) -> Subscription:
+        async def leave(subscription: Subscription) -> None:
+            self._open.pop(subscription, None)
+            await self.link.unlisten(listening)
+
+        made = Subscription(reader, self.clock, leave=leave, on_deadline=on_deadline)
+
+        async def hear(message: Msg) -> None:
+            receive(made, message.data)
+
+        subject, pending = self.link.subject(topic), self.limits.fabric_pending
+        listening = Listening(subject, hear, priority=reader.qos.priority, pending=pending)
+        await self.link.listen(listening)
+        return made
+
+    async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
+        """Return what a topic keeps now."""
+        qos = await self.describe(topic)
+        if not qos.durable:
+            return ()
+        now = self.clock.now()
+        try:
+            found = await read_all(self.link, topic, key)
+        except ApiError as error:
+            raise _refused(topic, error) from error
+        return tuple(sample for sample in found if now - sample.time / MICROSECONDS <= qos.lifespan)
+
+    async def serve(self, topic: str, handler: Handler) -> Service:
+        """Answer requests on a topic."""
+        qos = await self.describe(topic)
+        made = _NatsService(self, topic, qos, handler)
+        await self.link.listen(made.listening)
+        self._services[made] = None
+        return made
+
+    async def request(
+        self, topic: str, data: bytes, *, timeout: float, key: str = "", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Ask on a topic and return the answer."""
+        qos = await self.describe(topic)
+        check(data, key, headers or {}, self.limits)
+        client = await self.link.client(qos.priority)
+        now = round(self.clock.now() * MICROSECONDS)
+        octets = encode(Sample(data, key, dict(headers or {}), now, self._random(WRITER_BYTES)))
+        try:
+            reply = await client.request(f"{self.link.prefix}.ask.{topic}", octets, timeout=min(timeout, qos.lifespan))
+        except nats.errors.NoRespondersError as error:
+            raise no_responder(topic) from error
+        except (TimeoutError, nats.errors.TimeoutError) as error:
+            raise no_reply(topic) from error
+        except TRANSIENT as error:
+            raise self.link.unreachable(error) from error
+        if reply.data[:1] != _ANSWER:
+            raise handler_failed(topic)
+        return reply.data[1:]
+
+    async def close(self) -> None:
+        """End all that was opened here."""
+        for subscription in list(self._open):
+            await subscription.close()
+        for service in list(self._services):
+            await service.close()
+        await self.link.close()
+
+    def forget(self, service: "_NatsService") -> None:
+        """Know no more of a service that was closed."""
+        self._services.pop(service, None)
+
+    def _check_open(self) -> None:
+        if self.link.closed:
+            raise closed()
+
+    async def _known(self, topic: str) -> Qos | None:
+        found = await self.link.last(self.link.registry, f"{self.link.prefix}.topics.{topic}")
+        if found is None:
+            return None
+        try:
+            return Qos.from_dict(json.loads(found[0]))
+        except (ValueError, TypeError, MalformedError) as error:
+            raise FailedError("fabric.registry", f"what the server says about `{topic}` does not read") from error
+
+    def _shape(self, qos: Qos) -> dict[str, Any]:
+        age = 0.0 if qos.lifespan == FOREVER else max(qos.lifespan, _LEAST_AGE)
+        shape: dict[str, Any] = {
+            "max_age": int(age * _SECOND),
+            "duplicate_window": int(min(_WINDOW, age or _WINDOW) * _SECOND),
+        }
+        if qos.durable:
+            kept = -1 if qos.history == KEEP_ALL else qos.history
+            return shape | {"max_msgs": self.limits.fabric_history, "max_msgs_per_subject": kept, "discard": "new"}
+        return shape | {"retention": "interest", "max_msgs": self.limits.fabric_pending, "discard": "old"}
+
+    async def _make_stream(self, stream: str, subjects: list[str], **shape: Any) -> None:
+        config = {"name": stream, "subjects": subjects, "storage": "file", "num_replicas": 1} | shape
+        try:
+            await self.link.ask(f"STREAM.CREATE.{stream}", config)
+        except ApiError as error:
+            if error.number == STREAM_DIFFERS:
+                raise differs(stream) from error
+            raise _refused(stream, error) from error
+
+
+class NatsPublisher(Publisher):
+    """Writes to a topic over NATS."""
+
+    def __init__(self, fabric: NatsFabric, topic: str, qos: Qos, writer: bytes, strength: int) -> None:
+        super().__init__(topic, writer, fabric.clock, fabric.limits)
+        self._fabric = fabric
+        self._link = fabric.link
+        self._qos = qos
+        self._strength = strength
+        self._epoch = 0
+        self._turn = asyncio.Lock()
+
+    async def claim(self) -> None:
+        """Own the topic, where ownership is exclusive. Raises `RefusedError` (`fabric.not-owner`)."""
+        if self._qos.ownership is not Ownership.EXCLUSIVE:
+            return
+        while True:
+            now = self._clock.now()
+            current, revision = await self._claimed()
+            claim = contend(current, self._writer, self._strength, now)
+            if self._epoch not in (0, claim.epoch):
+                raise not_owner()
+            if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
+                return  # ours for a while yet
+            if await self._link.replace(self._owners, _as_data(claim), revision):
+                self._epoch = claim.epoch
+                return
+
+    async def _send(self, sample: Sample) -> None:
+        if self._link.closed:
+            raise closed()
+        if not _in_stream(self._qos):
+            await self.claim()
+            await self._throw(replace(sample, epoch=self._epoch))
+        elif self._qos.source_order is Order.BY_SOURCE or self._qos.ownership is Ownership.EXCLUSIVE:
+            async with self._turn:  # a repetition must not be overtaken by the next sample
+                await self.claim()
+                await self._store(replace(sample, epoch=self._epoch))
+        else:
+            await self._store(sample)
+
+    async def _throw(self, sample: Sample) -> None:
+        client = await self._link.client(self._qos.priority)
+        try:
+            await client.publish(self._link.subject(self.topic, sample.key), encode(sample))
+        except nats.errors.MaxPayloadError as error:
+            raise _too_large() from error
+        except TRANSIENT as error:
+            raise self._link.unreachable(error) from error
+
+    async def _store(self, sample: Sample) -> None:
+        subject, octets = self._link.subject(self.topic, sample.key), encode(sample)
+        headers = {"Nats-Msg-Id": f"{sample.writer.hex()}.{sample.sequence}"}
+
+        async def attempt(client: Client) -> None:
+            try:
+                await store(client, subject, octets, timeout=self._link.timeout, headers=headers)
+            except nats.errors.NoRespondersError:
+                await self._fabric.describe(self.topic)  # it may have been removed
+                raise
+
+        try:
+            # Longer than its lifespan nobody wants a sample, nor does the server know it again.
+            patience = min(self._link.patience, self._qos.lifespan)
+            await self._link.call(attempt, priority=self._qos.priority, patience=patience)
+        except ApiError as error:
+            raise _refused(self.topic, error) from error
+        except nats.errors.MaxPayloadError as error:
+            raise _too_large() from error
+
+    async def _release(self) -> None:
+        if self._epoch and not self._link.closed:
+            current, revision = await self._claimed()
+            if current is not None and current.writer == self._writer:
+                await self._link.replace(self._owners, _as_data(replace(current, until=0.0)), revision)
+
+    @property
+    def _owners(self) -> str:
+        return f"{self._link.prefix}.owners.{self.topic}"
+
+    async def _claimed(self) -> tuple[Claim | None, int]:
+        found = await self._link.last(self._link.registry, self._owners)
+        if found is None:
+            return None, 0
+        try:
+            data = json.loads(found[0])
+            claim = Claim(
+                bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"])
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise FailedError("fabric.registry", f"who owns `{self.topic}` does not read") from error
+        return claim, found[1]
+
+
+class _NatsService(Service):
+    def __init__(self, fabric: NatsFabric, topic: str, qos: Qos, handler: Handler) -> None:
+        self._fabric = fabric
+        self._topic = topic
+        self._qos = qos
+        self._handler = handler
+        subject, pending = f"{fabric.link.prefix}.ask.{topic}", fabric.limits.fabric_pending
+        self.listening = Listening(subject, self.hear, priority=qos.priority, queue="serve", pending=pending)
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def hear(self, message: Msg) -> None:
+        while len(self._running) >= self._fabric.limits.fabric_requests:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.get_running_loop().create_task(self._reply(message))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _reply(self, message: Msg) -> None:
+        try:
+            sample = decode(message.data)
+            if self._fabric.clock.now() - sample.time / MICROSECONDS > self._qos.lifespan:
+                return  # who asked waits no more
+            octets = _ANSWER + await answer(self._topic, self._handler, sample)
+        except (MalformedError, FailedError):
+            octets = _FAILED
+        with suppress(*TRANSIENT):
+            await message.respond(octets)
+
+    async def close(self) -> None:
+        self._fabric.forget(self)
+        await self._fabric.link.unlisten(self.listening)
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def _in_stream(qos: Qos) -> bool:
+    return qos.reliable or qos.durable
+
+
+def _as_data(claim: Claim) -> dict[str, object]:
+    return {"writer": claim.writer.hex(), "strength": claim.strength, "epoch": claim.epoch, "until": claim.until}
+
+
+def _too_large() -> LimitError:
+    return LimitError(
+        "fabric.too-large", "the server takes no message of this size", hint="raise `max_payload` of the server"
+    )
+
+
+def _refused(topic: str, error: ApiError) -> Exception:
+    if error.number == NO_STREAM:
+        return unknown(topic)
+    if error.number == FULL:
+        return full(topic)
+    return FailedError(
+        "fabric.refused", f"the server refused for `{topic}`: {error.description}", err_code=error.number
+    )

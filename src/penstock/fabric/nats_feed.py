@@ -1,0 +1,263 @@
+"""Reading a stream into a subscription: in order, each sample once, over restarts of the server.
+
+A feed has a consumer of its own at the server and pulls no more than its reader has room for. The position is kept
+here: the sequence of the last sample that arrived. Whatever goes wrong (the connection, a gap in the consumer's own
+count, a consumer that is gone) is mended in one way: a new consumer that starts behind that position, then the old one
+is removed.
+
+Volatile topics keep a sample until every consumer has acknowledged it, which a feed does on arrival. There a gap in the
+stream's sequence means that the server dropped what this reader had not read, and the reader is cut off.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.fabric.envelope import Sample, decode
+from penstock.fabric.nats_api import NO_STREAM, ApiError, ask
+from penstock.fabric.nats_link import TRANSIENT, UNREACHABLE, Listening, NatsLink
+from penstock.fabric.port import unknown
+from penstock.fabric.qos import FOREVER
+from penstock.fabric.reader import Subscription, slow_consumer
+
+_SECOND: Final = 1_000_000_000  # the API counts in nanoseconds
+_BATCH: Final = 512
+_EXPIRES: Final = 10.0  # seconds that a pull waits at the server
+_GRACE: Final = 2.0  # seconds more until we take the answer for lost
+_FORGET: Final = 300  # seconds after which the server removes a consumer that nobody asks
+_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+
+
+class _Interrupted(Exception):  # noqa: N818  # not an error that leaves this room
+    """Begin anew behind the last sample."""
+
+
+class _Place(NamedTuple):
+    """Where a message stands: in which consumer, its sequence in the stream, the number that the consumer gave it."""
+
+    consumer: str
+    sequence: int
+    number: int
+
+
+def _place(reply: str) -> _Place:
+    # $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random]
+    tokens = reply.split(".")
+    at = 2 if len(tokens) == 9 else 4
+    return _Place(tokens[at + 1], int(tokens[at + 3]), int(tokens[at + 4]))
+
+
+class Feed:
+    """Reads one topic's stream for one subscription; `name` gives the name of a new consumer."""
+
+    def __init__(self, link: NatsLink, topic: str, *, volatile: bool, name: Callable[[], str]) -> None:
+        self._link = link
+        self._topic = topic
+        self._stream = link.stream(topic)
+        self._volatile = volatile  # the topic, not the reader
+        self._name = name
+        self._consumer = ""
+        self._last = 0
+        self._count = 0
+        self._back = False
+        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._stir = asyncio.Event()  # something arrived, the connection came back, or the reader has room
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, subscription: Subscription, *, from_start: bool) -> None:
+        """Begin to read: what is kept, or only what comes. Raises as `NatsLink.call`."""
+        self._subscription = subscription
+        self._priority = subscription.reader.qos.priority
+        self._client = await self._link.client(self._priority)
+        # No limit on what waits here: it is no more than we asked for.
+        self._reply = self._client.new_inbox()
+        self._inbox = Listening(f"{self._reply}.*", self._hear, priority=self._priority)
+        await self._link.listen(self._inbox)
+        start = {"deliver_policy": "all"} if from_start else {"deliver_policy": "new"}
+        try:
+            await self._link.call(lambda _: self._consume(start))
+        except (ApiError, PenstockError):
+            await self._link.unlisten(self._inbox)
+            raise
+        self._link.returned[self] = self._returned
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Read no more, and remove the consumer."""
+        self._link.returned.pop(self, None)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._link.unlisten(self._inbox)
+        if self._client.is_connected:
+            await self._remove(self._consumer)
+
+    def stir(self) -> None:
+        """Look again: the reader has room."""
+        self._stir.set()
+
+    def _returned(self) -> None:
+        self._back = True
+        self._stir.set()
+
+    async def _hear(self, message: Msg) -> None:
+        self._arrived.put_nowait(message)
+        self._stir.set()
+
+    async def _run(self) -> None:
+        pause = _PAUSE
+        while True:
+            try:
+                if self._back:
+                    await self._resume()
+                await self._pull()
+                pause = _PAUSE
+            except (*TRANSIENT, _Interrupted, PenstockError) as error:
+                if isinstance(error, PenstockError) and error.code != UNREACHABLE:
+                    self._subscription.fail(error)
+                    return
+                self._back = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _consume(self, start: dict[str, Any]) -> None:
+        """Make a consumer, and count from its beginning."""
+        name = self._name()
+        config: dict[str, Any] = start | {
+            "name": name,
+            "ack_policy": "explicit" if self._volatile else "none",
+            "replay_policy": "instant",
+            "inactive_threshold": _FORGET * _SECOND,
+            "num_replicas": 1 if not self._volatile else 0,
+        }
+        if self._volatile:
+            # Over a restart of the server it must still count as somebody who has not read.
+            config |= {"durable_name": name, "max_ack_pending": -1}
+        else:
+            config["mem_storage"] = True
+        body = {"stream_name": self._stream, "config": config}
+        subject = f"{self._link.api}.CONSUMER.CREATE.{self._stream}.{name}"
+        made = await ask(self._client, subject, body, timeout=self._link.timeout)
+        self._consumer, self._count = name, 0
+        if not self._last:
+            self._last = int(made["delivered"]["stream_seq"])
+
+    async def _resume(self) -> None:
+        """Go on behind the last sample with a new consumer. Raises `RefusedError` (`fabric.unknown-topic`)."""
+        old = self._consumer
+        self._back = False
+        self._client = await self._link.client(self._priority)
+        await self._inbox.attach(self._client)
+        try:
+            await self._consume({"deliver_policy": "by_start_sequence", "opt_start_seq": self._last + 1})
+        except ApiError as error:
+            if error.number == NO_STREAM:
+                raise unknown(self._topic) from error
+            raise _Interrupted from error
+        await self._remove(old)
+
+    async def _remove(self, consumer: str) -> None:
+        with suppress(*TRANSIENT, ApiError):
+            subject = f"{self._link.api}.CONSUMER.DELETE.{self._stream}.{consumer}"
+            await ask(self._client, subject, timeout=self._link.timeout)
+
+    async def _pull(self) -> None:
+        """Ask for as much as there is room for, and take in what comes until the server says that it was all."""
+        wanted = min(_BATCH, self._subscription.reader.room)
+        if not wanted:
+            await self._stirred(_EXPIRES)
+            return
+        subject = f"{self._link.api}.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        ours = f"{self._reply}.{self._consumer}"
+        body = {"batch": wanted, "expires": int(_EXPIRES * _SECOND)}
+        await self._client.publish(subject, json.dumps(body).encode(), reply=ours)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _EXPIRES + _GRACE
+        while wanted:
+            if self._back or loop.time() > end:
+                raise _Interrupted
+            if self._arrived.empty():
+                await self._stirred(end - loop.time())
+                continue
+            message = self._arrived.get_nowait()
+            if message.reply:
+                wanted -= await self._take(message)
+            elif message.subject != ours:
+                continue  # about a consumer that we left
+            elif (message.headers or {}).get("Status") in ("404", "408"):
+                return
+            else:
+                raise _Interrupted
+
+    async def _stirred(self, timeout: float) -> None:
+        self._stir.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout)):  # `wait_for` may swallow that the feed is closed
+                await self._stir.wait()
+
+    async def _take(self, message: Msg) -> bool:
+        """Take in a message; say whether it is of the consumer that we asked."""
+        place = _place(message.reply)
+        if place.consumer != self._consumer:
+            return False
+        if place.number != self._count + 1:
+            raise _Interrupted
+        self._count = place.number
+        if self._volatile:
+            await self._client.publish(message.reply, b"+ACK")
+        if place.sequence <= self._last:
+            return True  # sent again
+        if self._volatile and place.sequence != self._last + 1 and self._subscription.reader.qos.lifespan == FOREVER:
+            raise slow_consumer()
+        self._last = place.sequence
+        receive(self._subscription, message.data)
+        return True
+
+
+def receive(subscription: Subscription, octets: bytes) -> None:
+    """Hand the bytes of a sample to a subscription; what is none is counted."""
+    try:
+        sample = decode(octets)
+    except MalformedError:
+        subscription.counts.malformed += 1
+        return
+    subscription.receive(sample)
+
+
+async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
+    """Return what a topic's stream keeps now, oldest first. Raises as `NatsLink.call`."""
+    stream = link.stream(topic)
+
+    async def read(client: Client) -> list[Sample]:
+        config = {"deliver_policy": "all", "ack_policy": "none", "mem_storage": True, "num_replicas": 1}
+        config |= {"inactive_threshold": 10 * _SECOND, "filter_subject": link.subject(topic, key)}
+        body = {"stream_name": stream, "config": config}
+        made = await ask(client, f"{link.api}.CONSUMER.CREATE.{stream}", body, timeout=link.timeout)
+        inbox = await client.subscribe(client.new_inbox(), pending_msgs_limit=0, pending_bytes_limit=0)
+        found: list[Sample] = []
+        try:
+            left = int(made.get("num_pending", 0))
+            while left > 0:
+                pull = json.dumps({"batch": min(left, _BATCH), "no_wait": True}).encode()
+                subject = f"{link.api}.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
+                await client.publish(subject, pull, reply=inbox.subject)
+                for _ in range(min(left, _BATCH)):
+                    message = await inbox.next_msg(timeout=link.timeout)
+                    if not message.reply:
+                        return found  # what was pending is gone: expired, or superseded
+                    left -= 1
+                    with suppress(MalformedError):
+                        found.append(decode(message.data))
+            return found
+        finally:
+            with suppress(*TRANSIENT):
+                await inbox.unsubscribe()
+
+    return await link.call(read)

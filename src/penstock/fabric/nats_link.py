@@ -1,0 +1,287 @@
+"""The connections of a fabric to NATS servers: one for each priority that is used, open over restarts of the server.
+
+What the servers hold, under one prefix:
+
+    stream PREFIX_topics      subject PREFIX.topics.TOPIC: what a topic offers; PREFIX.owners.TOPIC: who owns it
+    stream PREFIX-TOPIC       subjects PREFIX.t.TOPIC.KEY: the samples of a topic that is reliable or durable
+    no stream                 PREFIX.t.TOPIC.KEY of the other topics, and PREFIX.ask.TOPIC for requests
+
+A key is one token of a subject: its octets in base64, without padding; `_` is the empty key.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.fabric.nats_api import NO_MESSAGE, NO_STREAM, ApiError, ask, compare_and_set
+from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError, log_in
+from penstock.fabric.qos import Priority
+
+_T = TypeVar("_T")
+_PAUSE: Final = 0.02  # seconds before the first retry; doubles
+_LONGEST_PAUSE: Final = 0.5
+_CLOSING: Final = 1.0
+_FLUSHING: Final = 2
+UNREACHABLE: Final = "fabric.unreachable"
+_AGAIN: Final = 0.05  # seconds between two attempts to get a connection back
+#: what may pass when the connection or the server comes back
+TRANSIENT: Final = (OSError, TimeoutError, nats.errors.Error)
+
+
+class NatsLink:
+    """Connections by priority, and calls that are repeated until they succeed or patience ends."""
+
+    def __init__(self, login: NatsLogin, *, prefix: str, domain: str, timeout: float, patience: float) -> None:
+        self._login = login
+        self.prefix = prefix
+        self.api = f"$JS.{domain}.API" if domain else "$JS.API"
+        self.timeout = timeout
+        self.patience = patience
+        self._clients: dict[Priority, Client] = {}
+        self._opening = asyncio.Lock()
+        self._complaint = ""
+        self._listening: dict[Listening, None] = {}
+        self._reviving: set[asyncio.Task[None]] = set()
+        self.returned: dict[object, Callable[[], None]] = {}  # called when a connection is back
+        self.closed = False
+
+    def subject(self, topic: str, key: str | None = None) -> str:
+        """Return the subject of a key, or of all keys."""
+        last = "*" if key is None else base64.urlsafe_b64encode(key.encode()).decode().rstrip("=") or "_"
+        return f"{self.prefix}.t.{topic}.{last}"
+
+    def stream(self, topic: str) -> str:
+        """Return the stream that keeps a topic."""
+        return f"{self.prefix}-{topic}"
+
+    @property
+    def registry(self) -> str:
+        """Return the stream that keeps what topics offer and who owns them."""
+        return f"{self.prefix}_topics"
+
+    async def client(self, priority: Priority = Priority.NORMAL) -> Client:
+        """Return the connection for a priority.
+
+        Raises `FailedError` (`fabric.unreachable`, `fabric.credentials`, `fabric.not-installed`) and `RefusedError`
+        (`fabric.unauthorized`, `fabric.tls`).
+        """
+        async with self._opening:
+            found = self._clients.get(priority)
+            if found is None or found.is_closed:
+                found = self._clients[priority] = await self._open(priority)
+            return found
+
+    async def _open(self, priority: Priority) -> Client:
+        # The first says why it failed; the one that stays comes back by itself, and would try for ever.
+        await shut(await self._connected(priority, stay=False))
+        return await self._connected(priority, stay=True)
+
+    async def _connected(self, priority: Priority, *, stay: bool) -> Client:
+        client = Client()
+        try:
+            await log_in(
+                client,
+                self._login,
+                timeout=self.timeout,
+                name=f"penstock.fabric {priority.value}",
+                allow_reconnect=stay,
+                max_reconnect_attempts=-1 if stay else 1,
+                reconnect_time_wait=_AGAIN,
+                error_cb=self._hear,
+                reconnected_cb=self._back,
+                closed_cb=partial(self._lost, priority) if stay else None,
+            )
+        except LoginError as error:
+            await shut(client)
+            raise _refused(error, self._login.servers) from error
+        except TRANSIENT as error:
+            await shut(client)
+            raise self.unreachable(error) from error
+        return client
+
+    async def call(
+        self,
+        work: Callable[[Client], Awaitable[_T]],
+        *,
+        priority: Priority = Priority.NORMAL,
+        patience: float | None = None,
+    ) -> _T:
+        """Do some work, again as long as the server does not answer and patience lasts.
+
+        `work` may run several times and must expect it. Raises `FailedError` (`fabric.unreachable`), `RefusedError`
+        (`fabric.unauthorized`), and `ApiError` where the server answers with an error that another try will not mend.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (self.patience if patience is None else patience)
+        pause = _PAUSE
+        while True:
+            try:
+                return await work(await self.client(priority))
+            except ApiError as error:
+                if error.status != 503:
+                    raise
+                cause: Exception = error
+            except nats.errors.MaxPayloadError:
+                raise
+            except FailedError as error:
+                if error.code != UNREACHABLE:
+                    raise
+                cause = error
+            except TRANSIENT as error:
+                cause = error
+            if loop.time() + pause > end or self.closed or "permissions violation" in self._complaint:
+                raise self.unreachable(cause) from cause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def ask(self, subject: str, body: object = None) -> dict[str, Any]:
+        """Ask the JetStream API. Raises as `call`."""
+        return await self.call(lambda client: ask(client, f"{self.api}.{subject}", body, timeout=self.timeout))
+
+    async def last(self, stream: str, subject: str) -> tuple[bytes, int] | None:
+        """Return the last message on a subject and its sequence. Raises as `call`."""
+        try:
+            found = await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+        except ApiError as error:
+            if error.number in (NO_MESSAGE, NO_STREAM):
+                return None
+            raise
+        return base64.b64decode(found["message"].get("data", "")), int(found["message"]["seq"])
+
+    async def replace(self, subject: str, value: object, revision: int) -> bool:
+        """Store a value, as JSON, if nobody has stored another since; say whether it was stored. Raises as `call`."""
+        octets = json.dumps(value).encode()
+        return await self.call(lambda c: compare_and_set(c, subject, octets, revision, timeout=self.timeout))
+
+    def unreachable(self, cause: Exception) -> FailedError | RefusedError:
+        """Return the error for a server that does not answer, or does not let us."""
+        said = f"{cause} {self._complaint}".lower()
+        if "authorization" in said or "permissions violation" in said:
+            return RefusedError(
+                "fabric.unauthorized",
+                f"the server at {self._login.servers} does not let us in",
+                hint="check the credentials, and the rights of that user",
+            )
+        return FailedError(
+            UNREACHABLE,
+            f"no server answers at {self._login.servers}: {type(cause).__name__}",
+            hint="check the address, and that the server runs with JetStream",
+            servers=self._login.servers,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.closed = True
+        for task in list(self._reviving):
+            task.cancel()
+        await asyncio.gather(*self._reviving, return_exceptions=True)
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await shut(client)
+
+    async def _hear(self, error: Exception) -> None:
+        self._complaint = str(error).lower()
+
+    async def _back(self) -> None:
+        self._complaint = ""
+        for call in list(self.returned.values()):
+            call()
+
+    async def _lost(self, priority: Priority) -> None:
+        """Get a connection back that nats-py gave up: it does so when a server says that it ends."""
+        if not self.closed:
+            task = asyncio.get_running_loop().create_task(self._revive(priority))
+            self._reviving.add(task)
+            task.add_done_callback(self._reviving.discard)
+
+    async def _revive(self, priority: Priority) -> None:
+        pause = _PAUSE
+        while not self.closed:
+            try:
+                client = await self.client(priority)
+                for listening in [each for each in self._listening if each.priority is priority]:
+                    await listening.attach(client)
+            except (PenstockError, *TRANSIENT):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                await self._back()
+                return
+
+    async def listen(self, listening: "Listening") -> None:
+        """Begin to hear a subject, and go on over all connections to come. Raises as `call`."""
+        await self.call(listening.attach, priority=listening.priority)
+        self._listening[listening] = None
+
+    async def unlisten(self, listening: "Listening") -> None:
+        """Hear a subject no more."""
+        self._listening.pop(listening, None)
+        await listening.detach()
+
+
+class Listening:
+    """What hears a subject: a subscription of the connection that there is."""
+
+    def __init__(
+        self,
+        subject: str,
+        hear: Callable[[Msg], Awaitable[None]],
+        *,
+        priority: Priority,
+        queue: str = "",
+        pending: int = 0,
+    ) -> None:
+        self.subject = subject
+        self.priority = priority
+        self._hear = hear
+        self._queue = queue
+        self._pending = pending
+        self._of: Client | None = None
+        self._inbox: Any = None  # the subscription there, if any
+
+    async def attach(self, client: Client) -> None:
+        """Hear over this connection; the server knows when this returns. Raises as nats-py."""
+        if self._of is not client:
+            self._inbox = await client.subscribe(
+                self.subject,
+                queue=self._queue,
+                cb=self._hear,
+                pending_msgs_limit=self._pending,
+                pending_bytes_limit=0,
+            )
+            self._of = client
+        await client.flush(_FLUSHING)
+
+    async def detach(self) -> None:
+        """Hear no more."""
+        if self._inbox is not None:
+            with suppress(*TRANSIENT):
+                await self._inbox.unsubscribe()
+
+
+async def shut(client: Client) -> None:
+    """Close a connection, in bounded time."""
+    # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end that
+    # never comes.
+    with suppress(*TRANSIENT, AssertionError):
+        await asyncio.wait_for(client.close(), _CLOSING)
+    await asyncio.sleep(0)  # the loop closes the socket in its next round
+
+
+def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:
+    if isinstance(error, HandshakeError):
+        return RefusedError(
+            "fabric.tls", f"no TLS with the server at {servers}: {error.option}", hint="check the certificates"
+        )
+    if isinstance(error, NotInstalledError):
+        return FailedError("fabric.not-installed", "credentials and nkeys need nkeys", hint="install `penstock[nats]`")
+    return FailedError("fabric.credentials", f"the file for `{error.option}` cannot be used", option=error.option)

@@ -1,0 +1,131 @@
+"""How to get into a NATS server: addresses, TLS and secrets, the same for the fabric and for JetStream on Spark.
+
+Secrets come as paths of files, never in an address, so that neither a message nor a `repr` can show them. Errors here
+say what failed; who calls gives them the code of its own room.
+"""
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+from nats.errors import InvalidUserCredentialsError
+
+
+class LoginError(Exception):
+    """Something that nobody can log in with; `option` names what the caller gave, not what it holds."""
+
+    def __init__(self, option: str) -> None:
+        super().__init__(option)
+        self.option = option
+
+
+class UnreadableError(LoginError):
+    """A file of secrets does not read."""
+
+
+class HandshakeError(LoginError):
+    """The TLS handshake failed; `option` is the reason."""
+
+
+class NotInstalledError(LoginError):
+    """Something that nats-py needs is not installed."""
+
+
+class AddressError(LoginError):
+    """Not an address of a server."""
+
+
+class SecretError(AddressError):
+    """An address with a user or a password in it."""
+
+
+@dataclass(frozen=True)
+class NatsLogin:
+    """Where the servers are and what to show them: paths of files, each empty where there is none."""
+
+    urls: tuple[str, ...]
+    credentials: str = field(default="", repr=False)
+    nkey: str = field(default="", repr=False)
+    token_file: str = field(default="", repr=False)
+    tls_ca: str = field(default="", repr=False)
+    tls_cert: str = field(default="", repr=False)
+    tls_key: str = field(default="", repr=False)
+    tls_hostname: str = ""
+
+    @property
+    def servers(self) -> str:
+        """Return the servers as messages name them."""
+        return ", ".join(self.urls)
+
+    def token(self) -> str | None:
+        """Return the token in the token file. Raises `UnreadableError`."""
+        if not self.token_file:
+            return None
+        try:
+            return Path(self.token_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableError("tokenFile") from error
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context for TLS, if any was asked for. Raises `UnreadableError`."""
+        wanted = self.tls_ca or self.tls_cert or any(url.startswith("tls:") for url in self.urls)
+        if not wanted:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca or None)
+            if self.tls_cert:
+                context.load_cert_chain(self.tls_cert, self.tls_key or None)
+        except OSError as error:  # ssl.SSLError is one
+            raise UnreadableError("tlsCa, tlsCert or tlsKey") from error
+        return context
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Client.connect`. Raises `UnreadableError`."""
+        given = {
+            "user_credentials": self.credentials,
+            "nkeys_seed": self.nkey,
+            "token": self.token(),
+            "tls": self.tls(),
+            "tls_hostname": self.tls_hostname,
+        }
+        return {"servers": list(self.urls)} | {key: value for key, value in given.items() if value}
+
+
+def address(text: str) -> str:
+    """Return an address in full. Raises `AddressError`, `SecretError`.
+
+    >>> address("broker")
+    'nats://broker:4222'
+    """
+    try:
+        parts = urlsplit(text if "://" in text else f"nats://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise AddressError("url") from error
+    if parts.username is not None or parts.password is not None or "@" in text:
+        raise SecretError("url")
+    if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
+        raise AddressError("url")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or 4222}"
+
+
+async def log_in(client: Client, login: NatsLogin, *, timeout: float, **options: Any) -> None:
+    """Connect a client. Raises `LoginError`, and as nats-py where the server does not answer or refuses."""
+    try:
+        await asyncio.wait_for(
+            client.connect(**login.arguments(), connect_timeout=max(1, round(timeout)), **options),
+            timeout * (len(login.urls) + 1),
+        )
+    except ssl.SSLError as error:
+        raise HandshakeError(error.reason or "the handshake failed") from error
+    except ImportError as error:
+        raise NotInstalledError("nkeys") from error
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise UnreadableError("credentials or nkey") from error
+    except (ValueError, InvalidUserCredentialsError) as error:
+        raise UnreadableError("credentials or nkey") from error

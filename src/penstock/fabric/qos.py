@@ -1,0 +1,228 @@
+"""Quality of service: ten policies as one value, and whether what is offered is enough for what is requested.
+
+The policies are those of Table 3 of the data-centric access-control middleware. A topic is declared with what it
+*offers*; a reader may *request* something else. `agree` says what holds between the two, or refuses with a code that
+names the policy:
+
+    durability      the offered is at least as durable as the requested
+    history         a reader keeps no more samples a key than the topic does
+    ownership       both say the same
+    source_order    who asks for the order of the source is offered it
+    reliability     who asks for reliable is offered it
+    time_filter     of the reader alone
+    deadline        the offered is not longer than the requested
+    lifespan        the shorter of both holds
+    latency_budget  the offered is not longer than the requested
+    priority        of the side that sends or receives; nothing to agree on
+
+Durations are seconds; `FOREVER` is no limit.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any, Final, Self
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
+
+FOREVER: Final = math.inf
+#: as many samples as the bounds of the fabric allow; what comes then is refused, never dropped
+KEEP_ALL: Final = 0
+
+
+class Durability(Enum):
+    """How long samples are kept for readers that join late."""
+
+    VOLATILE = "volatile"  #: not at all
+    TRANSIENT = "transient"  #: as long as the fabric runs
+    PERSISTENT = "persistent"  #: over a restart of everything
+
+
+class Ownership(Enum):
+    """Who may write to a topic at one time."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
+
+class Order(Enum):
+    """By whose clock samples of a key follow each other."""
+
+    BY_ARRIVAL = "by-arrival"
+    BY_SOURCE = "by-source"
+
+
+class Reliability(Enum):
+    """Whether a sample is sent until it is acknowledged."""
+
+    BEST_EFFORT = "best-effort"
+    RELIABLE = "reliable"
+
+
+class Priority(Enum):
+    """Which samples go first where something has to wait."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+_DURABLE: Final = tuple(Durability)
+#: the code of the refusal, by policy
+CODES: Final[Mapping[str, str]] = {
+    "durability": "fabric.qos.durability",
+    "history": "fabric.qos.history",
+    "ownership": "fabric.qos.ownership",
+    "source_order": "fabric.qos.source-order",
+    "reliability": "fabric.qos.reliability",
+    "time_filter": "fabric.qos.time-filter",
+    "deadline": "fabric.qos.deadline",
+    "lifespan": "fabric.qos.lifespan",
+    "latency_budget": "fabric.qos.latency-budget",
+    "priority": "fabric.qos.priority",
+}
+_DURATIONS: Final = ("time_filter", "deadline", "lifespan", "latency_budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """All ten policies. `history` is how many samples of each key are kept, or `KEEP_ALL`.
+
+    Raises `MalformedError` (`fabric.qos.value`) for a value that a policy cannot have.
+
+    >>> Qos(durability=Durability.PERSISTENT, history=1).history
+    1
+    """
+
+    durability: Durability = Durability.VOLATILE
+    history: int = 1_000
+    ownership: Ownership = Ownership.SHARED
+    source_order: Order = Order.BY_ARRIVAL
+    reliability: Reliability = Reliability.BEST_EFFORT
+    time_filter: float = 0.0
+    deadline: float = FOREVER
+    lifespan: float = FOREVER
+    latency_budget: float = FOREVER
+    priority: Priority = Priority.NORMAL
+
+    def __post_init__(self) -> None:
+        kinds = {"durability": Durability, "ownership": Ownership, "source_order": Order}
+        kinds |= {"reliability": Reliability, "priority": Priority}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise _wrong(name, getattr(self, name), f"one of {', '.join(_words(kind))}")
+        if type(self.history) is not int or not 0 <= self.history <= DEFAULT_LIMITS.fabric_history:
+            raise _wrong("history", self.history, f"`KEEP_ALL` or 1 to {DEFAULT_LIMITS.fabric_history}")
+        for name in _DURATIONS:
+            value = getattr(self, name)
+            if type(value) not in (int, float) or math.isnan(value) or value < 0:
+                raise _wrong(name, value, "seconds, 0 or more")
+        for name in ("deadline", "lifespan"):
+            if getattr(self, name) == 0:
+                raise _wrong(name, 0, "seconds, more than 0")
+        if self.time_filter > self.deadline or self.time_filter == FOREVER:
+            raise _wrong("time_filter", self.time_filter, "a number of seconds not above the deadline")
+        if self.history == KEEP_ALL and not self.reliable:
+            raise _wrong("history", "keep-all", "a number, or reliability `reliable`")
+
+    @property
+    def reliable(self) -> bool:
+        """Say whether samples are sent until they are acknowledged."""
+        return self.reliability is Reliability.RELIABLE
+
+    @property
+    def durable(self) -> bool:
+        """Say whether samples are kept for readers that join late."""
+        return self.durability is not Durability.VOLATILE
+
+    def as_dict(self) -> dict[str, str | int | float | None]:
+        """Return the policies as plain data: names, numbers, and None for `FOREVER`."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `as_dict` wrote. Raises `MalformedError` (`fabric.qos.value`)."""
+        if set(data) != set(CODES):
+            raise _wrong("policies", ", ".join(sorted(map(str, data))), f"all of {', '.join(CODES)}, and no other")
+        kinds = {"durability": Durability, "ownership": Ownership, "source_order": Order}
+        kinds |= {"reliability": Reliability, "priority": Priority}
+        values = dict(data)
+        for name, kind in kinds.items():
+            if values[name] not in _words(kind):
+                raise _wrong(name, values[name], f"one of {', '.join(_words(kind))}")
+            values[name] = kind(values[name])
+        for name in _DURATIONS:
+            values[name] = FOREVER if values[name] is None else values[name]
+        return cls(**values)
+
+
+def agree(offered: Qos, requested: Qos) -> Qos:
+    """Return what holds for a reader.
+
+    Raises `RefusedError` with the code of the first policy that cannot be met (`CODES`); the fields say what was
+    offered and requested, and the hint what is possible.
+    """
+    if _DURABLE.index(requested.durability) > _DURABLE.index(offered.durability):
+        raise refuse("durability", offered, requested, f"request at most `{offered.durability.value}`")
+    if offered.history != KEEP_ALL and (requested.history == KEEP_ALL or requested.history > offered.history):
+        raise refuse("history", offered, requested, f"request at most {offered.history} samples a key")
+    if requested.ownership is not offered.ownership:
+        raise refuse("ownership", offered, requested, f"request `{offered.ownership.value}`")
+    if requested.source_order is Order.BY_SOURCE and offered.source_order is not Order.BY_SOURCE:
+        raise refuse("source_order", offered, requested, "request `by-arrival`")
+    if requested.reliable and not offered.reliable:
+        raise refuse("reliability", offered, requested, "request `best-effort`")
+    if requested.deadline < offered.deadline:
+        raise refuse("deadline", offered, requested, f"request {offered.deadline} seconds or more")
+    if requested.latency_budget < offered.latency_budget:
+        raise refuse("latency_budget", offered, requested, f"request {offered.latency_budget} seconds or more")
+    return replace(requested, lifespan=min(offered.lifespan, requested.lifespan))
+
+
+def check_offer(qos: Qos) -> None:
+    """Check what only a reader can want. Raises `RefusedError` (`fabric.qos.time-filter`)."""
+    if qos.time_filter:
+        raise RefusedError(
+            CODES["time_filter"],
+            "a topic filters nothing by time",
+            hint="declare it with 0, and let each reader request its own",
+            policy="time_filter",
+        )
+
+
+def refuse(policy: str, offered: Qos, requested: Qos, possible: str) -> RefusedError:
+    """Return the refusal for a policy that cannot be met."""
+    has, wants = (_word(policy, qos) for qos in (offered, requested))
+    return RefusedError(
+        CODES[policy],
+        f"{policy.replace('_', ' ')} `{wants}` is requested and `{has}` offered",
+        hint=possible,
+        policy=policy,
+        offered=has,
+        requested=wants,
+    )
+
+
+def _word(policy: str, qos: Qos) -> str:
+    value = _plain(getattr(qos, policy))
+    if policy == "history" and value == KEEP_ALL:
+        return "keep-all"
+    return "forever" if value is None else str(value)
+
+
+def _plain(value: Enum | float) -> str | int | float | None:
+    if isinstance(value, Enum):
+        return str(value.value)
+    return None if value == FOREVER else value
+
+
+def _words(kind: type[Enum]) -> list[str]:
+    return [str(member.value) for member in kind]
+
+
+def _wrong(policy: str, value: object, possible: str) -> MalformedError:
+    return MalformedError(
+        "fabric.qos.value", f"{policy.replace('_', ' ')} cannot be `{value}`", hint=f"give {possible}", policy=policy
+    )

@@ -1,0 +1,168 @@
+"""The embedded fabric: the suite of all adapters, persistent topics in a file, urgency, and virtual time."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import FailedError
+from penstock.fabric import (
+    KEEP_ALL,
+    Clock,
+    Durability,
+    EmbeddedFabric,
+    FileKeeper,
+    Ownership,
+    Priority,
+    Qos,
+    Reliability,
+    Sample,
+)
+from penstock.model.limits import Limits
+from penstock.testing.fabric_suite import LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
+
+PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
+
+
+class TestEmbedded(FabricSuite):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "topics"
+
+    async def open(self, clock: Clock) -> EmbeddedFabric:
+        return EmbeddedFabric(clock=clock, keeper=FileKeeper(self.path))
+
+
+def test_without_a_keeper_persistent_topics_are_refused() -> None:
+    async def whole() -> None:
+        async with EmbeddedFabric() as fabric:
+            with refused("fabric.qos.durability"):
+                await fabric.declare("kept", PERSISTENT)
+
+    asyncio.run(whole())
+
+
+def test_persistent_topics_outlive_the_fabric_and_transient_ones_do_not(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with EmbeddedFabric(clock=ManualClock(), keeper=FileKeeper(tmp_path / "topics")) as fabric:
+            await fabric.declare("kept", replace(PERSISTENT, history=1, ownership=Ownership.EXCLUSIVE))
+            await fabric.declare("log", PERSISTENT)
+            await fabric.declare("state", STATE)
+            await fabric.declare("removed", PERSISTENT)
+            for topic in ("kept", "log", "state", "removed"):
+                writer = await fabric.publisher(topic)
+                await writer.publish(b"1", key="k", headers={"a": "b"})
+                await writer.publish(b"2", key="k", headers={"a": "b"})
+            await fabric.remove("removed")
+
+    async def second() -> list[tuple[Sample, ...]]:
+        async with EmbeddedFabric(clock=ManualClock(), keeper=FileKeeper(tmp_path / "topics")) as fabric:
+            for topic in ("state", "removed"):
+                with refused("fabric.unknown-topic"):
+                    await fabric.describe(topic)
+            await fabric.declare("log", PERSISTENT)
+            owner = await fabric.publisher("kept")
+            kept = [await fabric.state("kept"), await fabric.state("log")]
+            await owner.publish(b"3", key="k")
+            assert [(s.data, s.epoch) for s in await fabric.state("kept")] == [(b"3", 2)]
+            return kept
+
+    asyncio.run(first())
+    kept, log = asyncio.run(second())
+    assert [(s.data, s.headers, s.epoch) for s in kept] == [(b"2", {"a": "b"}, 1)]
+    assert [s.data for s in log] == [b"1", b"2"]
+
+
+def test_a_file_that_is_no_keeper_is_an_error_with_a_code(tmp_path: Path) -> None:
+    (tmp_path / "topics").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(FailedError) as failed:
+        FileKeeper(tmp_path / "topics")
+    assert failed.value.code == "fabric.keeper"
+
+
+def test_keep_all_refuses_when_it_is_full_and_takes_again_when_samples_are_over() -> None:
+    async def whole() -> None:
+        clock = ManualClock()
+        async with EmbeddedFabric(clock=clock, limits=Limits(fabric_history=3)) as fabric:
+            await fabric.declare("log", replace(LOG, lifespan=10.0))
+            writer = await fabric.publisher("log")
+            for _ in range(3):
+                await writer.publish(b"x")
+            with refused("fabric.full"):
+                await writer.publish(b"y")
+            await clock.advance(11)
+            await writer.publish(b"z")
+            assert [s.data for s in await fabric.state("log")] == [b"z"]
+
+    asyncio.run(whole())
+
+
+def test_a_reliable_reader_that_falls_behind_is_cut_off_and_others_are_not() -> None:
+    async def whole() -> None:
+        async with EmbeddedFabric(limits=Limits(fabric_pending=5)) as fabric:
+            await fabric.declare("live", LIVE)
+            slow, quick = await fabric.subscribe("live"), await fabric.subscribe("live")
+            writer = await fabric.publisher("live")
+            for _ in range(6):
+                await writer.publish(b"x")
+                assert await take(quick, 1) == [b"x"]
+            with refused("fabric.slow-consumer"):
+                await anext(slow)
+
+    asyncio.run(whole())
+
+
+def test_readers_of_urgent_topics_come_first() -> None:
+    async def whole() -> list[str]:
+        order: list[str] = []
+        async with EmbeddedFabric() as fabric:
+            writers = []
+            for level in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
+                await fabric.declare(level.value, Qos(priority=level))
+
+                async def callback(_: Sample, name: str = level.value) -> None:
+                    order.append(name)
+
+                await fabric.subscribe(level.value, callback=callback)
+                writers.append(await fabric.publisher(level.value))
+            await asyncio.sleep(0.01)
+            for writer in writers:
+                await writer.publish(b"")
+            await asyncio.sleep(0.01)
+        return order
+
+    assert asyncio.run(whole()) == ["high", "normal", "low"]
+
+
+def test_the_same_seed_and_clock_give_the_same_samples() -> None:
+    async def whole() -> list[Sample]:
+        clock = ManualClock()
+        async with EmbeddedFabric(clock=clock, random=lambda size: b"\7" * size) as fabric:
+            await fabric.declare("log", Qos(durability=Durability.TRANSIENT, history=9))
+            writer = await fabric.publisher("log")
+            for number in range(5):
+                await clock.advance(3600)
+                await writer.publish(str(number).encode())
+            return list(await fabric.state("log"))
+
+    assert asyncio.run(whole()) == asyncio.run(whole())
+
+
+def test_a_writer_that_never_waits_leaves_no_reliable_reader_behind() -> None:
+    async def whole() -> int:
+        async with EmbeddedFabric(limits=Limits(fabric_pending=50)) as fabric:
+            await fabric.declare("live", Qos(history=KEEP_ALL, reliability=Reliability.RELIABLE))
+            got = []
+
+            async def callback(sample: Sample) -> None:
+                got.append(sample)
+
+            await fabric.subscribe("live", callback=callback)
+            writer = await fabric.publisher("live")
+            for _ in range(1_000):
+                await writer.publish(b"x")
+            await asyncio.sleep(0.01)
+            return len(got)
+
+    assert asyncio.run(whole()) == 1_000

@@ -1,0 +1,203 @@
+"""The ten policies: which values they have, what agrees with what, and what the reference says each adapter does."""
+
+import random
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.fabric import (
+    FOREVER,
+    KEEP_ALL,
+    Durability,
+    EmbeddedFabric,
+    Order,
+    Ownership,
+    Priority,
+    Qos,
+    Reliability,
+    Sample,
+    agree,
+)
+from penstock.fabric.envelope import decode, encode
+from penstock.fabric.nats import NatsFabric
+from penstock.fabric.qos import CODES, check_offer
+from penstock.fabric.reader import Reader
+from penstock.fabric.writer import LEASE, contend
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fabric.md"
+RELIABLE = Qos(reliability=Reliability.RELIABLE)
+SECOND = 1_000_000
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Qos:
+    reliability = draw(st.sampled_from(Reliability))
+    deadline = draw(st.sampled_from([1.0, 2.0, FOREVER]))
+    least = 0 if reliability is Reliability.RELIABLE else 1
+    return Qos(
+        durability=draw(st.sampled_from(Durability)),
+        history=draw(st.integers(least, 3)),
+        ownership=draw(st.sampled_from(Ownership)),
+        source_order=draw(st.sampled_from(Order)),
+        reliability=reliability,
+        time_filter=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        deadline=deadline,
+        lifespan=draw(st.sampled_from([1.0, 2.0, FOREVER])),
+        latency_budget=draw(st.sampled_from([0.0, 1.0, FOREVER])),
+        priority=draw(st.sampled_from(Priority)),
+    )
+
+
+def test_there_are_ten_policies_and_each_has_a_code() -> None:
+    assert [field.name for field in fields(Qos)] == list(CODES)
+    assert len(set(CODES.values())) == 10
+
+
+@given(policies())
+def test_policies_survive_being_written_down(qos: Qos) -> None:
+    assert Qos.from_dict(qos.as_dict()) == qos
+    assert agree(qos, qos) == qos
+
+
+@given(policies(), policies(), policies())
+def test_agreement_is_monotone(offered: Qos, requested: Qos, third: Qos) -> None:
+    """What agrees with a request that agrees with an offer agrees with the offer: nothing is gained in between."""
+    try:
+        between = agree(offered, requested)
+        end = agree(between, third)
+    except RefusedError:
+        return
+    assert agree(offered, third) == end
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered", "requested", "possible"),
+    [
+        ("durability", Qos(), Qos(durability=Durability.TRANSIENT), "volatile"),
+        ("durability", Qos(durability=Durability.TRANSIENT), Qos(durability=Durability.PERSISTENT), "transient"),
+        ("history", Qos(history=2), Qos(history=3), "2"),
+        ("history", replace(RELIABLE, history=2), replace(RELIABLE, history=KEEP_ALL), "2"),
+        ("ownership", Qos(), Qos(ownership=Ownership.EXCLUSIVE), "shared"),
+        ("ownership", Qos(ownership=Ownership.EXCLUSIVE), Qos(), "exclusive"),
+        ("source_order", Qos(), Qos(source_order=Order.BY_SOURCE), "by-arrival"),
+        ("reliability", Qos(), RELIABLE, "best-effort"),
+        ("deadline", Qos(deadline=2.0), Qos(deadline=1.0), "2.0"),
+        ("latency_budget", Qos(latency_budget=2.0), Qos(latency_budget=1.0), "2.0"),
+    ],
+)
+def test_a_refusal_names_the_policy_and_what_is_possible(
+    policy: str, offered: Qos, requested: Qos, possible: str
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        agree(offered, requested)
+    assert refused.value.code == CODES[policy]
+    assert refused.value.fields["policy"] == policy
+    assert possible in refused.value.hint
+    assert agree(replace(offered, lifespan=1.0), replace(offered, lifespan=2.0)).lifespan == 1.0
+
+
+def test_a_topic_does_not_filter_by_time() -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_offer(Qos(time_filter=1.0))
+    assert refused.value.code == CODES["time_filter"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"history": -1},
+        {"history": True},
+        {"history": DEFAULT_LIMITS.fabric_history + 1},
+        {"history": KEEP_ALL},  # needs reliable
+        {"durability": "volatile"},
+        {"deadline": 0},
+        {"lifespan": 0.0},
+        {"lifespan": -1.0},
+        {"latency_budget": float("nan")},
+        {"time_filter": FOREVER},
+        {"time_filter": 2.0, "deadline": 1.0},
+        {"priority": 3},
+    ],
+)
+def test_values_that_a_policy_cannot_have_are_refused(values: dict[str, object]) -> None:
+    with pytest.raises(MalformedError) as refused:
+        Qos(**values)  # type: ignore[arg-type]  # wrong on purpose
+    assert refused.value.code == "fabric.qos.value"
+
+
+@pytest.mark.parametrize("change", [{"priority": "highest"}, {"more": 1}, {"history": "1"}, {"deadline": "1"}])
+def test_what_a_server_says_about_a_topic_is_checked(change: dict[str, object]) -> None:
+    with pytest.raises(MalformedError) as refused:
+        Qos.from_dict(Qos().as_dict() | change)
+    assert refused.value.code == "fabric.qos.value"
+
+
+def test_the_reference_says_what_the_adapters_do() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    said = {policy: (embedded.strip(), over_nats.strip()) for policy, embedded, over_nats in rows}
+    assert said == {policy: (EmbeddedFabric.MAPPING[policy], NatsFabric.MAPPING[policy]) for policy in CODES}
+
+
+@given(
+    data=st.binary(max_size=50),
+    key=st.text(max_size=10),
+    headers=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3),
+    time=st.integers(-(2**63), 2**63 - 1),
+)
+def test_samples_survive_their_bytes(data: bytes, key: str, headers: dict[str, str], time: int) -> None:
+    sample = Sample(data, key, headers, time, b"12345678", 2**64 - 1, 2**32 - 1)
+    assert decode(encode(sample)) == sample
+
+
+@given(st.binary(max_size=80))
+def test_bytes_are_a_sample_or_refused(octets: bytes) -> None:
+    try:
+        sample = decode(octets)
+    except MalformedError:
+        return
+    assert encode(sample) == octets
+
+
+def test_cut_bytes_are_refused_until_the_data_begins() -> None:
+    whole = encode(Sample(b"", "key", {"a": "b"}))
+    for end in range(len(whole)):
+        with pytest.raises(MalformedError):
+            decode(whole[:end])
+
+
+def test_a_reader_with_many_keys_is_bounded() -> None:
+    qos = Qos(history=1, deadline=5.0, source_order=Order.BY_SOURCE, time_filter=1.0)
+    limits = Limits(fabric_keys=10, fabric_pending=20)
+    reader = Reader(qos, limits)
+    chance = random.Random(1)  # noqa: S311  # an example
+    for number in range(2_000):
+        key = str(chance.randrange(200))
+        reader.receive(Sample(b"", key, {}, number), number / SECOND)
+    memories = (reader._newest, reader._seen, reader._opened, reader._held)
+    assert max(len(memory) for memory in memories) <= 10
+    assert len(reader) <= 20
+    assert reader.counts.missed > 0
+
+
+def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
+    first = contend(None, b"a", 1, 0.0)
+    assert contend(first, b"a", 1, 5.0).epoch == first.epoch
+    with pytest.raises(RefusedError):
+        contend(first, b"b", 1, LEASE - 1)
+    assert contend(first, b"b", 2, 1.0).epoch == 2
+    assert contend(first, b"b", 0, LEASE + 1).epoch == 2
+    assert contend(None, b"b", 0, 0.0, epoch=7).epoch == 8
+
+
+def test_a_former_owner_is_not_heard() -> None:
+    reader = Reader(Qos(ownership=Ownership.EXCLUSIVE))
+    for epoch in (1, 2, 1, 2):
+        reader.receive(Sample(b"", epoch=epoch), 0.0)
+    assert [sample.epoch for sample in iter(lambda: reader.take(0.0), None)] == [1, 2, 2]
+    assert reader.counts.usurped == 1
