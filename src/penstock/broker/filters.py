@@ -80,28 +80,6 @@ class Covering(Generic[K]):
         return self._widest
 
 
-class FilterIndex(Generic[K]):
-    """Filters under keys, and which of them an event passes."""
-
-    def __init__(self) -> None:
-        self._tests: dict[K, Compiled] = {}
-
-    def __len__(self) -> int:
-        return len(self._tests)
-
-    def put(self, key: K, filter_: Filter) -> None:
-        """Add a filter under a new key."""
-        self._tests[key] = passes(filter_)
-
-    def remove(self, key: K) -> None:
-        """Remove a filter."""
-        del self._tests[key]
-
-    def match(self, values: Mapping[str, Scalar]) -> list[K]:
-        """Return the keys of the filters that the values pass."""
-        return [key for key, test in self._tests.items() if test(values)]
-
-
 def passes(filter_: Filter) -> Compiled:
     """Return the function that says whether values pass a filter; what cannot be evaluated does not."""
     test = compile_selector(filter_.selector)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
 from penstock.broker.copies import Copies
-from penstock.broker.filters import FilterIndex, passes
+from penstock.broker.filters import passes
 from penstock.broker.hops import Heard, Hops
+from penstock.broker.matching import Matcher
 from penstock.broker.membership import TRUSTING, MayRoute, Membership, Proof, View, everybody
 from penstock.broker.messages import (
     Advertisement,
@@ -128,7 +129,7 @@ class Router:
         self._changed: dict[TypeKey, None] = {}
         self._advertised: dict[str, _Advertised] = {}
         self._subscribed: dict[str, Subscription] = {}
-        self._clients: dict[TypeKey, FilterIndex[str]] = {}
+        self._clients: dict[TypeKey, Matcher[str]] = {}
         #: for types with subscriptions of clients, the sub-types whose trees these have joined
         self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
         self._published = 0
@@ -215,7 +216,7 @@ class Router:
         """
         _new(key, self._subscribed)
         entry = self._subscribed[key] = Subscription(of_type, filter_ or Filter())
-        self._clients.setdefault(of_type, FilterIndex()).put(key, entry.filter)
+        self._clients.setdefault(of_type, Matcher()).add(key, entry.filter.selector)
         for tree in (of_type, *self._joined.get(of_type, ())):
             self._place(key, entry, tree)
         return self._settle()
@@ -392,18 +393,24 @@ class Router:
         if self._view is not self._members.view:
             self._view = self._members.view
             self._find_parents(self._view)
+        if self._changed:
+            self._tell_changes(sorted(self._join_all()))
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def _tell_changes(self, keys: list[TypeKey]) -> None:
         entering: list[tuple[Principal, TypeKey, Entry]] = []
         withdrawing: list[tuple[Principal, TypeKey, Entry]] = []
-        for key in sorted(self._join_all()):
+        for key in keys:
             self._compare(self._trees[key], entering, withdrawing)
         # A path is laid before the old one is given up.
         for peer, key, entry in entering:
             self._tell(peer, key, entry)
         for peer, key, entry in withdrawing:
             self._untell(peer, key, entry)
-        self._trees = {key: tree for key, tree in self._trees.items() if len(tree)}
-        outputs, self._outputs = self._outputs, []
-        return outputs
+        for key in keys:
+            if not len(self._trees[key]):
+                del self._trees[key]
 
     def _find_parents(self, view: View) -> None:
         for key, tree in self._trees.items():
@@ -478,7 +485,10 @@ class Router:
         if keys:
             self._outputs.append(Deliver(tuple(sorted(keys)), publication))
         if event.key in self._trees and publication.hops < self._limits.network_hops:
-            onward = replace(publication, hops=publication.hops + 1)
+            # Written out, because `replace` takes a good part of the time that an event takes.
+            onward = Publication(
+                publication.origin, publication.incarnation, publication.number, publication.hops + 1, event
+            )
             matched = {peer: None for peer, _ in self._trees[event.key].index.match(event.values)}
             for peer in matched:
                 if peer != came_from and self._allowed(event.key, peer):

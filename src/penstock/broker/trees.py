@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from penstock.broker.filters import Covering, FilterIndex, may_overlap, widest
+from penstock.broker.filters import Covering, may_overlap, widest
+from penstock.broker.matching import Matcher
 from penstock.broker.messages import Advertisement, Entry, Filter, Interest, Subscription
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -41,7 +42,7 @@ class Tree:
     advertisements: dict[Side, dict[Name, Advertisement]] = field(default_factory=dict)
     subscriptions: dict[Side, dict[Name, Filter]] = field(default_factory=dict)
     #: the subscriptions of neighbours, for events
-    index: FilterIndex[tuple[Principal, int]] = field(default_factory=FilterIndex)
+    index: Matcher[tuple[Principal, int]] = field(default_factory=Matcher)
     #: for each neighbour that advertises, the subscriptions that it might match
     _towards: dict[Principal, Covering[_Source]] = field(default_factory=dict)
     #: whether `_towards` follows from the entries
@@ -58,7 +59,7 @@ class Tree:
             case Subscription():
                 self.subscriptions.setdefault(side, {})[name] = entry.filter
                 if side is not None and isinstance(name, int):
-                    self.index.put((side, name), entry.filter)
+                    self.index.add((side, name), entry.filter.selector)
                 for other, covering in self._towards.items():
                     if other != side and self._wanted(other, entry.filter):
                         covering.put((side, name), entry.filter)
