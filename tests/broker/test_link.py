@@ -1,8 +1,10 @@
 """Links over real TLS connections: peers that keep to the rules talk, and the others disturb nobody."""
 
 import asyncio
+import gc
 import itertools
 import ssl
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -415,9 +417,10 @@ def test_who_sends_waits_for_who_takes() -> None:
             link = await connect(endpoint(CLIENT), HOST, at.port)
             sent = 0
             with suppress(TimeoutError):
-                while True:
+                while sent < 5_000:
                     await asyncio.wait_for(link.send(encode([sent, bytes(10_000)])), 0.1)
                     sent += 1
+            assert sent < 5_000
             (held,) = at.served
             assert held._channel._inbox_size < 1 << 20
             assert link.ended is None
@@ -660,6 +663,32 @@ def test_an_error_of_the_service_is_told_as_its_code() -> None:
             await at.ended("guard.denied")
 
     run(main())
+
+
+def test_an_error_does_not_grow_by_being_raised() -> None:
+    async def main() -> None:
+        async with broker() as at:
+            link = await connect(endpoint(CLIENT), HOST, at.port)
+            await link.close()
+            depths = []
+            for _ in range(3):
+                error = await refused("link.closed", link.send(encode(1)))
+                depths.append(len(traceback.extract_tb(error.__traceback__)))
+            assert len(set(depths)) == 1
+
+    run(main())
+
+
+def test_a_knock_at_a_closing_door_leaves_nothing_open() -> None:
+    async def main() -> None:
+        async with broker() as at:
+            opened = [await asyncio.open_connection(HOST, at.port) for _ in range(3)]
+            await until(lambda: at.listener._greeting)
+        for _, writer in opened:
+            writer.transport.abort()
+
+    run(main())
+    gc.collect()
 
 
 def test_closing_a_listener_ends_everything() -> None:

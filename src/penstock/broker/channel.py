@@ -61,6 +61,11 @@ class Channel(asyncio.Protocol):
         self._keepalives = 0
         self.ended: PenstockError | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there ever was a connection."""
+        return self._transport is not None
+
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -145,8 +150,7 @@ class Channel(asyncio.Protocol):
 
         Raises what the channel ended with, and `RefusedError` (`link.slow-reader`) when it ends by this.
         """
-        if self.ended is not None:
-            raise self.ended
+        self._check_open()
         self._outbox.append(message)
         self._outbox_size += len(message)
         if self._stalled is None:
@@ -166,8 +170,7 @@ class Channel(asyncio.Protocol):
             self._flushed = False
             await asyncio.sleep(0)
         await self._room.wait()
-        if self.ended is not None:
-            raise self.ended
+        self._check_open()
 
     def write(self, data: bytes) -> None:
         """Send octets that are a frame already: a part of a handshake."""
@@ -204,10 +207,14 @@ class Channel(asyncio.Protocol):
 
     # Within.
 
+    def _check_open(self) -> None:
+        if self.ended is not None:
+            # The same error is raised as often as somebody asks, and must not grow by each of them.
+            raise self.ended.with_traceback(None)
+
     async def _wait_for_frames(self) -> None:
         while not self._inbox:
-            if self.ended is not None:
-                raise self.ended
+            self._check_open()
             self._arrived.clear()
             await self._arrived.wait()
 

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, TypedDict
 
 from penstock.broker.channel import CLOSED, Channel
@@ -241,11 +242,14 @@ class Listener:
             channel = Channel(loop, limits, opening=1)
             task = asyncio.create_task(self._attend(connection, channel))
             self._greeting[task] = channel
-            task.add_done_callback(self._forget)
+            task.add_done_callback(partial(self._forget, connection, channel))
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, connection: socket.socket, channel: Channel, task: asyncio.Task[None]) -> None:
         self._greeting.pop(task, None)
         self._links.pop(task, None)
+        if not channel.connected:
+            # Nobody else closes it: the task was cancelled before it began.
+            connection.close()
 
     async def _attend(self, connection: socket.socket, channel: Channel) -> None:
         task = asyncio.current_task()
@@ -281,7 +285,6 @@ class Listener:
         except (PenstockError, OSError) as error:
             raise _failed(channel, error) from None
         except BaseException:
-            connection.close()
             channel.abort()
             if channel.ended is not None:
                 raise channel.ended from None
