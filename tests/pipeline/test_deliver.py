@@ -51,7 +51,7 @@ class Rulebook:
 
     def rule(self, request: Request) -> Ruling:
         assert isinstance(request, EventRequest)
-        return Ruling(self.rules[request.principal].branches)
+        return Ruling(self.rules.get(request.principal, Restriction()).branches)
 
 
 def trusted(event_type: EventType) -> VerifiedType:

@@ -16,7 +16,16 @@ from penstock.guard import Restriction
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 from penstock.pipeline import layout
 from penstock.pipeline.deliver import Delivered, deliver
-from penstock.pipeline.layout import Layout, Manifest, clear, commits, open_view, read_manifests, write_views
+from penstock.pipeline.layout import (
+    Layout,
+    Manifest,
+    clear,
+    commits,
+    open_view,
+    read_manifests,
+    store_rows,
+    write_views,
+)
 from penstock.selector import ALWAYS, Selector
 
 Readers = Sequence[tuple[EventType, Restriction, Selector]]
@@ -73,8 +82,15 @@ def test_readers_who_share_a_program_share_its_rows(spark: SparkSession, tmp_pat
 
 def test_a_folder_for_each_reader_has_its_names(spark: SparkSession, tmp_path: Path) -> None:
     write_views(delivered(spark, MIXED), str(tmp_path), layout="subscriber")
-    own = spark.read.parquet(str(tmp_path / "views" / "@subscriber=reader-5" / "@batch=0"))
+    own = spark.read.parquet(str(tmp_path / "views" / "@subscriber=reader-5" / "@batch=0" / "@policy=none"))
     assert own.columns == ["@id", "@time", "@source", "number", "speed"]
+
+
+def test_a_run_that_is_repeated_by_another_policy_leaves_nothing_in_a_view(spark: SparkSession, tmp_path: Path) -> None:
+    wider, narrower = [reader("speed > 3", PLATE)], [reader("speed > 1000", PLATE)]
+    store_rows(delivered(spark, wider), str(tmp_path), layout="subscriber", revision="policy:wider")
+    write_views(delivered(spark, narrower), str(tmp_path), layout="subscriber", revision="policy:narrower")
+    assert open_view(spark, str(tmp_path), "reader-0").count() == 0
 
 
 def test_many_programs_are_one_sorted_table(

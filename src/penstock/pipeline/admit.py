@@ -86,7 +86,8 @@ def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[s
     """Group the publishers that may publish at some time by the shape of their rights."""
     found: dict[_Shape, list[tuple[str, tuple[Value, ...]]]] = {}
     kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
-    for principal in policy.principals():
+    # The owner may publish whatever its type is, also where no credential and no reader speaks of it.
+    for principal in dict.fromkeys((verified.event_type.name.owner, *policy.principals())):
         decision = policy.decide(principal, Right.PUBLISH, verified)
         if decision.effect is not Effect.PERMIT:
             continue

@@ -2,7 +2,9 @@
 
     program      rows/@batch=N/@program=K/        rows by program, attributes under their ids; readers who share a
                                                   program share its rows. Of many programs: rows/@batch=N/, sorted
-    subscriber   views/@subscriber=S/@batch=N/    a folder for each reader, attributes under the names of its version
+    subscriber   views/@subscriber=S/@batch=N/@policy=P/   a folder for each reader, attributes under the names of its
+                                                  version; P is of the policy's revision, so that rows of a run that was
+                                                  stopped and repeated by another policy do not count
     both         commits/@batch=N/                the manifest: who reads which program, in which version
 
 Everything goes through Spark, so that a path may be any that Spark can write. The manifest of a batch is written last:
@@ -21,7 +23,7 @@ from functools import reduce
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
@@ -33,6 +35,7 @@ from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quote
 from penstock.pipeline.programs import Program
 
 BATCH: Final = "@batch"
+POLICY: Final = "@policy"
 COMMITS: Final = "commits"
 ROWS: Final = "rows"
 VIEWS: Final = "views"
@@ -40,6 +43,10 @@ FOLDERS: Final = 100
 """More programs than this stand in one table: a task would write as many files at once."""
 _FORMAT: Final = 1
 _WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
+_PLACE: Final = (SUBSCRIBER, BATCH, POLICY)
+_PLACED: Final = StructType(
+    [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType()), StructField(POLICY, StringType())]
+)
 _VALUE: Final = StructType([StructField("value", StringType())])
 
 
@@ -152,7 +159,7 @@ def store_rows(
     if chosen is Layout.PROGRAM:
         _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
     else:
-        _write_folders(delivered, f"{path}/{VIEWS}", batch)
+        _write_folders(delivered, f"{path}/{VIEWS}", batch, revision)
     return manifest
 
 
@@ -194,7 +201,7 @@ def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
         delivered.rows.write.mode("overwrite").partitionBy(PROGRAM).parquet(path)
 
 
-def _write_folders(delivered: Delivered, path: str, batch: int) -> None:
+def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -> None:
     versions = list(dict.fromkeys(program.event_type for program in delivered.programs))
     rows = delivered.rows.persist() if len(versions) > 1 else delivered.rows
     try:
@@ -202,11 +209,12 @@ def _write_folders(delivered: Delivered, path: str, batch: int) -> None:
             own = [program for program in delivered.programs if program.event_type == version]
             columns = [quoted(a.id).alias(a.name) for a in version.attributes]
             named = Delivered(rows, tuple(own)).by_subscriber()
-            named = named.select(quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), *metadata(), *columns)
+            place = [quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), F.lit(_mark(revision)).alias(POLICY)]
+            named = named.select(*place, *metadata(), *columns)
             # Only the folders of this batch are replaced: the others belong to earlier ones.
             writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
             with _writers(named.sparkSession, min(FOLDERS, sum(len(program.readers) for program in own))):
-                writer.partitionBy(SUBSCRIBER, BATCH).parquet(path)
+                writer.partitionBy(SUBSCRIBER, BATCH, POLICY).parquet(path)
     finally:
         if rows is not delivered.rows:
             rows.unpersist()
@@ -318,14 +326,14 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
             hint="add it to the policy's subscribers; `penstock explain` says what a reader lacks",
         )
     version = theirs[max(theirs)].views[subscriber].attributes
-    groups: dict[tuple[Layout, bool, View], list[int]] = {}
+    groups: dict[tuple[Layout, str, View], list[int]] = {}
     for batch, manifest in theirs.items():
-        groups.setdefault((manifest.layout, manifest.sorted, manifest.views[subscriber]), []).append(batch)
+        groups.setdefault((manifest.layout, manifest.revision, manifest.views[subscriber]), []).append(batch)
     parts = [
         _rows(spark, path, view, batches, version)
         if layout is Layout.PROGRAM
-        else _folder(spark, path, subscriber, view, batches, version)
-        for (layout, _, view), batches in groups.items()
+        else _folder(spark, path, subscriber, view, version).where(_of(batches, revision)).drop(*_PLACE)
+        for (layout, revision, view), batches in groups.items()
     ]
     return reduce(DataFrame.unionByName, parts)
 
@@ -339,8 +347,7 @@ def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) 
         rows = spark.read.schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
         counts = {int(row[0]): int(row[1]) for row in rows.groupBy(quoted(PROGRAM)).count().collect()}
         return {name: counts.get(view.program, 0) for name, view in manifest.views.items()}
-    place = StructType([StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType())])
-    rows = _read_folders(spark, f"{path}/{VIEWS}", place).where(quoted(BATCH) == batch)
+    rows = _read_folders(spark, f"{path}/{VIEWS}", _PLACED).where(_of([batch], manifest.revision))
     found = {str(row[0]): int(row[1]) for row in rows.groupBy(quoted(SUBSCRIBER)).count().collect()}
     return {name: found.get(name, 0) for name in manifest.views}
 
@@ -353,17 +360,22 @@ def _rows(spark: SparkSession, path: str, view: View, batches: Sequence[int], ve
     return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
 
 
-def _folder(  # noqa: PLR0913, PLR0917  # where it stands and what it is called
-    spark: SparkSession, path: str, subscriber: str, view: View, batches: Sequence[int], version: Sequence[Stored]
-) -> DataFrame:
-    place = [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType())]
+def _mark(revision: str) -> str:
+    """Return the end of a policy's revision: a digest, short enough for the name of a folder."""
+    return revision[-16:] or "none"
+
+
+def _of(batches: Sequence[int], revision: str) -> Column:
+    return quoted(BATCH).isin(list(batches)) & (quoted(POLICY) == _mark(revision))
+
+
+def _folder(spark: SparkSession, path: str, subscriber: str, view: View, version: Sequence[Stored]) -> DataFrame:
     then = {a.id: a.name for a in view.attributes}
-    schema = _schema({then[a.id]: spark_type(a.kind) for a in version if a.id in then}, *place)
-    rows = _read_folders(spark, f"{path}/{VIEWS}", schema)
-    rows = rows.where((quoted(SUBSCRIBER) == subscriber) & quoted(BATCH).isin(list(batches)))
+    schema = _schema({then[a.id]: spark_type(a.kind) for a in version if a.id in then}, *_PLACED)
+    rows = _read_folders(spark, f"{path}/{VIEWS}", schema).where(quoted(SUBSCRIBER) == subscriber)
     absent = F.lit(None)
     columns = [(quoted(then[a.id]) if a.id in then else absent.cast(spark_type(a.kind))).alias(a.name) for a in version]
-    return rows.select(*metadata(), *columns)
+    return rows.select(*map(quoted, _PLACE), *metadata(), *columns)
 
 
 def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFrame:

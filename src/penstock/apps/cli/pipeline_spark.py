@@ -18,6 +18,8 @@ from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the program that it runs."""
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -36,9 +38,14 @@ class Cluster:
     conf: Mapping[str, str] | None = None
     log: str | None = None
 
+    @property
+    def local(self) -> bool:
+        """Whether Spark runs in this process: not under spark-submit, which has chosen a master before us."""
+        return self.master.startswith("local") and _GATEWAY not in os.environ
+
     def path(self, text: str) -> str:
         """Return a path as Spark is to read it: on this machine it is relative to where the command was started."""
-        if self.remote is not None or not self.master.startswith("local") or _SCHEME.match(text):
+        if self.remote is not None or not self.local or _SCHEME.match(text):
             return text
         return str(Path(text).absolute())
 
@@ -89,9 +96,9 @@ def _builder(cluster: Cluster) -> SparkSession.Builder:
         chosen = dict(cluster.conf or {})
         builder = builder.remote(cluster.remote)
     else:
-        local = cluster.master.startswith("local")
-        chosen = {**_QUIET, **(_local() if local else {}), **(cluster.conf or {})}
-        builder = builder.master(cluster.master)
+        chosen = {**_QUIET, **(_local() if cluster.local else {}), **(cluster.conf or {})}
+        # What a program says would win over what spark-submit was told.
+        builder = builder if _GATEWAY in os.environ else builder.master(cluster.master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder
