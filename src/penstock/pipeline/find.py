@@ -10,7 +10,7 @@ them are data of broadcast tables.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -120,7 +120,7 @@ class Finder:
             if probe is not None:
                 probes.append(probe)
             else:
-                inline += [_Inline(q, form, self._constants.parameters(Constants(list(v)))) for q, v in members]
+                inline += [self._inline(question) for question, _ in members]
         frame = self._slots(self._expressions(inline), inline, probes)
         frame = self._found(frame, inline, probes) if probes else self._chosen(frame, inline)
         words = [quoted(name) for part in self.words() for name in part]
@@ -135,11 +135,23 @@ class Finder:
     def _forms(self, questions: Iterable[Question]) -> dict[_Form, list[tuple[Question, tuple[Value, ...]]]]:
         found: dict[_Form, list[tuple[Question, tuple[Value, ...]]]] = {}
         for question in questions:
-            made = [[shape_of(program, self._kinds) for program in part] for part in question.parts]
-            form = _Form(tuple(tuple(shape for shape, _ in part) for part in made))
-            values = tuple(value for part in made for _, values in part for value in values)
+            made = [[self._erased(*shape_of(program, self._kinds)) for program in part] for part in question.parts]
+            form, values = _joined(made)
             found.setdefault(form, []).append((question, values))
         return found
+
+    def _erased(self, shape: Shape, values: tuple[Value, ...]) -> tuple[Shape, tuple[Value, ...]]:
+        """Return a shape with what its branches show among the constants: it is more of the same shape then."""
+        constants = Constants(list(values))
+        branches = tuple(
+            replace(branch, attributes=None, bits=tuple(map(constants.name, self._viewer.mask(shape, branch))))
+            for branch in shape.branches
+        )
+        return replace(shape, branches=branches, kinds=constants.kinds), tuple(constants.values)
+
+    def _inline(self, question: Question) -> _Inline:
+        form, values = _joined([[shape_of(program, self._kinds) for program in part] for part in question.parts])
+        return _Inline(question, form, self._constants.parameters(Constants(list(values))))
 
     def _probe(self, form: _Form, members: Members) -> _Probe | None:
         if (key := equality(form.shapes, self._kinds)) is not None:
@@ -254,6 +266,11 @@ def _case(cases: Mapping[int, Column], otherwise: Column) -> Column:
     for slot, column in cases.items():
         found = F.when(quoted(_SLOT) == slot, column).otherwise(found)
     return found
+
+
+def _joined(made: Sequence[Sequence[tuple[Shape, tuple[Value, ...]]]]) -> tuple[_Form, tuple[Value, ...]]:
+    form = _Form(tuple(tuple(shape for shape, _ in part) for part in made))
+    return form, tuple(value for part in made for _, values in part for value in values)
 
 
 def _by_key(members: Members, keys: Sequence[int]) -> dict[Value | None, Members]:

@@ -326,14 +326,15 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
             hint="add it to the policy's subscribers; `penstock explain` says what a reader lacks",
         )
     version = theirs[max(theirs)].views[subscriber].attributes
-    groups: dict[tuple[Layout, str, View], list[int]] = {}
+    groups: dict[tuple[Layout, bool, str, View], list[int]] = {}
     for batch, manifest in theirs.items():
-        groups.setdefault((manifest.layout, manifest.revision, manifest.views[subscriber]), []).append(batch)
+        kind = (manifest.layout, manifest.sorted, manifest.revision, manifest.views[subscriber])
+        groups.setdefault(kind, []).append(batch)
     parts = [
         _rows(spark, path, view, batches, version)
         if layout is Layout.PROGRAM
         else _folder(spark, path, subscriber, view, version).where(_of(batches, revision)).drop(*_PLACE)
-        for (layout, revision, view), batches in groups.items()
+        for (layout, _, revision, view), batches in groups.items()
     ]
     return reduce(DataFrame.unionByName, parts)
 

@@ -155,7 +155,10 @@ def _aligned(value: Value, beside: Term | None, kinds: Kinds) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class ShapeBranch:
-    """A branch with parameters for its constants. `starts` and `ends` name parameters too, where there are dates."""
+    """A branch with parameters for its constants. `starts` and `ends` name parameters too, where there are dates.
+
+    Where `bits` names parameters, those hold the words of what the branch shows (`views`), and `attributes` is None.
+    """
 
     attributes: frozenset[str] | None
     where: Condition
@@ -163,6 +166,7 @@ class ShapeBranch:
     when: Condition
     starts: str | None
     ends: str | None
+    bits: tuple[str, ...] = ()
 
     def shows(self, attribute: str) -> bool:
         """Say whether the branch lists an attribute."""

@@ -108,10 +108,9 @@ class Viewer:
         found: list[list[Column]] = [[] for _ in range(self.words)]
         for branch in shape.branches:
             held = holds(branch, *known, self._guards)
-            mask = self._mask(attribute.id for attribute in visible if branch.shows(attribute.id))
-            for word, value in enumerate(mask):
-                if value:
-                    found[word].append(F.when(held, bits(value)).otherwise(bits(0)))
+            words = [parameters[name].column for name in branch.bits] or [*map(bits, self.mask(shape, branch))]
+            for word, value in enumerate(words):
+                found[word].append(F.when(held, value).otherwise(bits(0)))
         hidden: list[list[Column]] = [[] for _ in range(self.words)]
         for attribute in visible:
             if attribute.spec.domain is not None:
@@ -161,12 +160,14 @@ class Viewer:
             if (source := self.sources.get(a.id)) is not None and source.kind is a.spec.kind
         ]
 
-    def _mask(self, attributes: Iterable[str]) -> list[int]:
-        bits = [1] + [0] * (self.words - 1)
-        for name in attributes:
-            word, bit = self._places[name]
-            bits[word] |= 1 << bit
-        return bits
+    def mask(self, shape: Shape, branch: ShapeBranch) -> list[int]:
+        """Return the words of what a branch of a shape shows where it holds."""
+        words = [1] + [0] * (self.words - 1)
+        for attribute in self._visible(shape.event_type):
+            if branch.shows(attribute.id):
+                word, bit = self._places[attribute.id]
+                words[word] |= 1 << bit
+        return words
 
 
 def fits(column: Column, attribute: Attribute) -> Column:
