@@ -1,17 +1,21 @@
 """The fabric over a real NATS server: the suite of all adapters, restarts, logins, and servers that lie."""
 
 import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.fabric import Clock, Fabric, Qos
+from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_login import NatsLogin
-from penstock.testing.fabric_suite import LIVE, LOG, FabricSuite, take
+from penstock.model.limits import Limits
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, refused, take, until
 from penstock.testing.nats import NatsServer
 
 _NUMBERS = count()
@@ -68,6 +72,159 @@ def test_reliable_samples_survive_the_server(server: NatsServer, qos: Qos, how: 
             return got
 
     assert asyncio.run(whole()) == sent
+
+
+def test_best_effort_and_services_come_back_after_the_server(server: NatsServer) -> None:
+    async def whole() -> None:
+        name = prefix()
+        async with await NatsFabric.connect(server.url, prefix=name, timeout=0.5) as fabric:
+            await fabric.declare("events", EVENTS)
+            got: list[bytes] = []
+
+            async def callback(sample: Sample) -> None:
+                got.append(sample.data)
+
+            async def echo(sample: Sample) -> bytes:
+                return sample.data
+
+            await fabric.subscribe("events", callback=callback)
+            await fabric.serve("events", echo)
+            writer = await fabric.publisher("events")
+            for how in (server.stop, server.kill):
+                got.clear()
+                await asyncio.to_thread(how)
+                await asyncio.to_thread(server.start)
+                while not got:
+                    with suppress(PenstockError):
+                        await writer.publish(b"again")
+                    await asyncio.sleep(0.02)
+                assert await fabric.request("events", b"hello", timeout=5) == b"hello"
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> None:
+    async def whole(lone: NatsServer) -> None:
+        async with await NatsFabric.connect(lone.url, timeout=0.2, patience=0.3) as fabric:
+            await fabric.declare("live", LIVE)
+            writer = await fabric.publisher("live")
+            await asyncio.to_thread(lone.kill)
+            with refused("fabric.unreachable"):
+                await writer.publish(b"x")
+            with refused("fabric.unreachable"):
+                await fabric.subscribe("live")
+
+    with NatsServer() as lone:
+        asyncio.run(asyncio.wait_for(whole(lone), 20))
+
+
+def test_a_keep_all_topic_that_is_full_refuses(server: NatsServer) -> None:
+    async def whole() -> None:
+        limits = Limits(fabric_history=3)
+        async with await NatsFabric.connect(server.url, prefix=prefix(), limits=limits) as fabric:
+            await fabric.declare("log", LOG)
+            writer = await fabric.publisher("log")
+            for _ in range(3):
+                await writer.publish(b"x")
+            with refused("fabric.full"):
+                await writer.publish(b"y")
+            await fabric.declare("state", STATE)
+            writer = await fabric.publisher("state")
+            for key in ("a", "b", "c", "a", "b"):
+                await writer.publish(b"x", key=key)
+            with refused("fabric.full"):
+                await writer.publish(b"x", key="d")
+
+    asyncio.run(whole())
+
+
+def test_a_volatile_reader_that_the_server_left_behind_is_cut_off(server: NatsServer) -> None:
+    async def whole() -> None:
+        limits = Limits(fabric_pending=5)
+        async with await NatsFabric.connect(server.url, prefix=prefix(), limits=limits) as fabric:
+            await fabric.declare("live", LIVE)
+            slow, quick = await fabric.subscribe("live"), await fabric.subscribe("live")
+            writer = await fabric.publisher("live")
+            for number in range(30):
+                await writer.publish(str(number).encode())
+                assert await take(quick, 1) == [str(number).encode()]
+            with refused("fabric.slow-consumer"):
+                await take(slow, 30)
+
+    asyncio.run(whole())
+
+
+def test_a_slow_reader_of_a_durable_topic_reads_all_with_little_room(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("log", LOG)
+            writer = await fabric.publisher("log")
+            await asyncio.gather(*(writer.publish(b"x") for _ in range(1_500)))
+            reader = await fabric.subscribe("log")
+            assert await take(reader, 1_500) == [b"x"] * 1_500
+
+    asyncio.run(whole())
+
+
+def test_each_priority_has_a_connection_of_its_own(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            clients = [await fabric.link.client(level) for level in Priority]
+            assert len({id(client) for client in clients}) == 3
+            heard: dict[Priority, int] = {}
+            for level, client in zip(Priority, clients, strict=True):
+                await fabric.declare(level.value, Qos(priority=level))
+                await fabric.subscribe(level.value)
+                before = client.stats["in_msgs"]
+                await (await fabric.publisher(level.value)).publish(b"x")
+                await until(lambda c=client, b=before: c.stats["in_msgs"] > b)  # type: ignore[misc]  # a default
+                heard[level] = client.stats["in_msgs"]
+            assert len(heard) == 3
+
+    asyncio.run(whole())
+
+
+def test_closing_leaves_no_consumer_and_no_stream_behind(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            for topic, qos in (("live", LIVE), ("log", LOG)):
+                await fabric.declare(topic, qos)
+                async with await fabric.subscribe(topic):
+                    assert await consumers(fabric, topic) == 1
+                assert await consumers(fabric, topic) == 0
+                await fabric.remove(topic)
+                assert fabric.link.stream(topic) not in (await fabric.link.ask("STREAM.NAMES"))["streams"]
+
+    async def consumers(fabric: NatsFabric, topic: str) -> int:
+        return int((await fabric.link.ask(f"STREAM.INFO.{fabric.link.stream(topic)}"))["state"]["consumer_count"])
+
+    asyncio.run(whole())
+
+
+def test_what_a_hostile_server_or_neighbour_says_is_counted_or_refused(server: NatsServer) -> None:
+    async def whole() -> None:
+        name = prefix()
+        async with await NatsFabric.connect(server.url, prefix=name) as fabric:
+            foreign = await fabric.link.client()
+            for topic, qos in (("events", EVENTS), ("live", LIVE)):
+                await fabric.declare(topic, qos)
+                reader = await fabric.subscribe(topic)
+                await foreign.publish(fabric.link.subject(topic, ""), b"junk")
+                await (await fabric.publisher(topic)).publish(b"good")
+                assert await take(reader, 1) == [b"good"]
+                assert reader.counts.malformed == 1
+            await fabric.declare("asked", EVENTS)
+            await foreign.publish(f"{name}.topics.asked", json.dumps({"durability": "for ever"}).encode())
+            await foreign.flush()
+            with refused("fabric.registry"):
+                await fabric.describe("asked")
+            await fabric.declare("owned", replace(STATE, ownership=Ownership.EXCLUSIVE))
+            await foreign.publish(f"{name}.owners.owned", b"[]")
+            await foreign.flush()
+            with refused("fabric.registry"):
+                await fabric.publisher("owned")
+
+    asyncio.run(whole())
 
 
 def test_a_login_that_fails_says_why(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ try:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from penstock.fabric.nats_api import FULL, NO_STREAM, STREAM_DIFFERS, ApiError, store
+    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, ApiError, store
     from penstock.fabric.nats_feed import Feed, read_all, receive
     from penstock.fabric.nats_link import TRANSIENT, Listening, NatsLink
     from penstock.fabric.nats_login import AddressError, NatsLogin, address
@@ -446,7 +446,7 @@ def _too_large() -> LimitError:
 def _refused(topic: str, error: ApiError) -> Exception:
     if error.number == NO_STREAM:
         return unknown(topic)
-    if error.number == FULL:
+    if error.number == NOT_STORED and error.description.startswith("maximum"):
         return full(topic)
     return FailedError(
         "fabric.refused", f"the server refused for `{topic}`: {error.description}", err_code=error.number

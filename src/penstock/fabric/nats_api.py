@@ -8,7 +8,7 @@ from nats.aio.client import Client
 NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
 STREAM_DIFFERS: Final = 10058
-FULL: Final = 10077
+NOT_STORED: Final = 10077  # the description says why: the bounds of the stream, or its files
 WRONG_LAST: Final = frozenset({10071, 10164})
 
 

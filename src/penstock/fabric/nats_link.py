@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.fabric.nats_api import NO_MESSAGE, NO_STREAM, ApiError, ask, compare_and_set
+from penstock.fabric.nats_api import NO_MESSAGE, NO_STREAM, NOT_STORED, ApiError, ask, compare_and_set
 from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError, log_in
 from penstock.fabric.qos import Priority
 
@@ -127,7 +127,7 @@ class NatsLink:
             try:
                 return await work(await self.client(priority))
             except ApiError as error:
-                if error.status != 503:
+                if error.status != 503 or error.number == NOT_STORED:
                     raise
                 cause: Exception = error
             except nats.errors.MaxPayloadError:
