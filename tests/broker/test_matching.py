@@ -58,10 +58,12 @@ SIMPLE = st.lists(
                 for number in (0, 1, 2)
             ),
             *(f"f {operator} {number}" for operator in ("=", "<=", ">") for number in ("1", "0.5", "9007199254740993")),
+            "1 > i",
             "i BETWEEN 0 AND 2",
             "j NOT BETWEEN 0 AND 1",
             "i IN (1, 2, NULL)",
             "j NOT IN (1, 3)",
+            "j NOT IN (1, NULL)",
             "f IN (0.5, 1, 3)",
             "s LIKE 'a%'",
             "s LIKE 'ab%'",
@@ -84,11 +86,23 @@ CONJUNCTIONS = st.tuples(SIMPLE, st.sampled_from([" AND ", " AND ", " OR "])).ma
     lambda drawn: parse(drawn[1].join(drawn[0]))
 )
 
+#: events with the values that these predicates are about, and their neighbours
+NEAR = st.fixed_dictionaries(
+    {
+        "i": st.none() | st.integers(-1, 3),
+        "j": st.none() | st.integers(-1, 3),
+        "f": st.sampled_from([None, 0.5, 1.0, 3.0, 2.0**53, float("nan"), float("inf")]),
+        "s": st.sampled_from([None, "", "a", "ab", "aab", "b"]),
+        "b": st.none() | st.booleans(),
+        "t": st.none() | st.sampled_from([datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (0, 4, 12, 13)]),
+    }
+)
+
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 60), st.none() | CONJUNCTIONS), max_size=150),
-    events=st.lists(rows() | wrong_rows(), min_size=3, max_size=6),
+    events=st.lists(NEAR | NEAR | wrong_rows(), min_size=5, max_size=10),
 )
 def test_adding_replacing_and_removing(
     steps: list[tuple[int, Selector | None]], events: list[dict[str, Scalar]]
