@@ -69,9 +69,9 @@ def test_paths_of_secrets_are_not_shown_and_what_is_shipped_can_be_pickled() -> 
 @pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
 def test_tls_files_that_do_not_read_are_an_error_with_a_code(option: str) -> None:
     with pytest.raises(PenstockError) as refused:
-        Options(("tls://one:4222",), "S", **{option: "/no/such/file"}).tls()  # type: ignore[arg-type]  # a path each
+        Options(("tls://one:4222",), "S", **{option: "/no/such/file"}).arguments()  # type: ignore[arg-type]  # a path each
     assert refused.value.code == "jetstream.credentials"
-    assert Options(("nats://one:4222",), "S").tls() is None
+    assert Options(("nats://one:4222",), "S").arguments() == {"servers": ["nats://one:4222"]}
 
 
 def test_without_nats_py_the_import_says_what_to_install() -> None:

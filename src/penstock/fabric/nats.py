@@ -42,9 +42,9 @@ try:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, ApiError, store
+    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
     from penstock.fabric.nats_feed import Feed, read_all, receive
-    from penstock.fabric.nats_link import TRANSIENT, Listening, NatsLink
+    from penstock.fabric.nats_link import Listening, NatsLink
     from penstock.fabric.nats_login import AddressError, NatsLogin, address
 except ImportError as missing:
     raise FailedError(

@@ -20,8 +20,8 @@ from nats.aio.msg import Msg
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.fabric.envelope import Sample, decode
-from penstock.fabric.nats_api import NO_STREAM, ApiError, ask
-from penstock.fabric.nats_link import TRANSIENT, UNREACHABLE, Listening, NatsLink
+from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, ApiError, ask
+from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
 from penstock.fabric.port import unknown
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.reader import Subscription, slow_consumer

@@ -22,19 +22,26 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.fabric.nats_api import NO_MESSAGE, NO_STREAM, NOT_STORED, ApiError, ask, compare_and_set
-from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError, log_in
+from penstock.fabric.nats_api import (
+    NO_MESSAGE,
+    NO_STREAM,
+    NOT_STORED,
+    TRANSIENT,
+    ApiError,
+    ask,
+    compare_and_set,
+    log_in,
+    shut,
+)
+from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError
 from penstock.fabric.qos import Priority
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.02  # seconds before the first retry; doubles
 _LONGEST_PAUSE: Final = 0.5
-_CLOSING: Final = 1.0
 _FLUSHING: Final = 2
 UNREACHABLE: Final = "fabric.unreachable"
 _AGAIN: Final = 0.05  # seconds between two attempts to get a connection back
-#: what may pass when the connection or the server comes back
-TRANSIENT: Final = (OSError, TimeoutError, nats.errors.Error)
 
 
 class NatsLink:
@@ -90,7 +97,7 @@ class NatsLink:
         try:
             await log_in(
                 client,
-                self._login,
+                self._login.arguments(),
                 timeout=self.timeout,
                 name=f"penstock.fabric {priority.value}",
                 allow_reconnect=stay,
@@ -266,15 +273,6 @@ class Listening:
         if self._inbox is not None:
             with suppress(*TRANSIENT):
                 await self._inbox.unsubscribe()
-
-
-async def shut(client: Client) -> None:
-    """Close a connection, in bounded time."""
-    # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end that
-    # never comes.
-    with suppress(*TRANSIENT, AssertionError):
-        await asyncio.wait_for(client.close(), _CLOSING)
-    await asyncio.sleep(0)  # the loop closes the socket in its next round
 
 
 def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:

@@ -1,18 +1,14 @@
 """How to get into a NATS server: addresses, TLS and secrets, the same for the fabric and for JetStream on Spark.
 
 Secrets come as paths of files, never in an address, so that neither a message nor a `repr` can show them. Errors here
-say what failed; who calls gives them the code of its own room.
+say what failed; who calls gives them the code of its own room. Nothing here needs nats-py.
 """
 
-import asyncio
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-
-from nats.aio.client import Client
-from nats.errors import InvalidUserCredentialsError
 
 
 class LoginError(Exception):
@@ -112,20 +108,3 @@ def address(text: str) -> str:
         raise AddressError("url")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or 4222}"
-
-
-async def log_in(client: Client, login: NatsLogin, *, timeout: float, **options: Any) -> None:
-    """Connect a client. Raises `LoginError`, and as nats-py where the server does not answer or refuses."""
-    try:
-        await asyncio.wait_for(
-            client.connect(**login.arguments(), connect_timeout=max(1, round(timeout)), **options),
-            timeout * (len(login.urls) + 1),
-        )
-    except ssl.SSLError as error:
-        raise HandshakeError(error.reason or "the handshake failed") from error
-    except ImportError as error:
-        raise NotInstalledError("nkeys") from error
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise UnreadableError("credentials or nkey") from error
-    except (ValueError, InvalidUserCredentialsError) as error:
-        raise UnreadableError("credentials or nkey") from error

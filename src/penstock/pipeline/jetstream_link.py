@@ -8,8 +8,6 @@ Errors: `jetstream.unreachable` after the retries, `jetstream.unauthorized`, `je
 """
 
 import asyncio
-import json
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,22 +15,23 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import HandshakeError, NotInstalledError, UnreadableError
 from penstock.pipeline.jetstream_options import Options, unreadable
 
 try:
     import nats.errors
     from nats.aio.client import Client
+
+    from penstock.fabric import nats_api
+    from penstock.fabric.nats_api import NO_STREAM, ApiError, ask, log_in, shut
 except ImportError as missing:
     raise FailedError(
         "jetstream.not-installed", "`penstock.jetstream` needs nats-py", hint="install `penstock[nats]`"
     ) from missing
 
 _T = TypeVar("_T")
-_NO_STREAM: Final = 10059
-_WRONG_LAST: Final = frozenset({10071, 10164})
 _PAUSE: Final = 0.1  # seconds before the first retry; doubles
 _LONGEST_PAUSE: Final = 5.0
-_CLOSING: Final = 1.0
 _LOOK: Final = 0.2  # seconds after which a wait looks whether the connection is still there
 
 
@@ -121,50 +120,34 @@ class Link:
         if self._client is not None and self._client.is_connected:
             return self._client
         options = self.options
-        extra: dict[str, Any] = {}
-        if options.credentials:
-            extra["user_credentials"] = options.credentials
-        if options.nkey:
-            extra["nkeys_seed"] = options.nkey
-        if options.token_file:
-            extra["token"] = options.token()
-        context = options.tls()
-        if context is not None:
-            extra["tls"] = context
-        if options.tls_hostname:
-            extra["tls_hostname"] = options.tls_hostname
+        arguments = options.arguments()
         await self._disconnect()
         self._complaint = ""
         client = self._client = Client()
         try:
-            await asyncio.wait_for(
-                client.connect(
-                    servers=list(options.urls),
-                    name="penstock.jetstream",
-                    allow_reconnect=False,
-                    connect_timeout=max(1, round(options.timeout)),
-                    max_reconnect_attempts=1,
-                    error_cb=self._hear,
-                    **extra,
-                ),
-                options.timeout * (len(options.urls) + 1),
+            await log_in(
+                client,
+                arguments,
+                timeout=options.timeout,
+                name="penstock.jetstream",
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                error_cb=self._hear,
             )
-        except ssl.SSLError as error:
+        except HandshakeError as error:
             raise RefusedError(
                 "jetstream.tls",
-                f"no TLS with the server at {options.servers}: {error.reason or 'the handshake failed'}",
+                f"no TLS with the server at {options.servers}: {error.option}",
                 hint="check options `tlsCa`, `tlsCert`, `tlsKey` and `tlsHostname`",
             ) from error
-        except ImportError as error:
+        except NotInstalledError as error:
             raise FailedError(
                 "jetstream.not-installed",
                 "options `credentials` and `nkey` need nkeys",
                 hint="install `nats-py[nkeys]`",
             ) from error
-        except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-            raise unreadable("credentials or nkey") from error
-        except (ValueError, nats.errors.InvalidUserCredentialsError) as error:
-            raise unreadable("credentials or nkey") from error
+        except UnreadableError as error:
+            raise unreadable(error.option) from error
         return client
 
     async def _hear(self, error: Exception) -> None:
@@ -174,11 +157,7 @@ class Link:
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end
-            # that never comes.
-            with suppress(OSError, TimeoutError, nats.errors.Error, AssertionError):
-                await asyncio.wait_for(client.close(), _CLOSING)
-            await asyncio.sleep(0)  # the loop closes the socket in its next round
+            await shut(client)
 
 
 async def woken(client: Client, event: asyncio.Event, timeout: float) -> None:
@@ -200,19 +179,17 @@ async def request(client: Client, options: Options, subject: str, body: object =
     Raises `RefusedError` (`jetstream.no-stream`, `jetstream.refused`); `Interrupted` or an error of nats-py where a
     retry may help.
     """
-    data = b"" if body is None else json.dumps(body).encode()
-    answer = await client.request(f"{options.api}.{subject}", data, timeout=options.timeout)
-    decoded: dict[str, Any] = json.loads(answer.data)
-    if "error" in decoded:
-        raise refusal(options, decoded["error"])
-    return decoded
+    try:
+        return await ask(client, f"{options.api}.{subject}", body, timeout=options.timeout)
+    except ApiError as error:
+        raise refusal(options, error.answer) from error
 
 
 def refusal(options: Options, error: dict[str, Any]) -> Exception:
     """Return what to raise for an error in an answer of the server."""
     if error.get("code") == 503:
         return Interrupted(str(error.get("description", "")))
-    if error.get("err_code") == _NO_STREAM:
+    if error.get("err_code") == NO_STREAM:
         return RefusedError(
             "jetstream.no-stream", f"there is no stream `{options.stream}`", hint="check options `stream` and `domain`"
         )
@@ -246,12 +223,7 @@ async def deleted_sequences(client: Client, options: Options) -> list[int]:
 
 async def compare_and_set(client: Client, options: Options, subject: str, value: bytes, revision: int) -> bool:
     """Store a value if the last one on its subject has this sequence; say whether it was stored."""
-    headers = {"Nats-Expected-Last-Subject-Sequence": str(revision)}
-    answer = await client.request(subject, value, timeout=options.timeout, headers=headers)
-    decoded: dict[str, Any] = json.loads(answer.data)
-    error = decoded.get("error")
-    if error is None:
-        return True
-    if error.get("err_code") in _WRONG_LAST:
-        return False
-    raise refusal(options, error)
+    try:
+        return await nats_api.compare_and_set(client, subject, value, revision, timeout=options.timeout)
+    except ApiError as error:
+        raise refusal(options, error.answer) from error

@@ -4,14 +4,12 @@ Spark shows options in plans, its UI and its logs. So secrets come as paths of f
 read; an address with a password in it and options that would carry a secret are refused before Spark sees more of them.
 """
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 from penstock.errors import FailedError, MalformedError
+from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError, UnreadableError, address
 
 COLUMNS: Final = ("subject", "sequence", "time", "id", "headers", "payload")
 
@@ -66,27 +64,22 @@ class Options:
         """Return the servers as messages name them."""
         return ", ".join(self.urls)
 
-    def token(self) -> str | None:
-        """Return the token in the token file. Raises `FailedError` (`jetstream.credentials`)."""
-        if not self.token_file:
-            return None
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments to connect with. Raises `FailedError` (`jetstream.credentials`)."""
+        login = NatsLogin(
+            self.urls,
+            self.credentials,
+            self.nkey,
+            self.token_file,
+            self.tls_ca,
+            self.tls_cert,
+            self.tls_key,
+            self.tls_hostname,
+        )
         try:
-            return Path(self.token_file).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise unreadable("tokenFile") from error
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the context for TLS, if any was asked for. Raises `FailedError` (`jetstream.credentials`)."""
-        wanted = self.tls_ca or self.tls_cert or any(url.startswith("tls:") for url in self.urls)
-        if not wanted:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.tls_ca or None)
-            if self.tls_cert:
-                context.load_cert_chain(self.tls_cert, self.tls_key or None)
-        except OSError as error:  # ssl.SSLError is one
-            raise unreadable("tlsCa, tlsCert or tlsKey") from error
-        return context
+            return login.arguments()
+        except UnreadableError as error:
+            raise unreadable(error.option) from error
 
 
 def unreadable(option: str) -> FailedError:
@@ -165,16 +158,11 @@ def _list(text: str) -> list[str]:
 
 def _url(text: str) -> str:
     try:
-        parts = urlsplit(text if "://" in text else f"nats://{text}")
-        port = parts.port
-    except ValueError as error:
-        raise _bad("url", "not an address of a NATS server") from error
-    if parts.username is not None or parts.password is not None or "@" in text:
-        raise _secret("the address in option `url` has a user or a password in it")
-    if parts.scheme not in ("nats", "tls") or not parts.hostname or parts.path not in ("", "/"):
-        raise _bad("url", "an address is `nats://host:port` or `tls://host:port`")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port or 4222}"
+        return address(text)
+    except SecretError as error:
+        raise _secret("the address in option `url` has a user or a password in it") from error
+    except AddressError as error:
+        raise _bad("url", "an address is `nats://host:port` or `tls://host:port`") from error
 
 
 def _whole(text: Mapping[str, str], key: str, default: int, *, least: int = 1) -> int:
