@@ -11,7 +11,7 @@ Hostile input costs no more than a small multiple of its own size: an array that
 extension types and keys that are no text or stand twice are all refused, with a `MalformedError`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime  # noqa: TC003  # part of a public alias, which programs may look into
 from struct import Struct
 from typing import Any, Final, NewType, TypeAlias, cast
@@ -23,7 +23,10 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import AttributeId
 
 Wire: TypeAlias = "bool | int | float | str | bytes | datetime | list[Wire] | dict[str, Wire] | None"
-"""A message, or a part of one."""
+"""A message, or a part of one, as it is read."""
+
+Writable: TypeAlias = "bool | int | float | str | bytes | datetime | Sequence[Writable] | Mapping[str, Writable] | None"
+"""A message, or a part of one, as it may be written: lists or tuples, and dictionaries."""
 
 Encoded = NewType("Encoded", bytes)
 """The bytes of one message, as `encode` makes them."""
@@ -40,15 +43,15 @@ _CONTAINERS: Final = frozenset((list, tuple, dict))
 _KEYS: Final = frozenset((str, AttributeId))
 
 
-def encode(value: Wire, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     """Return the bytes of one message. A tuple is written as a list, and an instant in UTC.
 
     Raises `MalformedError` (`wire.value`) for what is no message, and `LimitError` (`wire.limit`) where `decode` would.
     """
     try:
         data: bytes = msgpack.packb(value, datetime=True)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _no_message() from error
+    except (TypeError, ValueError, OverflowError):
+        raise _no_message() from None
     _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
     if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
         raise LimitError("wire.limit", f"a message of {len(data)} octets fits into no frame", hint="split it")
