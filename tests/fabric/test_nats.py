@@ -7,12 +7,16 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
+from penstock.fabric.envelope import encode
 from penstock.fabric.nats import NatsFabric
+from penstock.fabric.nats_api import store
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.limits import Limits
 from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, refused, take, until
@@ -101,6 +105,73 @@ def test_best_effort_and_services_come_back_after_the_server(server: NatsServer)
                 assert await fabric.request("events", b"hello", timeout=5) == b"hello"
 
     asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_a_connection_that_the_client_gave_up_is_opened_again(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix(), timeout=0.5) as fabric:
+            got: dict[str, list[bytes]] = {"events": [], "live": [], "log": []}
+            for topic, qos in (("events", EVENTS), ("live", LIVE), ("log", LOG)):
+                await fabric.declare(topic, qos)
+
+                async def callback(sample: Sample, topic: str = topic) -> None:
+                    got[topic].append(sample.data)
+
+                await fabric.subscribe(topic, callback=callback)
+                await (await fabric.publisher(topic)).publish(b"1")
+            await until(lambda: all(data == [b"1"] for data in got.values()))
+            first = await fabric.link.client()
+            await first.close()
+            for topic in ("live", "log"):
+                await (await fabric.publisher(topic)).publish(b"2")
+                await until(lambda topic=topic: got[topic] == [b"1", b"2"])  # type: ignore[misc]  # a default
+            await (await fabric.publisher("events")).publish(b"2")
+            await until(lambda: got["events"] == [b"1", b"2"])
+            assert await fabric.link.client() is not first
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+
+
+def test_a_sample_whose_acknowledgement_was_lost_is_stored_once(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count()
+
+    async def forgetful(*args: Any, **named: Any) -> dict[str, Any]:
+        stored = await store(*args, **named)
+        if next(calls) % 2 == 0:
+            raise TimeoutError
+        return stored
+
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("log", LOG)
+            writer = await fabric.publisher("log")
+            for number in range(5):
+                await writer.publish(str(number).encode())
+            assert [s.data for s in await fabric.state("log")] == [b"0", b"1", b"2", b"3", b"4"]
+
+    monkeypatch.setattr("penstock.fabric.nats.store", forgetful)
+    asyncio.run(whole())
+    assert next(calls) == 10
+
+
+def test_a_sample_that_the_server_sends_again_is_delivered_once(server: NatsServer) -> None:
+    async def whole() -> None:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
+            await fabric.declare("live", LIVE)
+            reader = await fabric.subscribe("live")
+            writer = await fabric.publisher("live")
+            await writer.publish(b"1")
+            assert await take(reader, 1) == [b"1"]
+            (name,) = (await fabric.link.ask(f"CONSUMER.NAMES.{fabric.link.stream('live')}"))["consumers"]
+            feed = reader._taken.__self__  # type: ignore[attr-defined]  # the bound method of a feed
+            again = f"$JS.ACK.{fabric.link.stream('live')}.{name}.2.1.2.0.0"
+            await feed._hear(Msg(feed._client, "x", again, encode(Sample(b"1")), None))
+            await writer.publish(b"2")
+            assert await take(reader, 1) == [b"2"]
+
+    asyncio.run(whole())
 
 
 def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> None:

@@ -35,6 +35,7 @@ from penstock.fabric.nats_api import (
 )
 from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError
 from penstock.fabric.qos import Priority
+from penstock.fabric.writer import closed
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.02  # seconds before the first retry; doubles
@@ -79,9 +80,11 @@ class NatsLink:
         """Return the connection for a priority.
 
         Raises `FailedError` (`fabric.unreachable`, `fabric.credentials`, `fabric.not-installed`) and `RefusedError`
-        (`fabric.unauthorized`, `fabric.tls`).
+        (`fabric.unauthorized`, `fabric.tls`, `fabric.closed`).
         """
         async with self._opening:
+            if self.closed:
+                raise closed()
             found = self._clients.get(priority)
             if found is None or found.is_closed:
                 found = self._clients[priority] = await self._open(priority)

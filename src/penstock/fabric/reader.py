@@ -15,7 +15,6 @@
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Self
@@ -279,8 +278,9 @@ class Subscription(AsyncIterator[Sample]):
     async def finished(self) -> None:
         """Wait for the end of a subscription with a callback. Raises what the callback, or the fabric, raised."""
         if self._task is not None:
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(self._task)
+            await asyncio.wait((self._task,))
+            if not self._task.cancelled():
+                self._task.result()
 
     def __aiter__(self) -> Self:
         return self
