@@ -156,6 +156,13 @@ def test_null_and_nan_match_nothing_but_what_tests_for_null() -> None:
     assert sorted(matcher.match({"f": float("inf")})) == ["f > 0", "f IS NOT NULL"]
 
 
+def test_nan_is_not_a_value_on_a_route_either() -> None:
+    matcher = matcher_of(*(f"f IS NOT NULL AND x{number} IS NOT NULL" for number in range(20)))
+    assert matcher.match({"f": 1.0, "x1": 1}) == ["f IS NOT NULL AND x1 IS NOT NULL"]
+    assert matcher.match({"f": float("nan"), "x1": 1}) == []
+    assert matcher.match({"x1": 1}) == []
+
+
 def test_timestamps_of_any_zone_are_instants() -> None:
     matcher = matcher_of("t = TIMESTAMP '2026-01-01 14:00:00+02:00'")
     assert matcher.match({"t": datetime(2026, 1, 1, 12, tzinfo=UTC)})
