@@ -183,6 +183,14 @@ class TestAnnouncements:
         members.forget(161, 60)
         assert {announcement.broker for announcement in members.announcements()} == {A, B}
 
+    def test_who_has_left_stays_away(self) -> None:
+        members = line_of_three()
+        own = members.leave()
+
+        assert own.links == ()
+        assert members.link_up(B) is None
+        assert set(members.view.links) == {A}
+
     def test_bounds(self) -> None:
         members = Membership(A, 1, limits=Limits(network_brokers=1, network_links=1))
         members.link_up(B)

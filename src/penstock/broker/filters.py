@@ -1,83 +1,74 @@
-"""Filters compared and applied: what a router needs to know about them, in one place."""
+"""Filters compared and applied: what a router needs to know about them, in one place.
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
+Answers come from set algebra alone, never from the solver, whose cost a subscriber could choose. What is not proven
+errs to the safe side: a filter is sent on that might be covered, and sent to where it might match.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
+from penstock.broker.coverage import Change, Coverage, Interest
 from penstock.broker.messages import Filter
 from penstock.errors import EvaluationError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.model.values import Scalar, Schema
-from penstock.selector import ALWAYS, Compiled, Verdict, compile_selector, covers, overlaps
-
-#: a broker that routes has better things to do than to prove what is hard; unproved means: send it on
-_LIMITS: Final = replace(DEFAULT_LIMITS, solver_time=50, solver_effort=500_000)
+from penstock.model.names import TypeKey
+from penstock.model.values import Scalar
+from penstock.selector import Compiled, compile_selector
+from penstock.selector.algebra import TooHardError, search
+from penstock.selector.question import Question
 
 K = TypeVar("K", bound=Hashable)
 
-
-def _common_schema(one: Filter, other: Filter) -> Schema | None:
-    schema = {**one.schema, **other.schema}
-    # An attribute of two kinds: some UID was reused against the rules, and nothing can be said.
-    return None if any(schema[name] != spec for name, spec in one.schema.items()) else schema
-
-
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
-def filter_covers(wide: Filter, narrow: Filter) -> bool:
-    """Say whether it is certain that every event that passes `narrow` passes `wide`."""
-    if wide.selector == ALWAYS or wide == narrow:
-        return True
-    schema = _common_schema(wide, narrow)
-    return schema is not None and covers(wide.selector, narrow.selector, schema, limits=_LIMITS).verdict is Verdict.YES
+Moves: TypeAlias = list[tuple[Filter, bool]]
+"""Filters that are to be sent on from now on (True), or no longer (False)."""
 
 
 @lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
 def may_overlap(one: Filter, other: Filter) -> bool:
     """Say whether some event may pass both; False only where that is certain."""
-    schema = _common_schema(one, other)
-    if schema is None:
+    schema = {**one.schema, **other.schema}
+    if any(schema[name] != spec for name, spec in one.schema.items()):
+        # An attribute of two kinds: some UID was reused against the rules, and nothing can be said.
         return True
-    return overlaps(one.selector, other.selector, schema, limits=_LIMITS).verdict is not Verdict.NO
-
-
-def widest(filters: Iterable[Filter]) -> list[Filter]:
-    """Return those filters that no other of them covers; of equivalent ones, the first."""
-    kept: list[Filter] = []
-    for candidate in dict.fromkeys(filters):
-        if not any(filter_covers(other, candidate) for other in kept):
-            kept = [other for other in kept if not filter_covers(candidate, other)]
-            kept.append(candidate)
-    return kept
+    try:
+        return search(Question(schema, (one.selector, other.selector))) is not None
+    except TooHardError:
+        return True
 
 
 class Covering(Generic[K]):
-    """Filters under keys, and those of them that have to be sent on."""
+    """Filters on one type under keys, and those that have to be sent on for all of them to be served."""
 
-    def __init__(self) -> None:
-        self._filters: dict[K, Filter] = {}
-        self._widest: list[Filter] | None = []
+    def __init__(self, of_type: TypeKey) -> None:
+        self._type = of_type
+        self._coverage: Coverage[K] = Coverage()
+        self._forwarded: dict[Interest, Filter] = {}
 
-    def __len__(self) -> int:
-        return len(self._filters)
+    def __iter__(self) -> Iterator[Filter]:
+        return iter(self._forwarded.values())
 
-    def put(self, key: K, filter_: Filter) -> None:
+    def put(self, key: K, filter_: Filter) -> Moves:
         """Add a filter under a new key."""
-        self._filters[key] = filter_
-        if self._widest is not None:
-            self._widest = widest([*self._widest, filter_])
+        return self._moves(self._coverage.add(key, Interest(self._type, filter_.selector, schema=filter_.schema)))
 
-    def remove(self, key: K) -> None:
-        """Remove a filter, if it is there."""
-        gone = self._filters.pop(key, None)
-        if gone is not None and (self._widest is None or gone in self._widest):
-            self._widest = None
+    def remove(self, key: K) -> Moves:
+        """Remove a filter; nothing changes where there is none."""
+        return self._moves(self._coverage.remove(key))
 
-    def forwarded(self) -> list[Filter]:
-        """Return the filters that cover all of them."""
-        if self._widest is None:
-            self._widest = widest(self._filters.values())
-        return self._widest
+    def _moves(self, change: Change) -> Moves:
+        gone = [(self._forwarded.pop(interest), False) for interest in change.removed]
+        for interest in change.added:
+            self._forwarded[interest] = Filter.of(interest.selector, interest.schema)
+        return [*((self._forwarded[interest], True) for interest in change.added), *gone]
+
+
+def widest(of_type: TypeKey, filters: Iterable[Filter]) -> Iterator[Filter]:
+    """Yield filters that say together what all of these say."""
+    covering: Covering[int] = Covering(of_type)
+    for number, filter_ in enumerate(filters):
+        covering.put(number, filter_)
+    return iter(covering)
 
 
 def passes(filter_: Filter) -> Compiled:

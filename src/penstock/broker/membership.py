@@ -155,6 +155,7 @@ class Membership:
         self._proof = proof
         self._limits = limits
         self._links: set[Principal] = set()
+        self._left = False
         self._known: dict[Principal, _Known] = {}
         self._view: View | None = None
         self.me = me
@@ -170,11 +171,11 @@ class Membership:
         return [self.own, *(known.announcement for known in self._known.values())]
 
     def link_up(self, peer: Principal) -> Announcement | None:
-        """Take a link into my announcement; return it if it is new.
+        """Take a link into my announcement; return it if it is new. Who has left takes part no more.
 
         Raises `LimitError` (`network.limit`) when there are too many links.
         """
-        if peer in self._links:
+        if peer in self._links or self._left:
             return None
         if peer == self.me:
             raise MalformedError("network.self", "a broker has no link to itself")
@@ -191,7 +192,8 @@ class Membership:
         return self._announce()
 
     def leave(self) -> Announcement:
-        """Announce that I have no links, and return the announcement."""
+        """Announce that I have no links, from now on, and return the announcement."""
+        self._left = True
         self._links.clear()
         return self._announce()
 

@@ -267,7 +267,8 @@ class Router:
     def trust_changed(self) -> list[Output]:
         """Find all paths anew: `may_route` answers otherwise than before."""
         self._view = None
-        self._changed.update(dict.fromkeys(self._trees))
+        for key in self._trees:
+            self._change(key)
         for peer, neighbour in self._neighbours.items():
             for handle, entry in neighbour.entered.items():
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
@@ -334,7 +335,8 @@ class Router:
         for announcement in self._members.announcements():
             self._say(peer, announcement)
         neighbour.told, neighbour.handles = {}, 0
-        self._changed.update(dict.fromkeys(self._trees))
+        for key in self._trees:
+            self._change(key)
 
     def _down(self, peer: Principal) -> None:
         neighbour = self._neighbours.get(peer)
@@ -373,6 +375,11 @@ class Router:
             self._trees[key] = Tree(key, self._members.view.parent(key, self._may_route))
         self._changed[key] = None
         return self._trees[key]
+
+    def _change(self, key: TypeKey) -> None:
+        """Have everything about a tree told anew where it differs."""
+        self._trees[key].changed = True
+        self._changed[key] = None
 
     def _put(self, side: Side, name: str | int, entry: Entry) -> None:
         self._tree(entry.tree).put(side, name, entry)
@@ -417,7 +424,7 @@ class Router:
             parent = view.parent(key, self._may_route)
             if parent != tree.parent:
                 tree.parent = parent
-                self._changed[key] = None
+                self._change(key)
 
     def _join_all(self) -> set[TypeKey]:
         """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
@@ -449,11 +456,19 @@ class Router:
         entering: list[tuple[Principal, TypeKey, Entry]],
         withdrawing: list[tuple[Principal, TypeKey, Entry]],
     ) -> None:
-        for peer in self._up():
+        everything, moves = tree.changed, tree.moves()
+        for peer in self._up() if everything else moves:
             told = self._neighbours[peer].told.get(tree.key, {})
-            wanted = dict.fromkeys(tree.entries_for(peer)) if self._allowed(tree.key, peer) else {}
-            entering.extend((peer, tree.key, entry) for entry in wanted if entry not in told)
-            withdrawing.extend((peer, tree.key, entry) for entry in told if entry not in wanted)
+            if not everything:
+                wanted = moves[peer]
+            elif self._allowed(tree.key, peer):
+                wanted = {**dict.fromkeys(told, False), **dict.fromkeys(tree.entries_for(peer), True)}
+            else:
+                wanted = dict.fromkeys(told, False)
+            entering.extend((peer, tree.key, entry) for entry, holds in wanted.items() if holds and entry not in told)
+            withdrawing.extend(
+                (peer, tree.key, entry) for entry, holds in wanted.items() if not holds and entry in told
+            )
 
     def _allowed(self, key: TypeKey, peer: Principal) -> bool:
         return self._may_route(key, self.me) and self._may_route(key, peer)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from penstock.broker.filters import Covering, may_overlap, widest
+from penstock.broker.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.matching import Matcher
 from penstock.broker.messages import Advertisement, Entry, Filter, Interest, Subscription
 from penstock.model.names import TypeKey
@@ -34,7 +34,7 @@ _C = TypeVar("_C", bound=Sized)
 
 @dataclass(slots=True)
 class Tree:
-    """The entries of one tree by side. `refresh` and `entries_for` say what a neighbour has to be told."""
+    """The entries of one tree by side, and what each neighbour has to be told because of them."""
 
     key: TypeKey
     parent: Principal | None = None
@@ -43,41 +43,47 @@ class Tree:
     subscriptions: dict[Side, dict[Name, Filter]] = field(default_factory=dict)
     #: the subscriptions of neighbours, for events
     index: Matcher[tuple[Principal, int]] = field(default_factory=Matcher)
+    #: whether more has changed since `moves` than subscriptions, so that `entries_for` has to be asked
+    changed: bool = True
     #: for each neighbour that advertises, the subscriptions that it might match
     _towards: dict[Principal, Covering[_Source]] = field(default_factory=dict)
-    #: whether `_towards` follows from the entries
-    _fresh: bool = False
+    #: those whose advertisements have changed
+    _stale: set[Principal] = field(default_factory=set)
+    _moves: dict[Principal, dict[Filter, bool]] = field(default_factory=dict)
 
     def put(self, side: Side, name: Name, entry: Entry) -> None:
         """Take in an entry."""
         match entry:
             case Interest():
+                self.changed |= side not in self.interests
                 self.interests.setdefault(side, set()).add(name)
             case Advertisement():
                 self.advertisements.setdefault(side, {})[name] = entry
-                self._fresh = False
-            case Subscription():
-                self.subscriptions.setdefault(side, {})[name] = entry.filter
+                self._readvertised(side, entry)
+            case Subscription(_, filter_):
+                self.subscriptions.setdefault(side, {})[name] = filter_
                 if side is not None and isinstance(name, int):
-                    self.index.add((side, name), entry.filter.selector)
+                    self.index.add((side, name), filter_.selector)
                 for other, covering in self._towards.items():
-                    if other != side and self._wanted(other, entry.filter):
-                        covering.put((side, name), entry.filter)
+                    if other != side and other not in self._stale and self._wanted(other, filter_):
+                        self._note(other, covering.put((side, name), filter_))
 
     def remove(self, side: Side, name: Name, entry: Entry) -> None:
         """Take out an entry that was taken in."""
         match entry:
             case Interest():
                 _discard(self.interests, side, lambda names: names.remove(name))
+                self.changed |= side not in self.interests
             case Advertisement():
                 _discard(self.advertisements, side, lambda entries: entries.pop(name))
-                self._fresh = False
+                self._readvertised(side, entry)
             case Subscription():
                 _discard(self.subscriptions, side, lambda entries: entries.pop(name))
                 if side is not None and isinstance(name, int):
                     self.index.remove((side, name))
-                for covering in self._towards.values():
-                    covering.remove((side, name))
+                for other, covering in self._towards.items():
+                    if other not in self._stale:
+                        self._note(other, covering.remove((side, name)))
 
     def __len__(self) -> int:
         sides = (*self.interests.values(), *self.advertisements.values(), *self.subscriptions.values())
@@ -88,18 +94,24 @@ class Tree:
         everything = (entry.type for entries in self.advertisements.values() for entry in entries.values())
         return frozenset(of_type for of_type in everything if of_type != self.key)
 
+    def moves(self) -> dict[Principal, dict[Entry, bool]]:
+        """Return which subscriptions each neighbour has to be told (True) or not (False), since the last time."""
+        self._refresh()
+        moves, self._moves, self.changed = self._moves, {}, False
+        return {
+            side: {Subscription(self.key, filter_): told for filter_, told in filters.items()}
+            for side, filters in moves.items()
+        }
+
     def entries_for(self, side: Principal) -> Iterator[Entry]:
-        """Yield what a neighbour has to know."""
-        if not self._fresh:
-            self._refresh()
+        """Yield all that a neighbour has to know; `moves` has to be asked before."""
         up = side == self.parent
         if up and any(other != side for other in self.interests):
             yield Interest(self.key)
         if up or side in self.interests:
             yield from self._advertised_to(side)
-        if side in self._towards:
-            for filter_ in self._towards[side].forwarded():
-                yield Subscription(self.key, filter_)
+        for filter_ in self._towards.get(side, ()):
+            yield Subscription(self.key, filter_)
 
     def _advertised_to(self, side: Principal) -> Iterator[Entry]:
         by_type: dict[TypeKey, list[Filter]] = {}
@@ -108,22 +120,26 @@ class Tree:
                 for entry in entries.values():
                     by_type.setdefault(entry.type, []).append(entry.filter)
         for of_type, filters in by_type.items():
-            for filter_ in widest(filters):
+            for filter_ in widest(of_type, filters):
                 yield Advertisement(self.key, of_type, filter_)
 
+    def _readvertised(self, side: Side, entry: Advertisement) -> None:
+        self.changed = True
+        if side is not None and entry.type == self.key:
+            self._stale.add(side)
+
     def _refresh(self) -> None:
-        """Find anew which subscriptions go where: advertisements have changed."""
-        self._towards = {}
-        for side in self.advertisements:
-            if side is None or not any(True for _ in self._own(side)):
-                continue
-            covering = self._towards[side] = Covering()
+        """Find anew which subscriptions go to those whose advertisements have changed."""
+        for side in self._stale:
+            covering = self._towards[side] = Covering(self.key)
             for other, subscriptions in self.subscriptions.items():
                 if other != side:
                     for name, filter_ in subscriptions.items():
                         if self._wanted(side, filter_):
                             covering.put((other, name), filter_)
-        self._fresh = True
+            if not any(True for _ in self._own(side)):
+                del self._towards[side]
+        self._stale = set()
 
     def _own(self, side: Side) -> Iterator[Filter]:
         entries = self.advertisements.get(side, {}).values()
@@ -131,6 +147,10 @@ class Tree:
 
     def _wanted(self, side: Side, filter_: Filter) -> bool:
         return any(may_overlap(advertised, filter_) for advertised in self._own(side))
+
+    def _note(self, side: Principal, moves: Moves) -> None:
+        if moves:
+            self._moves.setdefault(side, {}).update(moves)
 
 
 def _discard(sides: dict[Side, _C], side: Side, take: Callable[[_C], object]) -> None:
