@@ -450,8 +450,11 @@ def _read_values(tree: dict[object, object]) -> Mapping[str, Scalar]:
 
 
 def _read_value(value: object) -> Scalar:
-    # Nulls are left out of an event, and subclasses of the kinds do not come from a codec.
-    if type(value) is str or type(value) is int or type(value) is float or type(value) is bool:
+    # Nulls are left out of an event, and subclasses of the kinds do not come from a codec. Plain cases come first,
+    # because every value of every event comes by here.
+    if type(value) is bool or type(value) is float or (type(value) is str and value.isascii()):
+        return value
+    if type(value) is int or type(value) is str:
         check_value(kind_of(value), value)
         return value
     return in_utc(value) if type(value) is datetime else _malformed("the value of an attribute")
