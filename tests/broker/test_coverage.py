@@ -236,6 +236,23 @@ def test_what_needs_evaluation_is_forwarded_once_and_can_be_covered() -> None:
     assert forwarded("i = 1 AND i + r > 3", "i = 1") == ["i = 1"]
 
 
+def test_a_clause_that_needs_evaluation_covers_nothing_beside_one_that_does_not() -> None:
+    texts = [
+        "i = 1 AND b OR i = 2 AND s = 'a'",
+        "i = 1 OR i = 2 AND i + r > 3",
+    ]
+    assert forwarded(*texts) == [parse(text).text for text in texts]
+
+
+def test_what_hung_below_one_that_went_is_still_served() -> None:
+    coverage = Coverage[str]()
+    for key in ("i > 3", "i > 2", "i > 1"):
+        coverage.add(key, interest(key))
+    assert coverage.forwarded == (interest("i > 1"),)
+    assert coverage.remove("i > 2") == Change()
+    assert coverage.remove("i > 1") == Change((interest("i > 3"),), (interest("i > 1"),))
+
+
 def test_what_is_never_true_is_not_forwarded() -> None:
     assert forwarded("i > 2 AND i < 2", "r > 9", "i = NULL", "i > 1 AND i < 2") == []
     coverage = Coverage[int]()
