@@ -9,6 +9,7 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
 
@@ -267,7 +268,8 @@ class EmbeddedFabric(Fabric):
         gone = topic.expired(self.clock.now())
         mine = topic.of_key.get(sample.key, ())
         if topic.qos.history != KEEP_ALL:
-            gone += [number for number in list(mine)[: len(mine) - topic.qos.history + 1] if number not in gone]
+            oldest = islice(mine, max(0, len(mine) - topic.qos.history + 1))
+            gone += [number for number in oldest if number not in gone]
         if len(topic.kept) - len(gone) >= self.limits.fabric_history:
             raise full(topic.name)
         number = topic.numbers + 1
@@ -301,7 +303,7 @@ class EmbeddedPublisher(Publisher):
 
     async def _send(self, sample: Sample) -> None:
         self.claim()
-        await self._fabric.carry(self._topic, replace(sample, epoch=self._epoch))
+        await self._fabric.carry(self._topic, replace(sample, epoch=self._epoch) if self._epoch else sample)
 
     async def _release(self) -> None:
         claim = self._topic.claim

@@ -82,6 +82,7 @@ class NatsFabric(Fabric):
         self._random = random
         self._open: dict[Subscription, None] = {}
         self._services: dict[_NatsService, None] = {}
+        self._asked: dict[str, Qos] = {}
 
     @classmethod
     async def connect(  # noqa: PLR0913  # named settings, each with a default
@@ -147,6 +148,7 @@ class NatsFabric(Fabric):
     async def remove(self, topic: str) -> None:
         """Remove a topic and all that it keeps."""
         qos = await self.describe(topic)
+        self._asked.pop(topic, None)
         if _in_stream(qos):
             with suppress(ApiError):
                 await self.link.ask(f"STREAM.DELETE.{self.link.stream(topic)}")
@@ -236,7 +238,9 @@ class NatsFabric(Fabric):
         self, topic: str, data: bytes, *, timeout: float, key: str = "", headers: Mapping[str, str] | None = None
     ) -> bytes:
         """Ask on a topic and return the answer."""
-        qos = await self.describe(topic)
+        qos = self._asked.get(topic) or await self.describe(topic)
+        self._check_open()
+        self._asked[topic] = qos  # a topic stays as it is; a removed one has nobody who serves it
         check(data, key, headers or {}, self.limits)
         client = await self.link.client(qos.priority)
         now = round(self.clock.now() * MICROSECONDS)
@@ -332,7 +336,7 @@ class NatsPublisher(Publisher):
             raise closed()
         if not _in_stream(self._qos):
             await self.claim()
-            await self._throw(replace(sample, epoch=self._epoch))
+            await self._throw(replace(sample, epoch=self._epoch) if self._epoch else sample)
         elif self._qos.source_order is Order.BY_SOURCE or self._qos.ownership is Ownership.EXCLUSIVE:
             async with self._turn:  # a repetition must not be overtaken by the next sample
                 await self.claim()

@@ -269,13 +269,22 @@ class Listening:
                 pending_bytes_limit=0,
             )
             self._of = client
-        await client.flush(_FLUSHING)
+        await _settle(client)
 
     async def detach(self) -> None:
-        """Hear no more."""
-        if self._inbox is not None:
+        """Hear no more; the server knows when this returns, unless it is away."""
+        if self._of is not None and self._inbox is not None:
             with suppress(*TRANSIENT):
                 await self._inbox.unsubscribe()
+                if self._of.is_connected:
+                    await _settle(self._of)
+
+
+async def _settle(client: Client) -> None:
+    """Wait until the server knows all that was said so far. Raises as nats-py."""
+    # The ping of nats-py overtakes what waits to be sent; what waited before the first is sent before the second.
+    for _ in range(2):
+        await client.flush(_FLUSHING)
 
 
 def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:
