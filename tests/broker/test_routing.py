@@ -255,17 +255,18 @@ class TestAdvertisements:
                 act()
             assert caught.value.code == code
 
-    def test_a_subscription_is_not_sent_back_to_where_it_came_from(self) -> None:
+    @pytest.mark.parametrize("subscriber", ["a", "b"])
+    def test_a_subscription_is_not_sent_back_to_where_it_came_from(self, subscriber: str) -> None:
         network = Network(0)
         network.start("a", "b")
         network.connect(("a", "b"))
         network.advertise("a", "pub", NEWS)
         network.advertise("b", "pub", NEWS)
         network.run()
-        network.subscribe("b", "sub", NEWS)
+        network.subscribe(subscriber, "sub", NEWS)
         network.run()
 
-        assert network.held() == {"a": 1, "b": 0}
+        assert network.held() == {"a": 1, "b": 1} | {subscriber: 0}
 
 
 class TestTypeTree:
