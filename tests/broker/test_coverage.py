@@ -253,6 +253,11 @@ def test_what_hung_below_one_that_went_is_still_served() -> None:
     assert coverage.remove("i > 1") == Change((interest("i > 3"),), (interest("i > 1"),))
 
 
+def test_a_test_for_null_covers_what_has_it_too() -> None:
+    assert forwarded("s IS NULL AND i = 1", "s IS NULL") == ["s IS NULL"]
+    assert forwarded("s IS NULL", "s IS NULL AND i = 1") == ["s IS NULL"]
+
+
 def test_what_is_never_true_is_not_forwarded() -> None:
     assert forwarded("i > 2 AND i < 2", "r > 9", "i = NULL", "i > 1 AND i < 2") == []
     coverage = Coverage[int]()
