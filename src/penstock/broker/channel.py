@@ -12,6 +12,7 @@ connection that just ends was lost or cut off, even where TLS has closed in orde
 import asyncio
 import re
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 from penstock.codec.wire import (
@@ -203,7 +204,9 @@ class Channel(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection at once."""
         if self._transport is not None:
-            self._transport.abort()
+            # The first releases of Python 3.11 forget the protocol of a transport that is gone, and then fail here.
+            with suppress(AttributeError):
+                self._transport.abort()
 
     # Within.
 
@@ -252,7 +255,7 @@ class Channel(asyncio.Protocol):
             self.write(raw_frame(encode(code or error.code)))
             self._end(error)
             transport.close()
-            self._loop.call_later(self._limits.link_goodbye / 1000, transport.abort)
+            self._loop.call_later(self._limits.link_goodbye / 1000, self.abort)
         else:
             self._end(error)
             self.abort()
