@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
-from tests.apps.conftest import Shell
+from tests.apps.conftest import NOW, Shell
 from tests.pipeline.conftest import spark as spark  # the one session of the whole run
+from tests.pipeline.ingest_reference import SOURCE, define
 from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
 from tests.trust.kit import grant, who
 
+from penstock.apps.cli.pipeline_answers import show_done
 from penstock.apps.cli.pipeline_progress import Watch
+from penstock.apps.cli.pipeline_runs import Done
 from penstock.apps.cli.pipeline_spark import Cluster, session
 from penstock.errors import FailedError
+from penstock.pipeline.jobs_ingest import Ingest, Tables
+from penstock.pipeline.mapping import read_mapping
 from penstock.trust import Credentials, Right, event_tag
 
 RECORDS = 42
@@ -43,6 +48,10 @@ def test_from_files_to_views(plant: Shell) -> None:
     events, passed = len(good(RECORDS)), len(admitted(RECORDS))
     assert f"{RECORDS} records = {events} events + {RECORDS - events} in quarantine" in done.out
     assert done.err == ""
+    assert "what does not fit is in ingested/quarantine" in done.out
+    unseen = plant("pipeline", "view", "ingested", "engineer")
+    assert (unseen.status, unseen.code) == (3, "layout.incomplete")
+    assert "`penstock pipeline deliver`" in unseen.err
     data = plant.ok("pipeline", "admit", "ingested", *POLICY_FILE, "--out", "admitted", "-o", "json").json
     assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decisions": 8}
     assert data["reasons"] == {"guard.denied": events - passed}
@@ -121,6 +130,24 @@ def test_what_is_wrong(plant: Shell, arguments: str, status: int, code: str) -> 
     ran = plant("pipeline", *arguments.split())
     assert (ran.status, ran.code) == (status, code), ran.err
     assert ran.out == ""
+
+
+def test_a_failure_says_where_and_which(plant: Shell) -> None:
+    absent = plant("pipeline", "ingest", "nowhere", *POLICY_FILE, "--out", "out")
+    assert "nowhere`" in absent.err
+    unwritable = plant("pipeline", "ingest", "in", *POLICY_FILE, "--out", "in/0.jsonl/out")
+    assert (unwritable.status, unwritable.code) == (3, "pipeline.spark")
+    assert "Spark failed: " in unwritable.err
+    assert "unknown" not in unwritable.err
+
+
+def test_a_header_that_does_not_fit_is_told_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    event = f'[event]\nid = "n"\ntime = "t"\nsource = {{ constant = "{SOURCE}" }}\n[attributes]\nsensor = "s"\n'
+    bound = read_mapping(f'type = "t.type"\nformat = "csv"\n{event}').bind(define()[0])
+    job = Ingest(Tables("in", bound), lambda: NOW)
+    counts = {"read": 1, "events": 0, "quarantined": 1}
+    show_done(job, "out", Done(counts, {"ingest.header": 1}, 1, 1.0, 1), "text")
+    assert "the mapping needs the columns n, t, s\n" in capsys.readouterr().out
 
 
 def test_without_spark_it_says_what_to_install(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,10 @@ def spark_errors() -> Iterator[None]:
     except PySparkException as error:
         condition = error.getCondition() or "unknown"
         if condition == "PATH_NOT_FOUND":
-            raise FailedError("pipeline.no-input", "there is nothing at a path that is to be read") from error
+            path = (error.getMessageParameters() or {}).get("path", "the path that is to be read")
+            raise FailedError(
+                "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path, and which job wrote it"
+            ) from error
         raise FailedError(
             "pipeline.spark",
             f"Spark failed: {condition}",

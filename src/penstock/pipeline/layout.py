@@ -309,6 +309,12 @@ def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
             f"`{path}` holds no complete output",
             hint="was the run stopped, or does it write somewhere else? Run it again",
         )
+    if not any("format" in said for said in found.values()):
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` holds the output of another job, and no views",
+            hint="give the folder that `penstock pipeline deliver` wrote",
+        )
     return {batch: Manifest.from_dict(said) for batch, said in found.items()}
 
 

@@ -1,6 +1,7 @@
 """What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -14,6 +15,7 @@ from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.audit import AuditReport, Table
 from penstock.pipeline.jobs import Job
+from penstock.pipeline.jobs_ingest import Ingest, Tables
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Change, Comparison
@@ -79,6 +81,17 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
     paint.grid((job.name, "rows"), rows)
     say(f"{_sum(job, done)}; {done.seconds:.1f} s, {done.rate:,} rows/s")
     say(f"wrote {out}")
+    for line in _advice(job, out, done):
+        say(line)
+
+
+def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
+    """Say where to look at records that did not fit, and what a header lacks."""
+    if job.name != "ingest" or not done.counts["quarantined"]:
+        return
+    if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, Tables):
+        yield f"ingest.header: the mapping needs the columns {', '.join(job.records.bound.columns)}"
+    yield f"what does not fit is in {out}/quarantine: `@words` says why, `@file` and `@position` where it stood"
 
 
 def _sum(job: Job, done: Done) -> str:

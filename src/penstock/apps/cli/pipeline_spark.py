@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -18,6 +18,7 @@ from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
 _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the program that it runs."""
 _QUIET: Final = {
@@ -73,6 +74,16 @@ def _failures() -> Iterator[None]:
     try:
         with spark_errors():
             yield
+    except Py4JJavaError as error:
+        # Its words may hold anything; which exception it is, may be said.
+        found = _EXCEPTION.search(str(error))
+        condition = found[1] if found else "unknown"
+        raise FailedError(
+            "pipeline.spark",
+            f"Spark failed: {condition}",
+            hint="can the input be read, and the output be written? More is in its log: give a file with --spark-log",
+            condition=condition,
+        ) from error
     except Py4JError as error:
         raise FailedError(
             "pipeline.spark", "Spark stopped answering", hint="its log says more: give a file with --spark-log"
