@@ -105,6 +105,18 @@ class Limits:
     fabric_pending: int = 10_000
     fabric_requests: int = 1_000
 
+    #: one principal at one broker: sessions, subscriptions and advertisements in all of them, octets of values in an
+    #: event, events in a minute, and certificates that a session discloses
+    client_sessions: int = 64
+    client_subscriptions: int = 10_000
+    client_advertisements: int = 1_000
+    client_event_bytes: int = 256 << 10
+    client_rate: int = 1_200_000
+    client_certificates: int = 1_000
+    #: a broker: types it serves, and different views of one subscription that its filter tells apart
+    broker_types: int = 10_000
+    broker_views: int = 3
+
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16
     #: a subscription that is added: others compared with it in vain, those by algebra, and parts of a merged one

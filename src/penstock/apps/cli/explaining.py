@@ -164,6 +164,8 @@ def _verb(right: Right) -> str:
             return "subscribe to"
         case Right.PUBLISH | Right.MANAGE:
             return str(right)
+        case Right.RESTRICTIONS:
+            return "ask about restrictions on"
         case _:
             return f"{right.removeprefix('manage-')} attributes of"
 

@@ -1,0 +1,89 @@
+"""The one door of a local broker: what its clients ask is decided by all that is known, recorded, and remembered.
+
+An answer is remembered until something changes, or until an instant at which a credential that was looked at begins
+or ends. So the same question costs a client's broker once, however often it is asked.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.broker.sessions import Session, earliest, turning_point
+from penstock.guard import (
+    Authority,
+    CapabilityAuthority,
+    Decision,
+    EventRequest,
+    NetworkRequest,
+    Recorded,
+    Recorder,
+)
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName
+from penstock.model.values import Schema
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import OnlineChecker, no_online_checker
+from penstock.trust.event_types import VerifiedType
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where authority comes from, besides what clients disclose: all that a broker knows at one time."""
+
+    credentials: Credentials = field(default_factory=Credentials)
+    others: tuple[Authority, ...] = ()
+    #: under which decisions are recorded
+    revision: str = ""
+    online: OnlineChecker = no_online_checker
+
+    def turns(self, now: datetime) -> datetime | None:
+        """Return when one of the credentials begins or has ended, after now."""
+        return turning_point((certificate.statement.validity for certificate in self.credentials), now)
+
+
+@dataclass(slots=True)
+class Door:
+    """See the module. `environment` is what dynamic conditions may speak about."""
+
+    network: NetworkName
+    recorder: Recorder
+    sources: Sources
+    environment: Schema
+    limits: Limits = DEFAULT_LIMITS
+
+    def introduce(self, client: Session, now: datetime) -> Decision:
+        """Forget all answers to a client, and decide whether it may connect."""
+        bag = self.sources.credentials + client.credentials
+        known = CapabilityAuthority(bag, self.sources.online, self.environment, self.limits)
+        client.authorities = (known, *self.sources.others)
+        client.answers = {}
+        client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
+        return self.ask_network(client, Right.CONNECT, now)
+
+    def ask(self, client: Session, right: Right, verified: VerifiedType, now: datetime) -> Recorded:
+        """Decide about an event type. Raises what the recorder's sink raises."""
+        found = client.answers.get((right, verified.id))
+        if found is None:
+            request = EventRequest(client.principal, right, verified, now)
+            found = self.recorder.decide(request, client.authorities, self.sources.revision)
+            client.answers[right, verified.id] = found
+            _note_dates(client, found.decision, now)
+        return found
+
+    def ask_network(self, client: Session, right: Right, now: datetime) -> Decision:
+        """Decide about the network. Raises what the recorder's sink raises."""
+        request = NetworkRequest(client.principal, right, self.network, now)
+        decision = self.recorder.decide(request, client.authorities, self.sources.revision).decision
+        _note_dates(client, decision, now)
+        return decision
+
+    def write(self, client: Session) -> None:
+        """Record what decisions about a client were enforced on. Raises what the recorder's sink raises."""
+        for recorded, counts in client.tally.take():
+            self.recorder.enforced(recorded.record, counts)
+
+
+def _note_dates(client: Session, decision: Decision, now: datetime) -> None:
+    # Answers to on-line tests and the credentials of types end too, and stand in no certificate of the client.
+    ends = turning_point((branch.when.validity for branch in decision.restriction.branches), now)
+    client.until = earliest(client.until, ends)

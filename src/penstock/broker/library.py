@@ -1,0 +1,95 @@
+"""The event types that a broker serves: signed definitions by name, verified anew when what they rest on has ended."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from penstock.errors import LimitError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName, TypeKey, TypeName
+from penstock.model.values import AttributeSpec, Schema
+from penstock.trust.caches import CertificateCache, TypeCache
+from penstock.trust.discovery import OnlineChecker, no_online_checker
+from penstock.trust.event_types import UnverifiedType, VerifiedType
+
+
+class Library:
+    """See the module. Parents and previous versions are looked for among the types that are here already."""
+
+    def __init__(
+        self,
+        network: NetworkName | None = None,
+        *,
+        online: OnlineChecker = no_online_checker,
+        certificates: CertificateCache | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._definitions: dict[TypeName, UnverifiedType] = {}
+        self._limits = limits
+        self._cache = TypeCache(
+            network=network, types=self._definitions.get, online=online, certificates=certificates or CertificateCache()
+        )
+        #: the types whose ancestors have been one of these, however that may have changed since
+        self._below: dict[TypeKey, set[TypeName]] = {}
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+    def __contains__(self, name: TypeName) -> bool:
+        return name in self._definitions
+
+    def add(self, unverified: UnverifiedType, now: datetime) -> VerifiedType:
+        """Take in a type that verifies; the same one twice is once.
+
+        Raises what `verify_type` raises, `RefusedError` (`broker.type-exists`) for another definition under a name that
+        is in use, and `LimitError` (`broker.types`).
+        """
+        name = unverified.definition.name
+        known = self._definitions.get(name)
+        if known is not None and known.fingerprint != unverified.fingerprint:
+            raise RefusedError(
+                "broker.type-exists",
+                f"`{name.name}` version {name.version} is here already, with another definition",
+                hint="make a new version",
+            )
+        if known is None and len(self) >= self._limits.broker_types:
+            raise LimitError("broker.types", f"a broker serves at most {self._limits.broker_types} types")
+        verified = self._cache.verify(unverified, now)
+        self._definitions[name] = unverified
+        for key in (verified.event_type.key, *verified.event_type.ancestors):
+            self._below.setdefault(key, set()).add(name)
+        return verified
+
+    def remove(self, name: TypeName) -> None:
+        """Forget a type; nothing happens when it is not here."""
+        self._definitions.pop(name, None)
+        for names in self._below.values():
+            names.discard(name)
+
+    def get(self, name: TypeName, now: datetime) -> VerifiedType:
+        """Return a type. Raises `RefusedError` (`broker.unknown-type`) and what `verify_type` raises."""
+        definition = self._definitions.get(name)
+        if definition is None:
+            raise RefusedError(
+                "broker.unknown-type",
+                f"`{name.name}` version {name.version} is not known here",
+                hint="its owner installs it with `add_type`",
+            )
+        return self._cache.verify(definition, now)
+
+    def below(self, key: TypeKey, now: datetime) -> Iterator[VerifiedType]:
+        """Yield every version of the sub-types of a type, and of the type itself, that is valid now; parents first."""
+        found: list[VerifiedType] = []
+        for name in sorted(self._below.get(key, ())):
+            try:
+                found.append(self._cache.verify(self._definitions[name], now))
+            except PenstockError:
+                # It was valid when it came: what it rests on has ended, and with it all rights on it.
+                continue
+        return iter(sorted(found, key=lambda verified: len(verified.event_type.ancestors)))
+
+    def schema(self, key: TypeKey, now: datetime) -> Schema:
+        """Return what is known of the attributes of a type and its sub-types in all versions, by id."""
+        specs: dict[str, AttributeSpec] = {}
+        for verified in self.below(key, now):
+            specs.update({str(attribute.id): attribute.spec for attribute in verified.event_type.attributes})
+        return specs

@@ -1,0 +1,217 @@
+"""The clients of a local broker: who they are, what they have asked for, and how much of the broker they use.
+
+Bounds are on principals, not on sessions: connecting twice gives nobody twice as much.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from penstock.broker.effective import Offer, Part
+from penstock.broker.messages import Filter
+from penstock.broker.requests import Asked, Detail, Verb
+from penstock.errors import LimitError, RefusedError
+from penstock.guard import Authority, Counts, PublicationRate, Recorded
+from penstock.model.events import Event, TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.validity import Validity
+
+_INSTANT: Final = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Events that passed or were kept back under decisions, until they are written down."""
+
+    counted: dict[str, tuple[Recorded, list[int]]] = field(default_factory=dict)
+
+    def count(self, recorded: Recorded, *, passed: bool) -> None:
+        """Count one event."""
+        entry = self.counted.get(recorded.record.id)
+        if entry is None:
+            entry = self.counted[recorded.record.id] = (recorded, [0, 0])
+        entry[1][not passed] += 1
+
+    def take(self) -> Iterable[tuple[Recorded, Counts]]:
+        """Return what was counted, and begin anew."""
+        counted, self.counted = self.counted, {}
+        return [(recorded, Counts(passed, refused)) for recorded, (passed, refused) in counted.values()]
+
+
+Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
+"""What the router is told: a type, its ancestors where they matter, and a filter."""
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A subscription as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+
+    ticket: int
+    session: "Session"
+    asked: Asked
+    detail: Detail = field(default_factory=Detail)
+    keys: dict[Path, str] = field(default_factory=dict)
+    parts: dict[TypeKey, Part] = field(default_factory=dict)
+
+    def part_of(self, event: TransitEvent) -> Part | None:
+        """Return the part that an event belongs to: that of its nearest ancestor."""
+        part = self.parts.get(event.key)
+        if part is not None:
+            return part
+        return next((self.parts[key] for key in event.ancestors if key in self.parts), None)
+
+    def came_by(self, part: Part, keys: Collection[str]) -> bool:
+        """Say whether an event that the router found these keys for has passed the filter of a part."""
+        return self.keys.get((part.type, (), part.filter)) in keys
+
+    def empty(self) -> None:
+        """Come to nothing."""
+        self.parts = {}
+
+    def paths(self) -> list[Path]:
+        """Return what the router is to know."""
+        return [(part.type, (), part.filter) for part in self.parts.values()]
+
+
+@dataclass(slots=True)
+class Advertisement:
+    """An advertisement as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+
+    ticket: int
+    session: "Session"
+    asked: Asked
+    detail: Detail = field(default_factory=Detail)
+    keys: dict[Path, str] = field(default_factory=dict)
+    offers: dict[TypeName, Offer] = field(default_factory=dict)
+    #: the keys that announce what nobody wants, and whether the client was told that these are all
+    unwanted: set[str] = field(default_factory=set)
+    quiet: bool = False
+
+    def key_of(self, offer: Offer) -> str:
+        """Return the key under which an offer is announced."""
+        return self.keys[offer.type.key, offer.type.ancestors, offer.filter]
+
+    def empty(self) -> None:
+        """Come to nothing."""
+        self.offers = {}
+
+    def paths(self) -> list[Path]:
+        """Return what the router is to know."""
+        return [(offer.type.key, offer.type.ancestors, offer.filter) for offer in self.offers.values()]
+
+
+Held: TypeAlias = Subscription | Advertisement
+"""A request that stands."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one principal uses of a broker, in all its sessions."""
+
+    sessions: int = 0
+    subscriptions: int = 0
+    advertisements: int = 0
+    rate: PublicationRate = field(default_factory=PublicationRate)
+
+
+@dataclass(slots=True)
+class Session:
+    """A client that is connected. `answers` are remembered until something changes or a date passes."""
+
+    id: str
+    principal: Principal
+    credentials: Credentials
+    usage: Usage
+    authorities: tuple[Authority, ...] = ()
+    answers: dict[tuple[str, str], Recorded] = field(default_factory=dict)
+    until: datetime | None = None
+    held: dict[str, Held] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+
+
+def earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Return the earlier of two instants; None is never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def turning_point(validities: Iterable[Validity], now: datetime) -> datetime | None:
+    """Return when the first of these begins or has ended, after now."""
+    found: datetime | None = None
+    for validity in validities:
+        starts, ends = validity.starts, validity.ends
+        if starts is not None and starts > now:
+            found = earliest(found, starts)
+        if ends is not None and ends >= now:
+            # The last instant belongs to a validity. At the end of time there is no later one.
+            found = earliest(found, ends + _INSTANT if ends < datetime.max.replace(tzinfo=ends.tzinfo) else None)
+    return found
+
+
+@dataclass(slots=True)
+class Usages:
+    """What all principals use, and how much one of them may."""
+
+    limits: Limits = DEFAULT_LIMITS
+    by_principal: dict[Principal, Usage] = field(default_factory=dict)
+
+    def connect(self, principal: Principal, credentials: Credentials) -> Usage:
+        """Count a session. Raises `LimitError` (`broker.sessions`, `broker.credentials`)."""
+        usage = self.by_principal.get(principal) or Usage()
+        if usage.sessions >= self.limits.client_sessions:
+            raise LimitError(
+                "broker.sessions", f"at most {self.limits.client_sessions} sessions at a time", hint="close one"
+            )
+        self.check_credentials(credentials)
+        self.by_principal[principal] = usage
+        usage.sessions += 1
+        return usage
+
+    def disconnect(self, principal: Principal) -> None:
+        """Count a session that is over."""
+        self.by_principal[principal].sessions -= 1
+
+    def forget(self, now: datetime) -> None:
+        """Forget who has left, a minute after its last event: connecting anew is no way to publish more."""
+        for principal, usage in list(self.by_principal.items()):
+            if not usage.sessions and not usage.rate.at(now):
+                del self.by_principal[principal]
+
+    def check_credentials(self, credentials: Credentials) -> None:
+        """Check how much a client discloses. Raises `LimitError` (`broker.credentials`)."""
+        if len(credentials) > self.limits.client_certificates:
+            raise LimitError(
+                "broker.credentials",
+                f"at most {self.limits.client_certificates} certificates",
+                hint="disclose only what is needed",
+            )
+
+    def check_request(self, usage: Usage, verb: Verb) -> None:
+        """Check that there is room for a request. Raises `LimitError`."""
+        if verb is Verb.SUBSCRIBE and usage.subscriptions >= self.limits.client_subscriptions:
+            raise LimitError(
+                "broker.subscriptions", f"at most {self.limits.client_subscriptions} subscriptions", hint="end one"
+            )
+        if verb is Verb.ADVERTISE and usage.advertisements >= self.limits.client_advertisements:
+            raise LimitError(
+                "broker.advertisements", f"at most {self.limits.client_advertisements} advertisements", hint="end one"
+            )
+
+    def publish(self, usage: Usage, event: Event, now: datetime) -> None:
+        """Count an event. Raises `LimitError` (`broker.event-size`), `RefusedError` (`broker.rate`)."""
+        octets = len(event.id) + 8 * len(event.values)
+        for value in event.values.values():
+            if type(value) is str:
+                octets += len(value) if value.isascii() else 4 * len(value)
+        if octets > self.limits.client_event_bytes:
+            raise LimitError("broker.event-size", f"an event has at most {self.limits.client_event_bytes} octets")
+        if usage.rate.at(now) >= self.limits.client_rate:
+            raise RefusedError(
+                "broker.rate", f"at most {self.limits.client_rate} events in a minute", hint="publish more slowly"
+            )
+        usage.rate.note(now)

@@ -1,0 +1,147 @@
+"""The requests that stand at a local broker: what they come to, and what the router is told of it.
+
+New paths are asked for before old ones are given up, so that no event is lost in between. Each path has a key of its
+own, which never comes back: so an event that was found by an older filter is known by its key.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import count
+
+from penstock.broker import requests
+from penstock.broker.door import Door
+from penstock.broker.effective import Ruled, offers, parts
+from penstock.broker.library import Library
+from penstock.broker.outcomes import advertised, settled, subscribed
+from penstock.broker.requests import Asked, Detail, Output
+from penstock.broker.sessions import Advertisement, Held, Path, Session, Subscription
+from penstock.errors import MalformedError
+from penstock.guard import Rules
+from penstock.model.names import TypeName
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+
+
+class Standing:
+    """See the module. What is to be said goes to `outputs`."""
+
+    def __init__(self, door: Door, library: Library, rules: Rules, outputs: list[Output]) -> None:
+        self._door = door
+        self._library = library
+        self._rules = rules
+        self._outputs = outputs
+        self._numbers = count(1)
+        self._by_key: dict[str, Held] = {}
+        self._by_ticket: dict[int, Held] = {}
+
+    def ticket(self) -> int:
+        """Return a number that no request has had."""
+        return next(self._numbers)
+
+    def keep(self, held: Held) -> None:
+        """Let a request stand."""
+        held.session.held[held.asked.id] = self._by_ticket[held.ticket] = held
+        if isinstance(held, Subscription):
+            held.session.usage.subscriptions += 1
+        else:
+            held.session.usage.advertisements += 1
+        self.route(held)
+
+    def drop(self, held: Held) -> None:
+        """Let a request stand no longer."""
+        held.empty()
+        if isinstance(held, Advertisement):
+            held.quiet = False
+        self.route(held)
+        del held.session.held[held.asked.id], self._by_ticket[held.ticket]
+        if isinstance(held, Subscription):
+            held.session.usage.subscriptions -= 1
+        else:
+            held.session.usage.advertisements -= 1
+
+    def subscriptions(self, keys: Iterable[str]) -> Iterator[Subscription]:
+        """Yield the subscriptions that the router means by keys, old keys included, each once."""
+        found: dict[int, Subscription] = {}
+        for key in keys:
+            held = self._by_key.get(key) or self._by_ticket.get(int(key.partition(".")[0]))
+            if isinstance(held, Subscription):
+                found[held.ticket] = held
+        return iter(found.values())
+
+    def work_out(self, held: Held, now: datetime) -> None:
+        """Decide what a request comes to, and note what was granted of it.
+
+        Raises what makes it impossible: `RefusedError` and `MalformedError` for its type, `SelectorError`; and what the
+        recorder's sink raises. It then comes to nothing.
+        """
+        held.empty()
+        held.detail = Detail()
+        client, name = held.session, held.asked.about
+        if not isinstance(name, TypeName):
+            raise MalformedError("argument.type", "subscriptions and advertisements are about event types")
+        asked_for = self._library.get(name, now)
+        event_type, schema = asked_for.event_type, self._library.schema(name.key, now)
+        below = [verified for verified in self._library.below(name.key, now) if verified.event_type.key != name.key]
+        if isinstance(held, Subscription):
+            # What does not fit is refused before anything is decided.
+            held.asked.selector.check(event_type.schema)
+            ruled = self._rule(client, Right.SUBSCRIBE, [asked_for, *below], now)
+            held.parts = parts(event_type, held.asked.selector, ruled, schema, self._rules)
+            held.detail = subscribed(event_type, held.parts, ruled)
+            return
+        ruled = self._rule(client, Right.PUBLISH, [asked_for], now)
+        found = list(offers(ruled, schema, self._rules))
+        if not found:
+            ruled += self._rule(client, Right.PUBLISH, below, now)
+            found = list(offers(ruled, schema, self._rules))
+        held.offers = {offer.type.name: offer for offer in found}
+        held.detail = advertised(held.offers, ruled)
+
+    def _rule(self, client: Session, right: Right, types: Iterable[VerifiedType], now: datetime) -> list[Ruled]:
+        return [Ruled(verified, self._door.ask(client, right, verified, now)) for verified in types]
+
+    def may_ask(self, client: Session, asked: Asked, now: datetime) -> bool:
+        """Say whether the owner of the type of a request lets the client ask how it is restricted."""
+        if not isinstance(asked.about, TypeName) or asked.about not in self._library:
+            return False
+        verified = self._library.get(asked.about, now)
+        return settled(self._door.ask(client, Right.RESTRICTIONS, verified, now).decision)
+
+    def route(self, held: Held) -> None:
+        """Tell the router what a request comes to: the new paths first, then those that are given up."""
+        wanted = dict.fromkeys(held.paths())
+        gone = [held.keys.pop(path) for path in list(held.keys) if path not in wanted]
+        for path in wanted:
+            if path not in held.keys:
+                key = held.keys[path] = f"{held.ticket}.{next(self._numbers)}"
+                self._by_key[key] = held
+                self._outputs.append(_opened(held, key, path))
+        for key in gone:
+            del self._by_key[key]
+            self._outputs.append(
+                requests.Unsubscribe(key) if isinstance(held, Subscription) else requests.Unadvertise(key)
+            )
+        if isinstance(held, Advertisement):
+            held.unwanted.difference_update(gone)
+            self._quench(held)
+
+    def wanted(self, key: str, *, wanted: bool) -> None:
+        """Take note that somebody, or nobody, wants what is announced under a key."""
+        held = self._by_key.get(key)
+        if isinstance(held, Advertisement):
+            (held.unwanted.discard if wanted else held.unwanted.add)(key)
+            self._quench(held)
+
+    def _quench(self, held: Advertisement) -> None:
+        quiet = held.unwanted >= set(held.keys.values())
+        # Of what may not be published nobody is told whether somebody wants it.
+        if held.keys and quiet is not held.quiet:
+            held.quiet = quiet
+            self._outputs.append(requests.Quenched(held.session.id, held.asked.id, quiet))
+
+
+def _opened(held: Held, key: str, path: Path) -> Output:
+    of_type, ancestors, filter_ = path
+    if isinstance(held, Subscription):
+        return requests.Subscribe(key, of_type, filter_)
+    return requests.Advertise(key, of_type, ancestors, filter_)

@@ -1,0 +1,535 @@
+"""Local brokers: what policy leaves of requests, live to change, and against an oracle that decides for each event."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.broker.sports import (
+    AGENCY,
+    CONNECT,
+    LIBRARY_TYPES,
+    LIVE,
+    NETWORK,
+    NEWS,
+    NOW,
+    PDA,
+    REPORTER,
+    SOCCER,
+    SOCCER_GOAL,
+    STRANGER,
+    TENNIS,
+    Node,
+    definition,
+    grant,
+    signed,
+)
+from tests.budget import examples
+from tests.guard.strategies import GUARDS, NOON, Family, events, families, restrictions, selectors
+
+from penstock.broker import requests
+from penstock.broker.door import Sources
+from penstock.broker.library import Library
+from penstock.broker.requests import Accepted, Answered, Closed, Given, Missing, Output, Quenched, Refused
+from penstock.errors import FailedError, LimitError, RefusedError
+from penstock.guard import Branch, Delivery, Effect, EventRequest, Request, Restriction, Rules, TypeScope, decide
+from penstock.guard import environment as surroundings
+from penstock.guard.decision import Ruling
+from penstock.guard.decision_log import DecisionRecord
+from penstock.model import Event, EventType, TransitEvent, TypeDefinition, TypeKey, TypeName
+from penstock.model.limits import Limits
+from penstock.selector import ALWAYS, Selector, parse
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import ALWAYS as FOREVER
+from penstock.trust.validity import Validity
+
+PUBLISHING = tuple(grant(REPORTER, one, Right.PUBLISH) for one in (NEWS, TENNIS, SOCCER, LIVE, SOCCER_GOAL))
+BOTTOM = grant(PDA, TENNIS, Right.SUBSCRIBE)
+MEDIUM = grant(PDA, SOCCER, Right.SUBSCRIBE)
+TOP = grant(PDA, NEWS, Right.SUBSCRIBE)
+
+
+def node(*policy: object, **options: object) -> Node:
+    made = Node(**options)  # type: ignore[arg-type]  # of Node
+    made.policy(*PUBLISHING, *policy)  # type: ignore[arg-type]  # certificates
+    made.connect(PDA)
+    made.connect(REPORTER)
+    for one in (NEWS, TENNIS, SOCCER, LIVE, SOCCER_GOAL):
+        made.run(made.broker.advertise(made.now, "reporter", one.name.name, one.name))
+    return made
+
+
+def subscribe(made: Node, one: TypeDefinition = NEWS, text: str | None = None, id: str = "s") -> list[Output]:  # noqa: A002
+    selector = parse(text) if text else ALWAYS
+    return made.run(made.broker.subscribe(made.now, "pda", id, one.name, selector))
+
+
+def given_to(outputs: Iterable[Output], session: str = "pda") -> list[str]:
+    return [output.event.id for output in outputs if isinstance(output, Given) and output.session == session]
+
+
+def refusals(outputs: Iterable[Output]) -> list[str]:
+    return [output.code for output in outputs if isinstance(output, Refused)]
+
+
+def round_of_news(made: Node) -> list[str]:
+    said: list[Output] = []
+    for one in (NEWS, TENNIS, SOCCER, SOCCER_GOAL):
+        said += made.publish(one, id=one.name.name, headline="h", location="London")
+    return given_to(said)
+
+
+# Section 7: three packages, the downgrade of a subscription and its live upgrade.
+
+
+@pytest.mark.parametrize(
+    ("package", "seen"),
+    [
+        ([BOTTOM], ["TennisMatch"]),
+        ([BOTTOM, MEDIUM], ["TennisMatch", "SoccerMatch"]),
+        ([TOP], ["SportsNews", "TennisMatch", "SoccerMatch", "SoccerGoal"]),
+    ],
+)
+def test_a_subscription_is_downgraded_to_the_sub_types_of_the_package(package: list[object], seen: list[str]) -> None:
+    made = node(*package)
+    (said,) = subscribe(made)
+    assert isinstance(said, Accepted)
+    assert round_of_news(made) == seen
+
+
+def test_a_policy_change_upgrades_a_live_subscription_and_another_takes_it_back() -> None:
+    made = node(BOTTOM)
+    subscribe(made)
+    assert round_of_news(made) == ["TennisMatch"]
+    assert made.policy(*PUBLISHING, BOTTOM, MEDIUM) == []
+    assert round_of_news(made) == ["TennisMatch", "SoccerMatch"]
+    assert made.policy(*PUBLISHING, TOP) == []
+    assert len(round_of_news(made)) == 4
+    assert made.policy(*PUBLISHING) == []
+    assert round_of_news(made) == []
+    assert made.policy(*PUBLISHING, BOTTOM) == []
+    assert round_of_news(made) == ["TennisMatch"]
+
+
+def test_events_of_sub_types_come_in_the_version_that_was_asked_for() -> None:
+    made = node(BOTTOM)
+    subscribe(made)
+    (said,) = made.publish(TENNIS, headline="h", sets=3)
+    assert isinstance(said, Given)
+    assert said.event.type == LIBRARY_TYPES[NEWS.name]
+    assert dict(said.event.values) == {"headline": "h", "location": None, "agency": None}
+
+
+def test_rights_on_a_sub_type_reach_further_than_those_on_the_type() -> None:
+    made = node(grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]), BOTTOM)
+    subscribe(made)
+    (news,) = made.publish(NEWS, headline="h", location="London")
+    (tennis,) = made.publish(TENNIS, headline="h", location="London")
+    assert isinstance(news, Given)
+    assert isinstance(tennis, Given)
+    assert (news.event["location"], tennis.event["location"]) == (None, "London")
+
+
+def test_a_new_sub_type_reaches_subscriptions_that_stand() -> None:
+    made = node(grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]))
+    subscribe(made)
+    golf = definition("Golf", {}, NEWS.name)
+    made.run(made.broker.change(NOW, installed=[signed(golf)]))
+    event_type = made.library.get(golf.name, NOW).event_type
+    event = Event.of(event_type, {"headline": "h", "agency": "a"}, id="golf")
+    assert given_to(made.inject(event.to_transit())) == ["golf"]
+
+
+# What the event path pays.
+
+
+def filters(made: Node) -> list[str]:
+    return [o.filter.selector.text for o in made.routed if isinstance(o, requests.Subscribe)]
+
+
+def test_restrictions_and_selector_go_into_the_filter_with_null_in_the_place_of_what_is_hidden() -> None:
+    made = node(grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"], forced={"location": "London"}))
+    subscribe(made, text="headline = 'h' AND agency IS NULL")
+    headline, location = (LIBRARY_TYPES[NEWS.name].by_name[name].id for name in ("headline", "location"))
+    assert filters(made) == [f"\"{location}\" = 'London' AND \"{headline}\" = 'h' AND NULL IS NULL"]
+    assert given_to(made.publish(NEWS, id="1", headline="h", location="London", agency="x")) == ["1"]
+    assert given_to(made.publish(NEWS, id="2", headline="h", location="Paris")) == []
+
+
+def test_a_filter_tells_nothing_of_what_is_hidden() -> None:
+    made = node(grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]))
+    subscribe(made, text="agency = 'x'")
+    assert given_to(made.publish(NEWS, id="1", headline="h", agency="x")) == []
+
+
+def test_what_comes_by_an_old_key_is_asked_everything() -> None:
+    made = node(TOP)
+    subscribe(made)
+    (old,) = [o.key for o in made.routed if isinstance(o, requests.Subscribe)]
+    made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, forced={"location": "London"}))
+    for place, seen in [("London", 1), ("Paris", 0)]:
+        event = Event.of(LIBRARY_TYPES[NEWS.name], {"location": place}).to_transit()
+        assert len(made.broker.deliver(NOW, (old,), event)) == seen
+
+
+def test_new_paths_come_before_old_ones_go_and_the_same_ones_stay() -> None:
+    made = node(BOTTOM)
+    subscribe(made)
+    made.routed.clear()
+    made.policy(*PUBLISHING, TOP)
+    assert [type(o) for o in made.routed] == [requests.Subscribe, requests.Unsubscribe]
+    made.routed.clear()
+    made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]))
+    assert made.routed == []
+    (said,) = made.publish(NEWS, headline="h", location="London")
+    assert isinstance(said, Given)
+    assert said.event["location"] is None
+
+
+# Time, credentials and failure.
+
+
+def test_rights_begin_and_end_at_their_times() -> None:
+    first, last = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
+    made = node(BOTTOM, grant(PDA, SOCCER, Right.SUBSCRIBE, valid=Validity.between(first, last)))
+    subscribe(made)
+    assert round_of_news(made) == ["TennisMatch"]
+    assert made.broker.tick(made.now)[1] == first
+    made.now = first
+    outputs, then = made.broker.tick(made.now)
+    made.run(outputs)
+    assert round_of_news(made) == ["TennisMatch", "SoccerMatch"]
+    assert then == last + timedelta(microseconds=1)
+    made.now = then
+    assert round_of_news(made) == ["TennisMatch"]
+    assert made.broker.tick(made.now)[1] is None
+
+
+def test_a_session_ends_with_the_right_to_connect() -> None:
+    made = node(TOP)
+    subscribe(made)
+    said = made.run(made.broker.change(NOW, sources=Sources(Credentials.of(CONNECT[1], *PUBLISHING, TOP))))
+    assert [type(o) for o in said] == [Refused, Closed]
+    assert round_of_news(made) == []
+    with pytest.raises(RefusedError) as caught:
+        made.broker.subscribe(NOW, "pda", "t", NEWS.name)
+    assert caught.value.code == "broker.session"
+
+
+def test_credentials_disclosed_later_widen_what_was_asked_for() -> None:
+    made = node(BOTTOM)
+    subscribe(made)
+    assert made.run(made.broker.disclose(NOW, "pda", Credentials.of(MEDIUM))) == []
+    assert round_of_news(made) == ["TennisMatch", "SoccerMatch"]
+
+
+def test_what_cannot_be_recorded_is_not_delivered_and_is_made_good_later() -> None:
+    made = node(TOP)
+    subscribe(made)
+
+    def full(_record: DecisionRecord) -> None:
+        raise FailedError("store.failed", "the disk is full")
+
+    made.sink = full
+    with pytest.raises(FailedError):
+        made.policy(*PUBLISHING, TOP)
+    with pytest.raises(FailedError):
+        made.publish(NEWS, id="lost")
+    made.sink = None
+    made.run(made.broker.tick(NOW)[0])
+    assert given_to(made.publish(NEWS, id="1")) == ["1"]
+
+
+def test_a_removed_type_stops_at_once_and_comes_back() -> None:
+    made = node(TOP)
+    subscribe(made)
+    made.run(made.broker.change(NOW, removed=[NEWS.name]))
+    assert given_to(made.inject(Event.of(LIBRARY_TYPES[NEWS.name], {}, id="1").to_transit())) == []
+    assert made.reports[-1].code in ("broker.unknown-type", "")
+    made.run(made.broker.change(NOW, installed=[signed(NEWS)]))
+    assert given_to(made.inject(Event.of(LIBRARY_TYPES[NEWS.name], {}, id="2").to_transit())) == ["2"]
+
+
+# Refusals, and who is told what.
+
+
+def test_a_stranger_is_not_let_in() -> None:
+    made = node()
+    said = made.connect(STRANGER)
+    assert refusals(said) == ["broker.not-permitted"]
+    assert made.reports[-1].detail.missing == (Missing(Right.CONNECT, NETWORK),)
+
+
+def test_a_refusal_says_what_was_asked_and_the_operator_knows_what_is_missing() -> None:
+    made = node()
+    (said,) = subscribe(made, TENNIS)
+    assert isinstance(said, Refused)
+    assert (said.code, said.asked.about, said.detail) == ("broker.not-permitted", TENNIS.name, None)
+    assert made.reports[-1].detail.missing == (Missing(Right.SUBSCRIBE, TENNIS.name),)
+    assert made.records[-1].effect is Effect.DENY
+
+
+def test_a_client_is_told_where_the_owner_lets_it_ask() -> None:
+    made = node(grant(PDA, TENNIS, Right.RESTRICTIONS))
+    (said,) = subscribe(made, TENNIS)
+    assert isinstance(said, Refused)
+    assert said.detail is not None
+    assert said.detail.missing == (Missing(Right.SUBSCRIBE, TENNIS.name),)
+
+
+def test_restrictions_are_told_where_the_owner_lets_the_client_ask() -> None:
+    limited = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
+    made = node(limited)
+    subscribe(made)
+    assert refusals(made.run(made.broker.restrictions(NOW, "pda", "s"))) == ["broker.not-told"]
+    made.policy(*PUBLISHING, limited, grant(PDA, NEWS, Right.RESTRICTIONS))
+    (said,) = made.run(made.broker.restrictions(NOW, "pda", "s"))
+    assert isinstance(said, Answered)
+    ((key, granted),) = said.detail.granted
+    assert key == NEWS.name.key
+    assert granted["branches"][0]["attributes"] == ["headline"]  # type: ignore[index]  # plain data
+    assert said.detail.missing == (Missing(Right.SUBSCRIBE, NEWS.name, ("location", "agency")),)
+
+
+def test_every_decision_is_recorded_and_what_it_was_enforced_on() -> None:
+    made = node(TOP)
+    subscribe(made)
+    (record,) = [r for r in made.records if r.action is Right.SUBSCRIBE and r.resource == NEWS.name]
+    assert record.effect is Effect.PERMIT
+    made.publish(NEWS, id="1")
+    made.broker.tick(NOW)
+    (enforced,) = [r for r in made.records if r.decision == record.id]
+    assert enforced.counts is not None
+    assert (enforced.counts.passed, enforced.counts.refused) == (1, 0)
+
+
+def test_names_that_do_not_fit_are_refused() -> None:
+    made = node(TOP)
+    subscribe(made)
+    assert refusals(subscribe(made)) == ["broker.id-taken"]
+    assert refusals(subscribe(made, text="nonsense = 1", id="t")) == ["selector.unknown-attribute"]
+    assert refusals(subscribe(made, definition("Chess", {}), id="t")) == ["broker.unknown-type"]
+    assert refusals(made.run(made.broker.unsubscribe(NOW, "pda", "t"))) == ["broker.unknown-id"]
+    assert refusals(made.run(made.broker.unadvertise(NOW, "pda", "s"))) == ["broker.unknown-id"]
+    assert refusals(made.run(made.broker.restrictions(NOW, "pda", "t"))) == ["broker.unknown-id"]
+    made.run(made.broker.unsubscribe(NOW, "pda", "s"))
+    assert given_to(made.publish(NEWS, id="1")) == []
+    with pytest.raises(RefusedError):
+        made.connect(PDA)
+
+
+# Types.
+
+
+def test_types_are_added_by_who_may_install_and_removed_by_who_may_manage() -> None:
+    golf = definition("Golf", {"holes": AttributeSpecs.NUMBER}, NEWS.name)
+    made = node(TOP)
+    assert refusals(made.run(made.broker.add_type(NOW, "pda", signed(golf)))) == ["broker.not-permitted"]
+    made.policy(TOP, grant(PDA, None, Right.INSTALL))
+    assert refusals(made.run(made.broker.add_type(NOW, "pda", signed(golf)))) == []
+    other = signed(replace(golf, attributes=()))
+    assert refusals(made.run(made.broker.add_type(NOW, "pda", other))) == ["broker.type-exists"]
+    assert refusals(subscribe(made, golf, id="golf")) == ["broker.not-permitted"]
+    assert refusals(made.run(made.broker.remove_type(NOW, "pda", golf.name))) == ["broker.not-permitted"]
+    made.policy(TOP, grant(PDA, golf_of(made, golf), Right.MANAGE))
+    assert refusals(made.run(made.broker.remove_type(NOW, "pda", golf.name))) == []
+    assert refusals(subscribe(made, golf, id="golf")) == ["broker.unknown-type"]
+
+
+class AttributeSpecs:
+    NUMBER = LIBRARY_TYPES[TENNIS.name].by_name["sets"].spec
+
+
+def golf_of(made: Node, golf: TypeDefinition) -> TypeDefinition:
+    LIBRARY_TYPES[golf.name] = made.library.get(golf.name, NOW).event_type
+    return golf
+
+
+# Publishing.
+
+
+def test_publication_is_held_to_the_advertisement() -> None:
+    made = Node()
+    made.policy(TOP, grant(REPORTER, NEWS, Right.PUBLISH, attributes=["headline"], forced={"location": "London"}))
+    made.connect(PDA)
+    made.connect(REPORTER)
+    subscribe(made)
+    assert refusals(made.publish(NEWS)) == ["broker.not-advertised"]
+    made.run(made.broker.advertise(NOW, "reporter", "SportsNews", NEWS.name))
+    (said,) = made.publish(NEWS, headline="h", agency="x", location="Paris")
+    assert isinstance(said, Given)
+    assert dict(said.event.values) == {"headline": "h", "location": "London", "agency": None}
+    unknown = Event(LIBRARY_TYPES[NEWS.name], {"odds": 3})
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "SportsNews", unknown))) == [
+        "event.unknown-attribute"
+    ]
+
+
+def test_an_advertisement_is_downgraded_and_upgraded() -> None:
+    made = Node()
+    made.policy(TOP, PUBLISHING[1])
+    made.connect(PDA)
+    made.connect(REPORTER)
+    subscribe(made)
+    made.run(made.broker.advertise(NOW, "reporter", "all", NEWS.name))
+    tennis, news = (Event.of(LIBRARY_TYPES[one.name], {}, id=one.name.name) for one in (TENNIS, NEWS))
+    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", tennis))) == ["TennisMatch"]
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", news))) == ["broker.not-advertised"]
+    made.policy(TOP, PUBLISHING[0])
+    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", news))) == ["SportsNews"]
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", tennis))) == ["broker.not-advertised"]
+
+
+def test_publishers_are_quenched_while_nobody_wants_their_events() -> None:
+    made = Node()
+    made.policy(TOP, PUBLISHING[0])
+    made.connect(REPORTER)
+    made.run(made.broker.advertise(NOW, "reporter", "news", NEWS.name))
+    (key,) = [o.key for o in made.routed if isinstance(o, requests.Advertise)]
+    assert made.broker.wanted(key, wanted=False) == [Quenched("reporter", "news", True)]
+    assert made.broker.wanted(key, wanted=False) == []
+    assert made.broker.wanted(key, wanted=True) == [Quenched("reporter", "news", False)]
+
+
+# Limits.
+
+
+def test_limits_are_on_principals() -> None:
+    limits = Limits(
+        client_sessions=2, client_subscriptions=1, client_advertisements=5, client_event_bytes=100, client_rate=2
+    )
+    made = node(TOP, limits=limits)
+    assert refusals(made.connect(PDA, "pda2")) == []
+    assert refusals(made.connect(PDA, "pda3")) == ["broker.sessions"]
+    assert refusals(subscribe(made)) == []
+    again = made.broker.subscribe(NOW, "pda2", "t", NEWS.name)
+    assert refusals(made.run(again)) == ["broker.subscriptions"]
+    assert refusals(made.run(made.broker.advertise(NOW, "reporter", "x", NEWS.name))) == ["broker.advertisements"]
+    assert refusals(made.publish(NEWS, headline="h" * 200)) == ["broker.event-size"]
+    assert [refusals(made.publish(NEWS)) for _ in range(3)] == [[], [], ["broker.rate"]]
+    made.run(made.broker.disconnect(NOW, "reporter"))
+    made.connect(REPORTER)
+    made.run(made.broker.advertise(NOW, "reporter", "SportsNews", NEWS.name))
+    assert refusals(made.publish(NEWS)) == ["broker.rate"]
+    made.now = NOW + timedelta(minutes=1)
+    assert refusals(made.publish(NEWS)) == []
+    made.run(made.broker.disconnect(NOW, "pda"))
+    assert refusals(made.connect(PDA, "pda3")) == []
+
+
+def test_a_client_discloses_only_so_many_certificates() -> None:
+    made = node(limits=Limits(client_certificates=1))
+    said = made.run(made.broker.connect(NOW, "pda2", PDA.principal, Credentials.of(BOTTOM, MEDIUM)))
+    assert refusals(said) == ["broker.credentials"]
+    made.run(made.broker.disclose(NOW, "pda", Credentials.of(BOTTOM)))
+    with pytest.raises(LimitError):
+        made.broker.disclose(NOW, "pda", Credentials.of(MEDIUM))
+
+
+def test_a_library_serves_only_so_many_types() -> None:
+    library = Library(NETWORK, limits=Limits(broker_types=1))
+    library.add(signed(NEWS), NOW)
+    library.add(signed(NEWS), NOW)
+    with pytest.raises(LimitError):
+        library.add(signed(TENNIS), NOW)
+    assert len(library) == 1
+
+
+# Against an oracle that decides anew for each event.
+
+
+class Shelf(Library):
+    """Types that need no signature."""
+
+    def __init__(self, types: Iterable[EventType]) -> None:
+        super().__init__()
+        self.types = {
+            one.name: VerifiedType(str(one.name), one, None, AGENCY.principal, FOREVER, ())  # type: ignore[arg-type]  # unused
+            for one in types
+        }
+
+    def __contains__(self, name: TypeName) -> bool:
+        return name in self.types
+
+    def get(self, name: TypeName, now: datetime) -> VerifiedType:
+        return self.types[name]
+
+    def below(self, key: TypeKey, now: datetime) -> Iterable[VerifiedType]:  # type: ignore[override]  # as good
+        found = [v for v in self.types.values() if key in (v.event_type.key, *v.event_type.ancestors)]
+        return sorted(found, key=lambda v: len(v.event_type.ancestors))
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A source that says what a test wants."""
+
+    restriction: Restriction
+
+    def rule(self, request: Request) -> Ruling:
+        if not isinstance(request, EventRequest):
+            return Ruling((Branch(action=request.action, attributes=frozenset()),))
+        return Ruling(self.restriction.branches)
+
+
+def naive(
+    shelf: Shelf, source: Scripted, asked: tuple[EventType, Selector], event: TransitEvent, now: datetime
+) -> Event | None:
+    """Decide about every type that the event is of, at its time, and deliver what all of it shows together."""
+    reader, selector = asked
+    branches: list[Branch] = []
+    for verified in shelf.below(reader.key, now):
+        one = verified.event_type
+        if one.key not in (event.key, *event.ancestors) or (one.key == reader.key and one != reader):
+            continue
+        decision = decide(EventRequest(PDA.principal, Right.SUBSCRIBE, verified, now), [source])
+        ids = frozenset(one.by_id)
+        branches += [
+            replace(b, types=TypeScope(), attributes=ids if b.attributes is None else ids & b.attributes)
+            for b in decision.restriction.branches
+        ]
+    return Delivery(Restriction(tuple(branches)), reader, selector, Rules(GUARDS))(event, surroundings(now, rate=0))
+
+
+@st.composite
+def writers(draw: st.DrawFn, family: Family, reader: EventType) -> TransitEvent:
+    kinds = [one for one in family.types if reader.key in (one.key, *one.ancestors)]
+    return draw(events(draw(st.sampled_from(kinds)))).to_transit()
+
+
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_session_receives_what_deciding_anew_for_each_event_would_give_it(data: st.DataObject) -> None:
+    family = data.draw(families())
+    shelf = Shelf(family.types)
+    made = Node(library=shelf, rules=Rules(GUARDS), now=NOON)
+    source = Scripted(data.draw(restrictions(family, Right.SUBSCRIBE)))
+    made.run(made.broker.change(made.now, sources=Sources(others=(source,))))
+    made.connect(PDA)
+    asked: dict[str, tuple[EventType, Selector]] = {}
+    for step in range(data.draw(st.integers(4, 12))):
+        match data.draw(st.sampled_from(["event"] * 5 + ["subscribe"] * 2 + ["policy", "time"])):
+            case "subscribe":
+                reader = data.draw(st.sampled_from(family.types))
+                selector = data.draw(st.just(ALWAYS) | selectors(reader.schema))
+                said = made.run(made.broker.subscribe(made.now, "pda", str(step), reader.name, selector))
+                if not refusals(said):
+                    asked[str(step)] = reader, selector
+            case "policy":
+                source = Scripted(data.draw(restrictions(family, Right.SUBSCRIBE, plain=data.draw(st.booleans()))))
+                assert made.run(made.broker.change(made.now, sources=Sources(others=(source,)))) == []
+            case "time":
+                made.now += data.draw(st.sampled_from([timedelta(hours=1), timedelta(days=1), timedelta(seconds=1)]))
+                made.run(made.broker.tick(made.now)[0])
+            case _:
+                event = data.draw(writers(family, data.draw(st.sampled_from(family.types))))
+                seen = {o.subscription: repr(o.event.values) for o in made.inject(event) if isinstance(o, Given)}
+                wanted: dict[str, str] = {}
+                for id_, pair in asked.items():
+                    if pair[0].key in (event.key, *event.ancestors):
+                        found = naive(shelf, source, pair, event, made.now)
+                        wanted |= {} if found is None else {id_: repr(found.values)}
+                assert seen == wanted
