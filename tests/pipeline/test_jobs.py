@@ -282,3 +282,11 @@ def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant)
         start(job, spark, plant.path("ingested"), STREAM).wait()
     assert ids(spark, plant.path("ingested/events")) == sorted(f"e{n}" for n in good(9))
     assert totals(spark, plant.path("ingested")) == {"read": 9, "events": 8, "quarantined": 1}
+
+
+def test_a_stream_of_one_file_is_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    one = tmp_path / "one.jsonl"
+    one.write_text("")
+    with refused("pipeline.no-input"):
+        start(Ingest(Envelopes(str(one), ()), lambda: NOW), spark, str(tmp_path / "out"), Streaming())
+    assert not (tmp_path / "out").exists()

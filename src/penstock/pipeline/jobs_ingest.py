@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.errors import FailedError
 from penstock.pipeline.ingest import Ingested, ingest_envelopes, ingest_table, read_csv, read_lines, read_parquet
 from penstock.pipeline.ingest import run as run_ingest
 from penstock.pipeline.jetstream import register
@@ -156,7 +158,13 @@ class Ingest:
         return self.records.read(spark, None)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return the records of files, or messages, as they arrive."""
+        """Return the records of files, or messages, as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
+        if self.files is not None and Path(self.files).is_file():
+            raise FailedError(
+                "pipeline.no-input",
+                f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
+                hint="give the folder, or read the file at once, without --stream",
+            )
         return self.records.read(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
