@@ -41,7 +41,8 @@ from penstock.guard.decision_log import DecisionRecord
 from penstock.model import Event, EventType, TransitEvent, TypeDefinition, TypeKey, TypeName
 from penstock.model.limits import Limits
 from penstock.selector import ALWAYS, Selector, parse
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import Right, event_tag
+from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.validity import ALWAYS as FOREVER
@@ -134,6 +135,51 @@ def test_rights_on_a_sub_type_reach_further_than_those_on_the_type() -> None:
     assert (news.event["location"], tennis.event["location"]) == (None, "London")
 
 
+def test_what_rights_on_a_type_and_on_a_sub_type_show_is_seen_together() -> None:
+    by_type = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
+    made = node(by_type, grant(PDA, TENNIS, Right.SUBSCRIBE, attributes=["location"]))
+    subscribe(made, text="headline = 'h' AND location = 'London'")
+    (said,) = made.publish(TENNIS, headline="h", location="London", agency="a")
+    assert isinstance(said, Given)
+    assert dict(said.event.values) == {"headline": "h", "location": "London", "agency": None}
+    assert made.publish(NEWS, headline="h", location="London") == []
+
+
+def test_a_selector_sees_what_several_rights_show_together() -> None:
+    rights = (grant(PDA, NEWS, Right.SUBSCRIBE, attributes=[name]) for name in ("headline", "location", "agency"))
+    made = node(*rights)
+    subscribe(made, text="headline = 'h' AND location = 'London' AND agency = 'a'")
+    assert given_to(made.publish(NEWS, id="1", headline="h", location="London", agency="a")) == ["1"]
+    assert "'London'" in filters(made)[0]
+
+
+def test_a_right_that_depends_on_the_moment_does_not_stand_for_one_that_does_not() -> None:
+    rights = [
+        grant(PDA, NEWS, Right.SUBSCRIBE, when=("hour < 10",)),
+        grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]),
+    ]
+    for order in (rights, rights[::-1]):
+        made = node(*order)
+        subscribe(made)
+        (said,) = made.publish(NEWS, headline="h", location="London")
+        assert isinstance(said, Given)
+        assert (said.event["headline"], said.event["location"]) == ("h", None)
+
+
+def test_a_right_on_one_version_of_a_sub_type_shows_nothing_that_this_version_lacks() -> None:
+    news = NEWS.add("odds", "odds", AttributeSpecs.NUMBER, version="1")
+    tennis = replace(TENNIS, name=replace(TENNIS.name, version="1"), extends=news.name, previous="0")
+    for version, seen in [("0", None), ("1", 7)]:
+        tag = event_tag(AGENCY.principal, "TennisMatch", version, [Right.SUBSCRIBE])
+        made = node(issue(Authorisation(AGENCY.principal, PDA.principal, tag, False, FOREVER), AGENCY))
+        made.run(made.broker.change(NOW, installed=[signed(news), signed(tennis)]))
+        subscribe(made, news)
+        event = Event.of(made.library.get(tennis.name, NOW).event_type, {"headline": "h", "odds": 7})
+        (said,) = made.inject(event.to_transit())
+        assert isinstance(said, Given)
+        assert (said.event["headline"], said.event["odds"]) == ("h", seen)
+
+
 def test_a_new_sub_type_reaches_subscriptions_that_stand() -> None:
     made = node(grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]))
     subscribe(made)
@@ -173,7 +219,7 @@ def test_what_comes_by_an_old_key_is_asked_everything() -> None:
     made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, forced={"location": "London"}))
     for place, seen in [("London", 1), ("Paris", 0)]:
         event = Event.of(LIBRARY_TYPES[NEWS.name], {"location": place}).to_transit()
-        assert len(made.broker.deliver(NOW, (old,), event)) == seen
+        assert len(made.broker.deliver(NOW, (old, "somebody-else's"), event)) == seen
 
 
 def test_new_paths_come_before_old_ones_go_and_the_same_ones_stay() -> None:
@@ -207,6 +253,21 @@ def test_rights_begin_and_end_at_their_times() -> None:
     made.now = then
     assert round_of_news(made) == ["TennisMatch"]
     assert made.broker.tick(made.now)[1] is None
+
+
+def test_what_a_client_disclosed_ends_at_its_time() -> None:
+    made = node()
+    last = NOW + timedelta(hours=1)
+    brief = grant(PDA, TENNIS, Right.SUBSCRIBE, valid=Validity.between(None, last))
+    made.run(made.broker.disclose(NOW, "pda", Credentials.of(brief)))
+    subscribe(made)
+    assert round_of_news(made) == ["TennisMatch"]
+    then = made.broker.tick(NOW)[1]
+    assert then == last + timedelta(microseconds=1)
+    made.now = then
+    made.routed.clear()
+    made.run(made.broker.tick(then)[0])
+    assert [type(o) for o in made.routed] == [requests.Unsubscribe]
 
 
 def test_a_session_ends_with_the_right_to_connect() -> None:
@@ -285,6 +346,8 @@ def test_restrictions_are_told_where_the_owner_lets_the_client_ask() -> None:
     limited = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
     made = node(limited)
     subscribe(made)
+    assert refusals(made.run(made.broker.restrictions(NOW, "pda", "s"))) == ["broker.not-told"]
+    made.policy(*PUBLISHING, limited, grant(PDA, NEWS, Right.RESTRICTIONS, when=("hour < 10",)))
     assert refusals(made.run(made.broker.restrictions(NOW, "pda", "s"))) == ["broker.not-told"]
     made.policy(*PUBLISHING, limited, grant(PDA, NEWS, Right.RESTRICTIONS))
     (said,) = made.run(made.broker.restrictions(NOW, "pda", "s"))

@@ -8,8 +8,8 @@ called next, because a right begins or ends.
 2. The original request is kept. What it comes to is worked out from the answers (`broker.effective`): a request that is
    granted in part is limited, and refused only where nothing of it is granted.
 3. When credentials, types, policy or time change, requests are worked out anew, wider or narrower, and clients notice
-   nothing but what they get. Before, nobody has anything by an old right; if working out a request fails, because an
-   answer cannot be recorded, then neither after: it is tried again with the next word that the broker is told.
+   nothing but what they get. No event passes before that is done: where it fails, because an answer cannot be recorded,
+   it is tried again with the next word that the broker is told.
 4. What comes by a filter that is not the current one is asked everything anew, so that an event that was under way when
    a right was revoked is not delivered by it.
 """
@@ -322,18 +322,14 @@ class LocalBroker:
             due = (c.id for c in self._sessions.values() if c.until is not None and now >= c.until)
             self._stale.update(dict.fromkeys(due))
             self._next_turn()
-        if not self._stale:
-            return
-        for client in self._sessions.values():
-            if client.id in self._stale:
-                for held in client.held.values():
-                    held.empty()
-        while self._stale:
-            session = next(iter(self._stale))
-            if session in self._sessions:
-                self._renew(self._sessions[session], now)
-            del self._stale[session]
-        self._next_turn()
+        if self._stale:
+            while self._stale:
+                # What fails stays stale: no event passes before everything is worked out.
+                session = next(iter(self._stale))
+                if session in self._sessions:
+                    self._renew(self._sessions[session], now)
+                del self._stale[session]
+            self._next_turn()
 
     def _next_turn(self) -> None:
         self._turn = self._sources_turn

@@ -50,7 +50,7 @@ Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
 class Subscription:
     """A subscription as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
 
-    ticket: int
+    ticket: str
     session: "Session"
     asked: Asked
     detail: Detail = field(default_factory=Detail)
@@ -81,7 +81,7 @@ class Subscription:
 class Advertisement:
     """An advertisement as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
 
-    ticket: int
+    ticket: str
     session: "Session"
     asked: Asked
     detail: Detail = field(default_factory=Detail)

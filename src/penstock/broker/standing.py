@@ -32,11 +32,11 @@ class Standing:
         self._outputs = outputs
         self._numbers = count(1)
         self._by_key: dict[str, Held] = {}
-        self._by_ticket: dict[int, Held] = {}
+        self._by_ticket: dict[str, Held] = {}
 
-    def ticket(self) -> int:
+    def ticket(self) -> str:
         """Return a number that no request has had."""
-        return next(self._numbers)
+        return str(next(self._numbers))
 
     def keep(self, held: Held) -> None:
         """Let a request stand."""
@@ -60,10 +60,10 @@ class Standing:
             held.session.usage.advertisements -= 1
 
     def subscriptions(self, keys: Iterable[str]) -> Iterator[Subscription]:
-        """Yield the subscriptions that the router means by keys, old keys included, each once."""
-        found: dict[int, Subscription] = {}
+        """Yield the subscriptions that the router means by keys, each once: by old keys too, by foreign ones none."""
+        found: dict[str, Subscription] = {}
         for key in keys:
-            held = self._by_key.get(key) or self._by_ticket.get(int(key.partition(".")[0]))
+            held = self._by_key.get(key) or self._by_ticket.get(key.partition(".")[0])
             if isinstance(held, Subscription):
                 found[held.ticket] = held
         return iter(found.values())
