@@ -41,6 +41,7 @@ from penstock.trust.event_types import VerifiedType
 from penstock.trust.validity import ALWAYS
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
+WARM = 3
 ROUNDS = 5
 OWNER = Principal(b"\1" * 32)
 PLATES = 1_000_000
@@ -128,13 +129,13 @@ def nothing(frame: DataFrame) -> None:
 
 
 def medians(*jobs: Callable[[], None]) -> list[float]:
-    """Time jobs by turns; the first round warms up and does not count."""
+    """Time jobs by turns; the first rounds do not count: Java compiles what it has seen a while."""
     samples: list[list[float]] = [[] for _ in jobs]
-    for number in range(ROUNDS + 1):
+    for number in range(WARM + ROUNDS):
         for job, times in zip(jobs, samples, strict=True):
             start = time.perf_counter()
             job()
-            if number:
+            if number >= WARM:
                 times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in samples]
 
