@@ -21,23 +21,20 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar
 from penstock.selector import Selector
 from penstock.selector.ast import (
-    And,
     Attribute,
-    Between,
     Compare,
     Comparison,
     Condition,
     In,
-    IsNull,
     Like,
     Literal,
     Not,
-    Or,
     Term,
     walk,
 )
 from penstock.selector.evaluate import evaluate_term
 from penstock.selector.like import compile_pattern, parse_pattern
+from penstock.selector.polarity import Sides
 from penstock.selector.scalar import compare, read
 from penstock.selector.sets import Spans, intersect, prefixed, unite
 
@@ -168,42 +165,27 @@ class _OpaqueError(Exception):
     """A condition is not about one attribute and constants."""
 
 
-class _Reader:
+class _Reader(Sides[Clause]):
     def __init__(self, bound: int) -> None:
         self.bound = bound
 
     def read(self, node: Condition, *, wanted: bool) -> list[Clause]:
         """Return the clauses on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
         try:
-            return self.clauses(node, wanted=wanted)
+            return self.parts(node, wanted=wanted)
         except _OpaqueError:
             return [Clause(opaque=(node if wanted else Not(node),))]
 
-    def clauses(self, node: Condition, *, wanted: bool) -> list[Clause]:
-        match node:
-            case Literal(value):
-                return [Clause()] if value is wanted else []
-            case Attribute(name):
-                return self.one(name, Allowed(bool, _spans(Comparison.EQ, wanted)))
-            case Not(operand):
-                return self.read(operand, wanted=not wanted)
-            case And(operands):
-                return self.junction(operands, wanted=wanted, every=wanted)
-            case Or(operands):
-                return self.junction(operands, wanted=wanted, every=not wanted)
-            case Between(value, low, high):
-                bounds = (Compare(Comparison.GE, value, low), Compare(Comparison.LE, value, high))
-                return self.junction(bounds, wanted=wanted, every=wanted)
-            case Compare():
-                return self.comparison(node, wanted=wanted)
-            case In():
-                return self.membership(node, wanted=wanted)
-            case Like():
-                return self.like(node, wanted=wanted)
-            case IsNull(Attribute(name)):
-                return self.one(name, ABSENT if wanted else PRESENT)
-            case _:
-                raise _OpaqueError
+    def everything(self) -> Clause:
+        return Clause()
+
+    def truth(self, name: str, *, wanted: bool) -> list[Clause]:
+        return self.one(name, Allowed(bool, _spans(Comparison.EQ, wanted)))
+
+    def null(self, value: Term, *, wanted: bool) -> list[Clause]:
+        if not isinstance(value, Attribute):
+            raise _OpaqueError
+        return self.one(value.name, ABSENT if wanted else PRESENT)
 
     def one(self, name: str, allowed: Allowed) -> list[Clause]:
         return [Clause({name: allowed})] if allowed.spans else []

@@ -13,23 +13,19 @@ from typing import Final, TypeAlias
 from penstock.errors import EvaluationError
 from penstock.model.values import Kind, Scalar, Schema, Value
 from penstock.selector.ast import (
-    And,
     Attribute,
-    Between,
     Compare,
     Comparison,
     Condition,
     In,
-    IsNull,
     Like,
     Literal,
-    Not,
-    Or,
     Term,
     walk,
 )
 from penstock.selector.evaluate import evaluate_term
 from penstock.selector.like import compile_pattern
+from penstock.selector.polarity import Sides
 from penstock.selector.question import Question
 from penstock.selector.scalar import compare
 from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, universe
@@ -54,15 +50,15 @@ def search(question: Question) -> dict[str, Scalar] | None:
     algebra = _Algebra(question.schema)
     pieces: list[Box] = [{}]
     for selector in question.holding:
-        pieces = algebra.meet(pieces, algebra.boxes(selector.root, wanted=True))
+        pieces = algebra.meet(pieces, algebra.read(selector.root, wanted=True))
     for selector in question.failing:
-        pieces = algebra.subtract(pieces, algebra.boxes(selector.root, wanted=True))
+        pieces = algebra.subtract(pieces, algebra.read(selector.root, wanted=True))
     if not pieces:
         return None
     return {name: algebra.values(pieces[0], name).example() for name in sorted(question.attributes)}
 
 
-class _Algebra:
+class _Algebra(Sides[Box]):
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.universes: dict[str, ValueSet] = {}
@@ -129,42 +125,26 @@ class _Algebra:
 
     # --- conditions ---------------------------------------------------------------------------------------------
 
-    def boxes(self, node: Condition, *, wanted: bool) -> list[Box]:
-        """Return the rows on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
-        match node:
-            case Literal(value):
-                return [{}] if value is wanted else []
-            case Attribute(name):
-                return self.box(name, points(Kind.BOOLEAN, [wanted]))
-            case Not(operand):
-                return self.boxes(operand, wanted=not wanted)
-            case And(operands):
-                return self.junction(operands, wanted=wanted, every=wanted)
-            case Or(operands):
-                return self.junction(operands, wanted=wanted, every=not wanted)
-            case Between(value, low, high):
-                bounds = (Compare(Comparison.GE, value, low), Compare(Comparison.LE, value, high))
-                return self.junction(bounds, wanted=wanted, every=wanted)
-            case Compare():
-                return self.comparison(node, wanted=wanted)
-            case In():
-                return self.membership(node, wanted=wanted)
-            case Like():
-                return self.like(node, wanted=wanted)
-            case IsNull(Attribute(name)):
-                known = self.universe(name)
-                null = ValueSet(known.kind, (), null=True)
-                return [{name: null}] if wanted else self.box(name, known.spans)
-            case IsNull(value):
-                defined, constant = _constant(value)
-                return [{}] if defined and (constant is None) is wanted else []
+    def everything(self) -> Box:
+        return {}
+
+    def truth(self, name: str, *, wanted: bool) -> list[Box]:
+        return self.box(name, points(Kind.BOOLEAN, [wanted]))
+
+    def null(self, value: Term, *, wanted: bool) -> list[Box]:
+        if isinstance(value, Attribute):
+            known = self.universe(value.name)
+            null = ValueSet(known.kind, (), null=True)
+            return [{value.name: null}] if wanted else self.box(value.name, known.spans)
+        defined, constant = _constant(value)
+        return [{}] if defined and (constant is None) is wanted else []
 
     def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Box]:
         if not every:
-            return self.join(self.boxes(operand, wanted=wanted) for operand in operands)
+            return self.join(self.read(operand, wanted=wanted) for operand in operands)
         found: list[Box] = [{}]
         for operand in operands:
-            found = self.meet(found, self.boxes(operand, wanted=wanted))
+            found = self.meet(found, self.read(operand, wanted=wanted))
         return found
 
     def box(self, name: str, spans: Spans) -> list[Box]:
