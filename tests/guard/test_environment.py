@@ -73,4 +73,14 @@ def test_the_rate_forgets_also_when_nobody_asks() -> None:
     rate = PublicationRate(timedelta(seconds=1))
     for second in range(1000):
         rate.note(NOW + timedelta(seconds=second))
-    assert len(rate._times) == 1
+    assert len(rate._counted) == 1
+
+
+def test_the_rate_of_a_fast_publisher_takes_little_memory_and_is_exact_but_for_a_moment() -> None:
+    rate = PublicationRate()
+    for moment in range(100_000):
+        rate.note(NOW + timedelta(microseconds=10 * moment))
+    assert len(rate._counted) == 100
+    assert rate.at(NOW + timedelta(seconds=1)) == 100_000
+    rate.note(NOW + timedelta(seconds=2), events=7)
+    assert rate.at(NOW + timedelta(seconds=61)) == 7

@@ -247,6 +247,14 @@ class Publication:
             key = forced, tuple(type(value) for _, value in forced)
             groups.setdefault(key, (forced, []))[1].append((gate, branch))
         self._groups = list(groups.values())
+        self._free = self._attributes_if_free()
+
+    def _attributes_if_free(self) -> frozenset[AttributeId] | None:
+        """Return what may be published, where that is all there is to ask."""
+        match self._groups:
+            case [((), [(gate, branch)])] if gate.always:
+                return frozenset(attribute.id for attribute, _ in self._columns if branch.shows(attribute.id))
+        return None
 
     @property
     def groups(self) -> tuple[tuple[tuple[tuple[AttributeId, Value], ...], tuple[Branch, ...]], ...]:
@@ -270,7 +278,11 @@ class Publication:
             if value is not None:
                 ours = value if fits(value) else checked_value(attribute.name, attribute.spec, value)
                 stated[attribute.id] = ours
-        final = self._settle(list(self._candidates(stated, environment)), environment)
+        final: dict[str, Scalar] | None
+        if self._free is not None:
+            final = {a: v for a, v in stated.items() if a in self._free}
+        else:
+            final = self._settle(list(self._candidates(stated, environment)), environment)
         if final is None:
             raise RefusedError(
                 "guard.not-permitted",

@@ -111,7 +111,7 @@ class Limits:
     client_subscriptions: int = 10_000
     client_advertisements: int = 1_000
     client_event_bytes: int = 256 << 10
-    client_rate: int = 1_200_000
+    client_rate: int = 6_000_000
     client_certificates: int = 1_000
     #: a broker: types it serves, and different views of one subscription that its filter tells apart
     broker_types: int = 10_000

@@ -55,6 +55,10 @@ class TypeKey:
     def __post_init__(self) -> None:
         _check(_TYPE, "event type name", self.name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
 
+    def __hash__(self) -> int:
+        # Written out, because every event is looked up by it.
+        return hash((self.owner.digest, self.name))
+
     def __str__(self) -> str:
         return f"{self.owner}/{self.name}"
 

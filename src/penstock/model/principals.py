@@ -37,6 +37,10 @@ class Principal:
                 f"a principal is a digest of {DIGEST_BYTES} bytes under one of the schemes {', '.join(_SCHEMES)}",
             )
 
+    def __hash__(self) -> int:
+        # Written out, because names are looked up several times for each event, and octets remember their hash.
+        return hash(self.digest)
+
     def __str__(self) -> str:
         return f"{self.scheme}:{base64.b32encode(self.digest).decode().rstrip('=').lower()}"
 
