@@ -11,7 +11,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
 | `version`    | a version                                                                                             |
-| `right`      | `connect`, `install`; `publish`, `subscribe`, `restrictions`, `(manage)`, `(manage add)` …; or a set  |
+| `right`      | `connect`, `install`; `publish`, `subscribe`, `restrictions`, `route`, `(manage)` …; or a set         |
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
@@ -43,13 +43,17 @@ _STAR: Final[SExp] = (b"*",)
 
 
 class Right(StrEnum):
-    """The six rights, and the four single operations of `manage`. `restrictions` lets a client ask about its own."""
+    """The seven rights, and the four single operations of `manage`.
+
+    `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type.
+    """
 
     CONNECT = "connect"
     INSTALL = "install"
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     RESTRICTIONS = "restrictions"
+    ROUTE = "route"
     MANAGE = "manage"
     MANAGE_ADD = "manage-add"
     MANAGE_REMOVE = "manage-remove"

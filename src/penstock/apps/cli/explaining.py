@@ -162,7 +162,7 @@ def _verb(right: Right) -> str:
     match right:
         case Right.SUBSCRIBE:
             return "subscribe to"
-        case Right.PUBLISH | Right.MANAGE:
+        case Right.PUBLISH | Right.ROUTE | Right.MANAGE:
             return str(right)
         case Right.RESTRICTIONS:
             return "ask about restrictions on"
