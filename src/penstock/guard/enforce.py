@@ -11,9 +11,9 @@ once more on both ways, since an event may come from a client or a broker that c
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from penstock.errors import EvaluationError, MalformedError, RefusedError, expect
 from penstock.guard.environment import environment_schema
@@ -22,15 +22,13 @@ from penstock.model.events import Event, TransitEvent
 from penstock.model.names import AttributeId
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import (
-    INTEGER_MAX,
-    INTEGER_MIN,
-    AttributeSpec,
-    Kind,
+    QuickTest,
     Scalar,
     Schema,
     Value,
     checked_value,
     kind_of,
+    quick_test,
 )
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector, compile_selector
@@ -179,26 +177,8 @@ class Delivery:
         return Event(event_type, MappingProxyType(shown), event.id, event.time)
 
 
-_Fits: TypeAlias = Callable[[Value], bool]
-
-_PLAIN: Final[Mapping[Kind, _Fits]] = {
-    Kind.STRING: lambda value: type(value) is str and value.isascii(),
-    Kind.INTEGER: lambda value: type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX,
-    Kind.FLOAT: lambda value: type(value) is float,
-    Kind.BOOLEAN: lambda value: type(value) is bool,
-    Kind.TIMESTAMP: lambda value: type(value) is datetime and value.tzinfo is UTC,
-}
-"""What nearly every value of a kind is; the others are looked at more closely."""
-
-
-def _columns(event_type: EventType) -> list[tuple[Attribute, _Fits]]:
-    """Return each attribute with a quick test whose yes is certain: the value is one that the attribute may take."""
-
-    def fits(spec: AttributeSpec) -> _Fits:
-        plain, domain = _PLAIN[spec.kind], spec.domain
-        return plain if domain is None else lambda value: plain(value) and domain.contains(value)
-
-    return [(attribute, fits(attribute.spec)) for attribute in event_type.attributes]
+def _columns(event_type: EventType) -> list[tuple[Attribute, QuickTest]]:
+    return [(attribute, quick_test(attribute.spec)) for attribute in event_type.attributes]
 
 
 def _mended(value: Value, attribute: Attribute) -> Scalar:

@@ -5,9 +5,9 @@ surrogates; timestamps are aware `datetime`s, compared as instants. A float may 
 but a selector that reads a NaN has no value on that event.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -192,3 +192,21 @@ def checked_value(name: str, spec: AttributeSpec, value: Scalar) -> Scalar:
 
 Schema: TypeAlias = Mapping[str, AttributeSpec]
 """Attribute names and what they may hold: an event type, a profile, or the environment, as a selector sees it."""
+
+
+QuickTest: TypeAlias = Callable[[Value], bool]
+
+_PLAIN: Final[Mapping[Kind, QuickTest]] = {
+    Kind.STRING: lambda value: type(value) is str and value.isascii(),
+    Kind.INTEGER: lambda value: type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX,
+    Kind.FLOAT: lambda value: type(value) is float,
+    Kind.BOOLEAN: lambda value: type(value) is bool,
+    Kind.TIMESTAMP: lambda value: type(value) is datetime and value.tzinfo is UTC,
+}
+"""What nearly every value of a kind is; the others are looked at more closely."""
+
+
+def quick_test(spec: AttributeSpec) -> QuickTest:
+    """Return a test whose yes is certain: the value is one that such an attribute may take, in its canonical form."""
+    plain, domain = _PLAIN[spec.kind], spec.domain
+    return plain if domain is None else lambda value: plain(value) and domain.contains(value)
