@@ -16,7 +16,6 @@ from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, int
 from tests.trust.kit import grant, who
 
 from penstock.apps.cli.pipeline_answers import show_done
-from penstock.apps.cli.pipeline_progress import Watch
 from penstock.apps.cli.pipeline_runs import Done
 from penstock.apps.cli.pipeline_spark import Cluster, session
 from penstock.errors import FailedError
@@ -186,12 +185,3 @@ def test_help_does_not_import_spark() -> None:
     subprocess.run(
         [sys.executable, "-c", f"{text}assert 'pyspark' not in sys.modules"], check=True, capture_output=True
     )
-
-
-def test_a_watch_adds_up() -> None:
-    watch = Watch()
-    watch({"counts": {"read": 5}})
-    watch({"counts": {"read": 7}})
-    watch({})
-    assert (watch.read, watch.batches) == (12, 3)
-    assert watch.rate > 0

@@ -220,8 +220,8 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
     FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
     """
     cluster = cluster_of(**where)
-    with spark_session(cluster) as spark:
-        columns, rows, whole = view_rows(spark, cluster.path(folder), subscriber, limit)
+    with spark_session(cluster) as on:
+        columns, rows, whole = view_rows(on.spark, cluster.path(folder), subscriber, limit)
     if output == JSON:
         found = [dict(zip(columns, row, strict=True)) for row in rows]
         say_json({"subscriber": subscriber, "rows": whole, "events": found})
@@ -271,11 +271,11 @@ def whatif(  # noqa: PLR0913  # one argument an option
     job = whatif_job(how.cluster.path(source), old, new, samples)
     page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
     page.check()
-    with spark_session(how.cluster) as spark:
+    with spark_session(how.cluster) as on:
         if how.dry_run:
-            show_plan(job, plan(job, spark, how.place), output)
+            show_plan(job, plan(job, on.spark, how.place), output)
             return
-        found, done = comparison(job, spark, how.place)
+        found, done = comparison(job, on, how.place)
     page.put(found)
     show_comparison(found, done, output)
     if fail_on is not None and fails_on(found, fail_on):
@@ -329,24 +329,24 @@ def audit(  # noqa: PLR0913  # one argument an option
         found[:] = [made]
         page.put(made)
 
-    with spark_session(how.cluster) as spark:
-        job = audit_job(spark, how.cluster.path(source))
+    with spark_session(how.cluster) as on:
+        job = audit_job(on.spark, how.cluster.path(source))
         if how.dry_run:
-            show_plan(job, plan(job, spark, how.place), output)
+            show_plan(job, plan(job, on.spark, how.place), output)
             return
-        done = report(job, spark, how.place, loaded, question, on_report)
+        done = report(job, on, how.place, loaded, question, on_report)
         if not found and how.place is not None:
             # A stream that found nothing new.
-            on_report(audited(spark, how.place.out, loaded, question))
+            on_report(audited(on.spark, how.place.out, loaded, question))
     show_report(found[0], done, names, output)
 
 
 def _run(job: Job, how: Run) -> None:
-    with spark_session(how.cluster) as spark:
+    with spark_session(how.cluster) as on:
         if how.dry_run:
-            show_plan(job, plan(job, spark, how.place), how.output)
+            show_plan(job, plan(job, on.spark, how.place), how.output)
         elif how.place is not None:
-            show_done(job, how.out, execute(job, spark, how.place), how.output)
+            show_done(job, how.out, execute(job, on, how.place), how.output)
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:

@@ -6,10 +6,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from penstock.apps.cli.pipeline_meter import Remote
+from penstock.apps.cli.pipeline_spark import Started
 
 _EACH: Final = 0.3
 
@@ -40,7 +45,7 @@ class Watch:
 
 
 @contextmanager
-def watching(job: str, spark: object) -> Iterator[Watch]:
+def watching(job: str, on: Started) -> Iterator[Watch]:
     """Show progress on standard error while a job runs, where that is a terminal."""
     watch = Watch()
     if not sys.stderr.isatty():
@@ -53,10 +58,13 @@ def watching(job: str, spark: object) -> Iterator[Watch]:
         TextColumn("{task.fields[rows]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as shown:
-        task = shown.add_task(job, total=None, rows="")
+    with (
+        _told(on.spark) as remote,
+        Progress(*columns, console=Console(file=sys.stderr), transient=True) as shown,
+    ):
+        display = _Display(shown, shown.add_task(job, total=None, rows=""), watch, on, remote)
         ended = threading.Event()
-        thread = threading.Thread(target=_refresh, args=(shown, task, watch, spark, ended), daemon=True)
+        thread = threading.Thread(target=display.keep, args=(ended,), daemon=True)
         thread.start()
         try:
             yield watch
@@ -65,22 +73,54 @@ def watching(job: str, spark: object) -> Iterator[Watch]:
             thread.join()
 
 
-def _refresh(shown: Progress, task: TaskID, watch: Watch, spark: object, ended: threading.Event) -> None:
-    while not ended.wait(_EACH):
-        done, whole = _tasks(spark)
-        rows = f"{watch.read:,} rows, {watch.rate:,}/s" if watch.read else ""
-        shown.update(task, completed=done, total=whole, rows=rows)
+@contextmanager
+def _told(spark: SparkSession) -> Iterator[Remote | None]:
+    """Ask a Spark Connect server to tell how far it is; a session without one has other means."""
+    remote = Remote()
+    try:
+        spark.registerProgressHandler(remote)  # type: ignore[arg-type]  # a function will do
+    except PySparkException:
+        yield None
+        return
+    try:
+        yield remote
+    finally:
+        spark.removeProgressHandler(remote)  # type: ignore[arg-type]  # a function will do
 
 
-def _tasks(spark: Any) -> tuple[int, int | None]:
-    """Return how many tasks of the running stages are done, and how many there are; nothing where nobody tells.
+@dataclass(frozen=True, slots=True)
+class _Display:
+    """The line that is shown, and whom it asks what to show."""
 
-    Through Spark Connect a session has no context to ask.
-    """
+    shown: Progress
+    task: TaskID
+    watch: Watch
+    on: Started
+    remote: Remote | None
+
+    def keep(self, ended: threading.Event) -> None:
+        """Keep it up to date until the job has ended."""
+        while not ended.wait(_EACH):
+            done, whole = (
+                _tasks(self.on.spark) if self.remote is None else (self.remote.done, self.remote.whole or None)
+            )
+            self.shown.update(self.task, completed=done, total=whole, rows=self._rows())
+
+    def _rows(self) -> str:
+        """Say what Spark has counted, or else what the batches that are complete have."""
+        counter = self.remote or self.on.meter
+        told = "" if counter is None else counter.counted().text(self.watch.seconds)
+        if not told and self.watch.read:
+            return f"{self.watch.read:,} rows, {self.watch.rate:,} rows/s"
+        return told
+
+
+def _tasks(spark: SparkSession) -> tuple[int, int | None]:
+    """Return how many tasks of the running stages are done, and how many there are; nothing where nobody tells."""
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    except Exception:  # noqa: BLE001  # whatever a session lacks: then there is no bar, only the time
+    except Exception:  # noqa: BLE001  # whatever a session that is being stopped raises: then there is no bar
         return 0, None
     known = [stage for stage in stages if stage is not None]
     whole = sum(stage.numTasks for stage in known)

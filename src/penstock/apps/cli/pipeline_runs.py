@@ -15,6 +15,7 @@ from pyspark.sql.types import TimestampType
 
 from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.pipeline_progress import Watch, watching
+from penstock.apps.cli.pipeline_spark import Started
 from penstock.apps.cli.session import Session
 from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError
@@ -64,12 +65,13 @@ class Planned:
     plans: tuple[str, ...]
 
 
-def execute(job: Job, spark: SparkSession, place: Place, on_batch: Callable[[], None] = lambda: None) -> Done:
+def execute(job: Job, on: Started, place: Place, on_batch: Callable[[], None] = lambda: None) -> Done:
     """Run a job to its end; a stream ends when it is interrupted, or where it is to drain its source.
 
     Raises what `run`, `start` and `Running.wait` raise.
     """
-    with watching(job.name, spark) as watch:
+    spark = on.spark
+    with watching(job.name, on) as watch:
 
         def progress(said: dict[str, object]) -> None:
             watch(said)
@@ -203,18 +205,18 @@ def audit_job(spark: SparkSession, path: str) -> Audit:
     return Audit(path, of_job=bool(commits(spark, path)))
 
 
-def comparison(job: WhatIf, spark: SparkSession, place: Place | None) -> tuple[Comparison, Done | None]:
+def comparison(job: WhatIf, on: Started, place: Place | None) -> tuple[Comparison, Done | None]:
     """Compare two policies; with a place, what is found is kept there. Raises as `execute`."""
     if place is None:
-        with watching(job.name, spark):
-            return job.compare(job.all(spark)), None
-    done = execute(job, spark, place)
-    return compared(spark, place.out), done
+        with watching(job.name, on):
+            return job.compare(job.all(on.spark)), None
+    done = execute(job, on, place)
+    return compared(on.spark, place.out), done
 
 
 def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
     job: Audit,
-    spark: SparkSession,
+    on: Started,
     place: Place | None,
     loaded: LoadedPolicy | None,
     question: Question,
@@ -222,13 +224,13 @@ def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
 ) -> Done | None:
     """Audit a log, and hand over the report; of a stream, one after each batch. Raises as `execute`."""
     if place is None:
-        with watching(job.name, spark) as watch:
-            found, counts = audit_at_once(job, spark, loaded, question)
+        with watching(job.name, on) as watch:
+            found, counts = audit_at_once(job, on.spark, loaded, question)
             watch({"counts": counts})
             on_report(found)
             return Done(counts, {}, 1, watch.seconds, watch.rate)
     out = place.out
-    return execute(job, spark, place, lambda: on_report(audited(spark, out, loaded, question)))
+    return execute(job, on, place, lambda: on_report(audited(on.spark, out, loaded, question)))
 
 
 # --- Views -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.apps.cli.pipeline_meter import Meter
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
 
@@ -44,6 +45,11 @@ class Cluster:
         """Whether Spark runs in this process: not under spark-submit, which has chosen a master before us."""
         return self.master.startswith("local") and _GATEWAY not in os.environ
 
+    @property
+    def metered(self) -> bool:
+        """Whether its counters can be sent to this process."""
+        return self.remote is None and self.local
+
     def path(self, text: str) -> str:
         """Return a path as Spark is to read it: on this machine it is relative to where the command was started."""
         if self.remote is not None or not self.local or _SCHEME.match(text):
@@ -51,20 +57,31 @@ class Cluster:
         return str(Path(text).absolute())
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session, and the meter that its counters go to, if there is one."""
+
+    spark: SparkSession
+    meter: Meter | None = None
+
+
 @contextmanager
-def session(cluster: Cluster) -> Iterator[SparkSession]:
+def session(cluster: Cluster) -> Iterator[Started]:
     """Give a session, that of this process where there is one.
 
     Raises `FailedError` (`pipeline.java`, `pipeline.remote`, `pipeline.spark`, `file.unwritable`).
     """
     active = SparkSession.getActiveSession()
-    with _failures():
+    with _failures(), ExitStack() as stack:
         if active is not None:
-            yield active
+            yield Started(active)
             return
-        started = _start(cluster)
+        # Counters are for somebody who looks at them, and find only this machine.
+        shown = cluster.metered and sys.stderr.isatty()
+        meter = stack.enter_context(Meter()) if shown else None
+        started = _start(cluster, {} if meter is None else meter.settings)
         try:
-            yield started
+            yield Started(started, meter)
         finally:
             started.stop()
 
@@ -90,24 +107,24 @@ def _failures() -> Iterator[None]:
         ) from error
 
 
-def _start(cluster: Cluster) -> SparkSession:
+def _start(cluster: Cluster, also: Mapping[str, str]) -> SparkSession:
     # Workers must be of the same Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _log(cluster.log) as log:
         try:
             with _redirected(log.fileno()):
-                return _builder(cluster).getOrCreate()
+                return _builder(cluster, also).getOrCreate()
         except (PySparkException, Py4JError, OSError, ImportError) as error:
             raise _not_started(cluster, _said(log)) from error
 
 
-def _builder(cluster: Cluster) -> SparkSession.Builder:
+def _builder(cluster: Cluster, also: Mapping[str, str]) -> SparkSession.Builder:
     builder = SparkSession.builder.appName("penstock")
     if cluster.remote is not None:
         chosen = dict(cluster.conf or {})
         builder = builder.remote(cluster.remote)
     else:
-        chosen = {**_QUIET, **(_local() if cluster.local else {}), **(cluster.conf or {})}
+        chosen = {**_QUIET, **(_local() if cluster.local else {}), **also, **(cluster.conf or {})}
         # What a program says would win over what spark-submit was told.
         builder = builder if _GATEWAY in os.environ else builder.master(cluster.master)
     for name, value in chosen.items():
@@ -116,7 +133,10 @@ def _builder(cluster: Cluster) -> SparkSession.Builder:
 
 
 def _local() -> dict[str, str]:
-    return {**_LOCAL, "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2))}
+    cores = max(2, os.cpu_count() or 2)
+    # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
+    tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
+    return {**_LOCAL, **{name: str(number) for name, number in tasks.items()}}
 
 
 @contextmanager
