@@ -67,6 +67,11 @@ class Channel(asyncio.Protocol):
         """Whether there ever was a connection."""
         return self._transport is not None
 
+    @property
+    def clean(self) -> bool:
+        """Whether everything that has arrived was taken, to the last octet."""
+        return not self._inbox and not self._reader.partial
+
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -12,7 +12,9 @@ handshake for good; there is a `Peer` only when everything held. What each part 
 docs/adr/0012-wire-and-sessions.md.
 
 `Connecting` and `Accepting` take and give bytes and do nothing else, so that they work over TLS, across NATS and in a
-simulator. Neither says anything about rights: whether the peer may be here is the business of `decide`.
+simulator. Where there is no TLS the random numbers are the public keys of an exchange (`penstock.crypto.session`), and
+`agreed` is what the keys of the session come from. Neither side says anything about rights: whether the peer may be
+here is the business of `decide`.
 """
 
 import hashlib
@@ -33,6 +35,7 @@ NONCE_BYTES: Final = 32
 BINDING_BYTES: Final = 32
 _CONNECTS: Final = b"connects"
 _ACCEPTS: Final = b"accepts"
+_AGREE: Final = b"agree"
 # The longest message is the second: a label, a word, and 32 + 32 + 32 + 64 octets with their lengths.
 _LIMITS: Final = replace(DEFAULT_LIMITS, sexp_bytes=DEFAULT_LIMITS.handshake_bytes, sexp_depth=1, sexp_nodes=8)
 
@@ -41,7 +44,8 @@ _LIMITS: Final = replace(DEFAULT_LIMITS, sexp_bytes=DEFAULT_LIMITS.handshake_byt
 class Terms:
     """What one side brings: its key, the network it belongs to, and what the channel is bound to.
 
-    `binding` is the SHA-256 of the server's TLS certificate: the server's own, or the one that the client was shown.
+    `binding` is the SHA-256 of the server's TLS certificate: the server's own, or the one that the client was shown;
+    across NATS it is the SHA-256 of the way to the server.
     Raises `MalformedError` (`handshake.binding`) when it is not of that size.
     """
 
@@ -80,6 +84,7 @@ class _Side:
             raise MalformedError("handshake.random", f"a random number has {NONCE_BYTES} octets")
         self._step: _Step = self._over
         self._peer: Peer | None = None
+        self._agreed: tuple[bytes, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._terms.key.principal.short}, done={self.done})"
@@ -95,6 +100,13 @@ class _Side:
         if self._peer is None:
             raise FailedError("handshake.order", "the handshake has not ended well, and nobody is known to be there")
         return self._peer
+
+    @property
+    def agreed(self) -> tuple[bytes, bytes]:
+        """The peer's number, and all that both have signed. Raises `FailedError` (`handshake.order`) as `peer` does."""
+        if self._agreed is None:
+            raise FailedError("handshake.order", "the handshake has not ended well, and nothing is agreed")
+        return self._agreed
 
     def receive(self, message: bytes | memoryview) -> bytes | None:
         """Take the peer's next message; return the answer, if there is one.
@@ -168,6 +180,8 @@ class Accepting(_Side):
         key, nonce, mark, signature = _read(b"response", message, 4)
         claimed = self._introduced(key, nonce, mark)
         self._peer = self._verify(_CONNECTS, nonce, claimed, signature)
+        keys = (claimed, self._terms.key.public)
+        self._agreed = (nonce, _signed(_AGREE, self._terms, (nonce, self._nonce), keys))
         return _write(b"proof", self._sign(_ACCEPTS, nonce, claimed))
 
 
@@ -193,10 +207,12 @@ class Connecting(_Side):
             raise _malformed()
         claimed, nonce = self._claimed
         self._peer = self._verify(_ACCEPTS, nonce, claimed, signature)
+        keys = (self._terms.key.public, claimed)
+        self._agreed = (nonce, _signed(_AGREE, self._terms, (self._nonce, nonce), keys))
 
 
 def _signed(role: bytes, terms: Terms, nonces: tuple[bytes, bytes], keys: tuple[PublicKey, PublicKey]) -> bytes:
-    """Return what is signed: the signer's number and key come first."""
+    """Return what is signed: the signer's number and key come first. Nobody signs what both agree on: A comes first."""
     principals = (key.principal.digest for key in keys)
     return canonical((LABEL, role, str(terms.network).encode(), *nonces, *principals, terms.binding))
 

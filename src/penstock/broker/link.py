@@ -2,7 +2,8 @@
 
     connection (TLS) -> handshake -> `Link`
 
-`connect` and `listen` give links, and nothing else does. Messages go out encoded (`penstock.codec.wire.encode`), so
+`connect` and `listen` give links over TLS, `penstock.broker.nats_link` gives them across NATS servers, and nothing else
+does. Messages go out encoded (`penstock.codec.wire.encode`), so
 that one that goes to a thousand peers is encoded once; they come in as batches, as they arrived. `post` never waits and
 cuts a peer that does not read, which is what a broker needs; `send` waits for the peer, as a publisher should.
 
@@ -148,23 +149,42 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
     """
     loop, limits = asyncio.get_running_loop(), endpoint.limits
     channel = Channel(loop, limits, opening=2)
+
+    async def shake() -> Peer:
+        transport, _ = await loop.create_connection(
+            lambda: channel, host, port, ssl=client_context(), server_hostname="", **_times(limits)
+        )
+        shown = peer_fingerprint(transport.get_extra_info("ssl_object"))
+        side = Connecting(Terms(endpoint.key, endpoint.network, shown), endpoint.random, expected)
+        return await introduce(channel, side)
+
+    return await meet(endpoint, channel, shake)
+
+
+async def introduce(channel: Channel, side: Connecting) -> Peer:
+    """Run the handshake of who connects. Raises as `Connecting.receive` and `Channel.take_one`."""
+    while not side.done:
+        answer = side.receive(await channel.take_one())
+        if answer is not None:
+            channel.write(raw_frame(answer))
+    return side.peer
+
+
+async def meet(endpoint: Endpoint, channel: Channel, shake: Callable[[], Awaitable[Peer]]) -> Link:
+    """Run a handshake within its time; a link is what comes of one that held.
+
+    Raises what the handshake raises, and `FailedError` (`link.unreachable`, `link.tls`, `handshake.timeout`). The
+    channel has ended then.
+    """
     try:
-        async with asyncio.timeout(limits.handshake_time / 1000):
-            transport, _ = await loop.create_connection(
-                lambda: channel, host, port, ssl=client_context(), server_hostname="", **_times(limits)
-            )
-            shown = peer_fingerprint(transport.get_extra_info("ssl_object"))
-            side = Connecting(Terms(endpoint.key, endpoint.network, shown), endpoint.random, expected)
-            while not side.done:
-                answer = side.receive(await channel.take_one())
-                if answer is not None:
-                    channel.write(raw_frame(answer))
+        async with asyncio.timeout(endpoint.limits.handshake_time / 1000):
+            peer = await shake()
     except (PenstockError, OSError) as error:
         raise _failed(channel, error) from None
     except BaseException:
         channel.abort()
         raise
-    return Link(channel, side.peer, endpoint)
+    return Link(channel, peer, endpoint)
 
 
 def _failed(channel: Channel, error: PenstockError | OSError) -> PenstockError:
@@ -189,74 +209,47 @@ Serve: TypeAlias = Callable[[Link], Awaitable[None]]
 Refused: TypeAlias = Callable[[PenstockError], None]
 
 
-class Listener:
-    """Accepts links, each served by a task of its own, until it is closed. `listen` makes one."""
+class Reception:
+    """Greets who knocks and serves who gets in, each in a task of its own. The listeners are built on it."""
 
-    def __init__(self, endpoint: Endpoint, listening: socket.socket, serve: Serve, refused: Refused) -> None:
-        certificate = new_certificate(endpoint.random)
+    def __init__(self, endpoint: Endpoint, serve: Serve, refused: Refused) -> None:
         self._endpoint = endpoint
-        self._socket = listening
         self._serve = serve
         self._refused = refused
-        self._context = server_context(certificate)
-        self._terms = Terms(endpoint.key, endpoint.network, certificate.fingerprint)
         self._greeting: dict[asyncio.Task[None], Channel] = {}
         self._links: dict[asyncio.Task[None], Link] = {}
-        self._accepting = asyncio.create_task(self._accept())
-
-    @property
-    def port(self) -> int:
-        """The port, for those who asked for any."""
-        found: int = self._socket.getsockname()[1]
-        return found
 
     @property
     def links(self) -> list[Link]:
         """The links that are served now."""
         return list(self._links.values())
 
-    async def close(self) -> None:
-        """Accept nobody any more, say goodbye to everybody, and wait until all have gone."""
-        self._accepting.cancel()
-        await asyncio.gather(self._accepting, return_exceptions=True)
-        self._socket.close()
-        served = list(self._links)
-        await asyncio.gather(*(link.close() for link in self.links))
-        for task in [*self._greeting, *served]:
-            task.cancel()
-        await asyncio.gather(*self._greeting, *served, return_exceptions=True)
+    def _greet(self, channel: Channel, shake: Callable[[], Awaitable[Peer]]) -> asyncio.Task[None]:
+        """Begin a handshake; when too many are under way, the oldest gives way."""
+        if len(self._greeting) >= self._endpoint.limits.handshake_pending:
+            oldest = next(iter(self._greeting))
+            self._greeting.pop(oldest).cut(_busy("too many handshakes are under way"))
+            oldest.cancel()
+        task = asyncio.create_task(self._attend(channel, shake))
+        self._greeting[task] = channel
+        task.add_done_callback(self._forget)
+        return task
 
-    async def _accept(self) -> None:
-        loop, limits = asyncio.get_running_loop(), self._endpoint.limits
-        while True:
-            try:
-                connection, _address = await loop.sock_accept(self._socket)
-            except OSError:
-                # The peer has gone again, or there are no more descriptors: those who have one go on.
-                await asyncio.sleep(0.01)
-                continue
-            if len(self._greeting) >= limits.handshake_pending:
-                oldest = next(iter(self._greeting))
-                self._greeting.pop(oldest).cut(_busy("too many handshakes are under way"))
-                oldest.cancel()
-            channel = Channel(loop, limits, opening=1)
-            task = asyncio.create_task(self._attend(connection, channel))
-            self._greeting[task] = channel
-            task.add_done_callback(partial(self._forget, connection, channel))
-
-    def _forget(self, connection: socket.socket, channel: Channel, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._greeting.pop(task, None)
         self._links.pop(task, None)
-        if not channel.connected:
-            # Nobody else closes it: the task was cancelled before it began.
-            connection.close()
 
-    async def _attend(self, connection: socket.socket, channel: Channel) -> None:
+    async def _attend(self, channel: Channel, shake: Callable[[], Awaitable[Peer]]) -> None:
         task = asyncio.current_task()
         try:
-            link = await self._greet(connection, channel)
+            link = await meet(self._endpoint, channel, shake)
         except PenstockError as error:
             self._refused(error)
+            return
+        except asyncio.CancelledError:
+            if channel.ended is None:
+                raise
+            self._refused(channel.ended)
             return
         if task in self._greeting:
             del self._greeting[task]
@@ -270,30 +263,73 @@ class Listener:
         finally:
             await link.close()
 
-    async def _greet(self, connection: socket.socket, channel: Channel) -> Link:
-        limits = self._endpoint.limits
-        try:
-            async with asyncio.timeout(limits.handshake_time / 1000):
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: channel, connection, ssl=self._context, **_times(limits)
-                )
-                side = Accepting(self._terms, self._endpoint.random)
-                channel.write(raw_frame(side.open()))
-                proof = side.receive(await channel.take_one())
-                self._check_places()
-                channel.write(raw_frame(proof or b""))
-        except (PenstockError, OSError) as error:
-            raise _failed(channel, error) from None
-        except BaseException:
-            channel.abort()
-            if channel.ended is not None:
-                raise channel.ended from None
-            raise
-        return Link(channel, side.peer, self._endpoint)
-
     def _check_places(self) -> None:
+        """Raise `RefusedError` (`link.busy`) where no more links are taken."""
         if len(self._links) >= self._endpoint.limits.links:
             raise _busy("there are as many links as are allowed")
+
+    async def _dismiss(self) -> None:
+        """Say goodbye to everybody, and wait until all have gone."""
+        served = list(self._links)
+        await asyncio.gather(*(link.close() for link in self.links))
+        for task in [*self._greeting, *served]:
+            task.cancel()
+        await asyncio.gather(*self._greeting, *served, return_exceptions=True)
+
+
+class Listener(Reception):
+    """Accepts links over TLS until it is closed. `listen` makes one."""
+
+    def __init__(self, endpoint: Endpoint, listening: socket.socket, serve: Serve, refused: Refused) -> None:
+        super().__init__(endpoint, serve, refused)
+        certificate = new_certificate(endpoint.random)
+        self._socket = listening
+        self._context = server_context(certificate)
+        self._terms = Terms(endpoint.key, endpoint.network, certificate.fingerprint)
+        self._accepting = asyncio.create_task(self._accept())
+
+    @property
+    def port(self) -> int:
+        """The port, for those who asked for any."""
+        found: int = self._socket.getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Accept nobody any more, say goodbye to everybody, and wait until all have gone."""
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        self._socket.close()
+        await self._dismiss()
+
+    async def _accept(self) -> None:
+        loop, limits = asyncio.get_running_loop(), self._endpoint.limits
+        while True:
+            try:
+                connection, _address = await loop.sock_accept(self._socket)
+            except OSError:
+                # The peer has gone again, or there are no more descriptors: those who have one go on.
+                await asyncio.sleep(0.01)
+                continue
+            channel = Channel(loop, limits, opening=1)
+            task = self._greet(channel, partial(self._shake, connection, channel))
+            task.add_done_callback(partial(_drop, connection, channel))
+
+    async def _shake(self, connection: socket.socket, channel: Channel) -> Peer:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: channel, connection, ssl=self._context, **_times(self._endpoint.limits)
+        )
+        side = Accepting(self._terms, self._endpoint.random)
+        channel.write(raw_frame(side.open()))
+        proof = side.receive(await channel.take_one())
+        self._check_places()
+        channel.write(raw_frame(proof or b""))
+        return side.peer
+
+
+def _drop(connection: socket.socket, channel: Channel, _task: asyncio.Task[None]) -> None:
+    if not channel.connected:
+        # Nobody else closes it: the task was cancelled before it began.
+        connection.close()
 
 
 class _Times(TypedDict):

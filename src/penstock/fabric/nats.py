@@ -44,8 +44,8 @@ try:
 
     from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
     from penstock.fabric.nats_feed import Feed, read_all, receive
-    from penstock.fabric.nats_link import Listening, NatsLink
-    from penstock.fabric.nats_login import AddressError, NatsLogin, address
+    from penstock.fabric.nats_link import Listening, NatsLink, checked
+    from penstock.fabric.nats_login import NatsLogin
 except ImportError as missing:
     raise FailedError(
         "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
@@ -103,16 +103,7 @@ class NatsFabric(Fabric):
         """
         if not (prefix.isascii() and prefix.isalnum()):
             raise MalformedError("fabric.bad-name", "a prefix has letters and digits")
-        given = NatsLogin((login,)) if isinstance(login, str) else login
-        try:
-            whole = replace(given, urls=tuple(address(url) for url in given.urls))
-        except AddressError as error:
-            raise MalformedError(
-                "fabric.bad-address",
-                "not an address of a NATS server, or one with a secret in it",
-                hint="write `nats://host:port` or `tls://host:port`; secrets come in files (`NatsLogin`)",
-            ) from error
-        link = NatsLink(whole, prefix=prefix, domain=domain, timeout=timeout, patience=patience)
+        link = NatsLink(checked(login), prefix=prefix, domain=domain, timeout=timeout, patience=patience)
         made = cls(link, clock=clock or SystemClock(), random=random, limits=limits)
         try:
             await link.client()  # a wrong address or login is told at once

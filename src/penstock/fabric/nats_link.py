@@ -14,6 +14,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_api import (
     NO_MESSAGE,
     NO_STREAM,
@@ -33,7 +34,14 @@ from penstock.fabric.nats_api import (
     log_in,
     shut,
 )
-from penstock.fabric.nats_login import HandshakeError, LoginError, NatsLogin, NotInstalledError
+from penstock.fabric.nats_login import (
+    AddressError,
+    HandshakeError,
+    LoginError,
+    NatsLogin,
+    NotInstalledError,
+    address,
+)
 from penstock.fabric.qos import Priority
 from penstock.fabric.writer import closed
 
@@ -60,6 +68,7 @@ class NatsLink:
         self._listening: dict[Listening, None] = {}
         self._reviving: set[asyncio.Task[None]] = set()
         self.returned: dict[object, Callable[[], None]] = {}  # called when a connection is back
+        self.left: dict[object, Callable[[], None]] = {}  # called when a connection is gone
         self.closed = False
 
     def subject(self, topic: str, key: str | None = None) -> str:
@@ -107,6 +116,7 @@ class NatsLink:
                 max_reconnect_attempts=-1 if stay else 1,
                 reconnect_time_wait=_AGAIN,
                 error_cb=self._hear,
+                disconnected_cb=self._away,
                 reconnected_cb=self._back,
                 closed_cb=partial(self._lost, priority) if stay else None,
             )
@@ -206,6 +216,10 @@ class NatsLink:
         for call in list(self.returned.values()):
             call()
 
+    async def _away(self) -> None:
+        for call in list(self.left.values()):
+            call()
+
     async def _lost(self, priority: Priority) -> None:
         """Get a connection back that nats-py gave up: it does so when a server says that it ends."""
         if not self.closed:
@@ -285,6 +299,19 @@ async def _settle(client: Client) -> None:
     # The ping of nats-py overtakes what waits to be sent; what waited before the first is sent before the second.
     for _ in range(2):
         await client.flush(_FLUSHING)
+
+
+def checked(login: NatsLogin | str) -> NatsLogin:
+    """Return a login with whole addresses. Raises `MalformedError` (`fabric.bad-address`)."""
+    given = NatsLogin((login,)) if isinstance(login, str) else login
+    try:
+        return replace(given, urls=tuple(address(url) for url in given.urls))
+    except AddressError as error:
+        raise MalformedError(
+            "fabric.bad-address",
+            "not an address of a NATS server, or one with a secret in it",
+            hint="write `nats://host:port` or `tls://host:port`; secrets come in files (`NatsLogin`)",
+        ) from error
 
 
 def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:

@@ -1,0 +1,151 @@
+"""Sealed sessions: records that only the two ends of a handshake can write, read, count and tell apart.
+
+    record = kind (1 octet), number (8 octets), sealed content (AES-256-GCM; kind and number are authenticated with it)
+
+Each end brings an `Exchange`, a fresh X25519 key; its public half is its random number in the handshake, and signed
+there by both. What the two agree on gives, by HKDF-SHA256 over everything that was signed, one key for each direction.
+The nonce is the record's number, from 0 on. A key seals 2^20 records and then gives the next one, so that no key
+seals more than AES-GCM is good for (RFC 8446, 5.5) and none opens what was sealed before it.
+
+What does not open is nobody's record and `None`: whoever can reach a subject can send such things, and must not be able
+to harm a session by it. What opens and is not the next one was held back, repeated or swapped on its way: the session
+is over.
+"""
+
+from struct import Struct
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.keys import KEY_BYTES
+from penstock.errors import FailedError, RefusedError
+
+_LABEL: Final = b"penstock-session-1 "
+_NEXT: Final = _LABEL + b"next key"
+_HEAD: Final = Struct(">BQ")
+_TAG_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_RECORDS_SHIFT: Final = 20
+OVERHEAD_BYTES: Final = _HEAD.size + _TAG_BYTES
+"""By how much a record is longer than its content."""
+
+
+class _Keys:
+    """The keys of one direction: the one in use, and the next one."""
+
+    def __init__(self, key: bytes) -> None:
+        self._epoch = 0
+        self._now = AESGCM(key)
+        self._following = _next(key)
+        self._then = AESGCM(self._following)
+
+    def cipher(self, number: int) -> AESGCM | None:
+        """Return the key for a record, if it is the one in use or the next."""
+        return {0: self._now, 1: self._then}.get((number >> _RECORDS_SHIFT) - self._epoch)
+
+    def go_on(self, number: int) -> None:
+        """Forget a key when its last record has been."""
+        if number >> _RECORDS_SHIFT > self._epoch:
+            self._epoch += 1
+            self._now = self._then
+            self._following = _next(self._following)
+            self._then = AESGCM(self._following)
+
+
+class Sealing:
+    """The records that this end writes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._keys = _Keys(key)
+        self._number = 0
+
+    def seal(self, kind: int, content: bytes | memoryview) -> bytes:
+        """Return the next record."""
+        number, self._number = self._number, self._number + 1
+        self._keys.go_on(number)
+        cipher = self._keys.cipher(number)
+        if cipher is None:  # pragma: no cover  # numbers go up by one, and keys with them
+            raise _tampered()
+        head = _HEAD.pack(kind, number)
+        return head + cipher.encrypt(_nonce(number), content, head)
+
+
+class Opening:
+    """The records that the other end writes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._keys: _Keys | None = _Keys(key)
+        self._number = 0
+
+    def open(self, record: bytes) -> tuple[int, bytes] | None:
+        """Return kind and content of the next record, and `None` for what the other end has never written.
+
+        Raises `RefusedError` (`session.tampered`) for a record of the other end that is not the next one; nothing opens
+        after that.
+        """
+        if self._keys is None or len(record) < OVERHEAD_BYTES:
+            return None
+        kind, number = _HEAD.unpack_from(record)
+        cipher = self._keys.cipher(number)
+        if cipher is None:
+            return None
+        view = memoryview(record)
+        try:
+            content = cipher.decrypt(_nonce(number), view[_HEAD.size :], view[: _HEAD.size])
+        except InvalidTag:
+            return None
+        if number != self._number:
+            self._keys = None
+            raise _tampered()
+        self._number += 1
+        self._keys.go_on(self._number)
+        return kind, content
+
+
+class Exchange:
+    """A fresh key for one session; `public` is what the other end is told."""
+
+    def __init__(self, random: RandomBytes) -> None:
+        self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def agree(self, theirs: bytes, context: bytes, *, connects: bool) -> tuple[Sealing, Opening]:
+        """Return how to write and how to read. `context` is what was signed; one end connects, the other does not.
+
+        Raises `RefusedError` (`session.weak-key`) for a public key that leaves no secret, and `FailedError`
+        (`session.used`) the second time: two sessions would use the same nonces.
+        """
+        private, self._private = self._private, None
+        if private is None:
+            raise FailedError("session.used", "a key of a session is used once", hint="begin a new handshake")
+        try:
+            # Raises ValueError where the result is zero, whatever our key: a point of small order (RFC 7748, 6.1).
+            shared = private.exchange(X25519PublicKey.from_public_bytes(theirs))
+        except ValueError:
+            raise RefusedError(
+                "session.weak-key", "the peer's key leaves no secret", hint="is the peer a Penstock broker?"
+            ) from None
+        keys = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=_LABEL + context).derive(shared)
+        forth, back = keys[:KEY_BYTES], keys[KEY_BYTES:]
+        return (Sealing(forth), Opening(back)) if connects else (Sealing(back), Opening(forth))
+
+
+def _next(key: bytes) -> bytes:
+    return HKDFExpand(SHA256(), KEY_BYTES, _NEXT).derive(key)
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(_NONCE_BYTES, "big")
+
+
+def _tampered() -> RefusedError:
+    return RefusedError(
+        "session.tampered",
+        "a record is missing, or has come twice or too early",
+        hint="the servers in between lose or change what they carry; connect again",
+    )
