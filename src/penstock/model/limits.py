@@ -83,15 +83,26 @@ class Limits:
     link_goodbye: int = 2_000
     link_keepalives: int = 64
 
-    #: a network: brokers, links of one of them, bytes of an announcement's proof, and brokers an event passes
+    #: a network: brokers, links of one of them, bytes of an announcement's proof, bytes that a broker discloses, brokers
+    #: that wait to be admitted, and brokers an event passes
     network_brokers: int = 4_096
     network_links: int = 256
     network_proof: int = 1_024
+    network_disclosure: int = 256 << 10
+    network_waiting: int = 256
     network_hops: int = 255
     #: what one neighbour may enter; streams of events (an origin and a type) told apart, and how late a copy may come
     route_entries: int = 1_000_000
     route_streams: int = 65_536
     route_window: int = 1_024
+    #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
+    route_block_events: int = 1_024
+    route_block_bytes: int = 512 << 10
+    #: retained events: of one type, in all, octets of all, and the length of a slot's name
+    route_retained: int = 1_024
+    route_retained_all: int = 65_536
+    route_retained_bytes: int = 64 << 20
+    route_slot_length: int = 128
 
     #: a sample on the fabric: octets of its data, of its key, of all its headers
     fabric_bytes: int = 512 << 10
@@ -113,9 +124,27 @@ class Limits:
     client_event_bytes: int = 256 << 10
     client_rate: int = 6_000_000
     client_certificates: int = 1_000
+    #: requests of one principal in a second, publications apart, and how many at once; the links of who asks more wait
+    client_requests: int = 500
+    client_requests_burst: int = 5_000
     #: a broker: types it serves, and different views of one subscription that its filter tells apart
     broker_types: int = 10_000
     broker_views: int = 3
+
+    #: policy evolution: the highest number of an event, bytes of one event, its changes; certificates that one owner
+    #: has revoked; bytes of the events since the last checkpoint, and of those that wait for one that is missing
+    policy_number: int = 10**15 - 1
+    policy_event_bytes: int = 256 << 10
+    policy_changes: int = 4_096
+    policy_revoked: int = 100_000
+    policy_log_bytes: int = 8 << 20
+    policy_pending_bytes: int = 2 << 20
+    #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, the longest that a broker
+    #: may go on without a newer time-stamp, and how often one that is behind asks again
+    policy_owners: int = 4_096
+    policy_acknowledgements: int = 1_024
+    stamp_period: int = 7 * 24 * 3_600_000
+    policy_retry: int = 5_000
 
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16

@@ -1,0 +1,188 @@
+"""Policy-evolution events: how an owner changes policy, each signed, numbered and chained to the one before.
+
+    (policy-event (owner <principal>) (number <n>) (previous <octets>) (time <date>) (checkpoint)
+                  (changes <change> …))
+    <change>  (publish <certificate> <signature> …) | (revoke <certificate id> …) | (require-stamps)
+              (install (sequence <definition> <signature>)) | (remove <owner> <name> <version>)
+
+Numbers begin with 1; `previous` is the digest of the body before, and 32 zeros in the first. The changes of a
+checkpoint are the whole state: they start from nothing, so that whoever has it needs nothing that came before.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import ClassVar, Final, TypeAlias
+
+from penstock.codec.sexp import SExp, canonical, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.errors import LimitError, RefusedError
+from penstock.model.instants import format_date, parse_date
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeName
+from penstock.model.principals import DIGEST_BYTES, Principal
+from penstock.trust.credentials import UnverifiedCredentials, collect_credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
+
+BEGINNING: Final = bytes(DIGEST_BYTES)
+"""What the first event of a chain follows."""
+
+_ID: Final = re.compile(r"cert:[a-z2-7]{52}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Certificates that brokers may go by: grants and names, of the owner and of others."""
+
+    credentials: UnverifiedCredentials = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        sequence = self.credentials.to_sexp()
+        return (b"publish", *sequence[1:]) if isinstance(sequence, tuple) else sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Certificates, by their ids, that count no longer, whoever shows them. There is no way back."""
+
+    certificates: tuple[str, ...]
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"revoke", *(id_.encode() for id_ in self.certificates))
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """A type of the owner that brokers are to serve; another definition of the same name is replaced."""
+
+    type: UnverifiedType = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"install", self.type.to_sexp())
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A type of the owner that brokers are to serve no longer."""
+
+    name: TypeName
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"remove", str(self.name.owner).encode(), self.name.name.encode(), self.name.version.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class RequireStamps:
+    """From now on a broker that has no time-stamp of the owner delivers none of its types."""
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"require-stamps",)
+
+
+Change: TypeAlias = Publish | Revoke | Install | Remove | RequireStamps
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEvent:
+    """One step of an owner's policy."""
+
+    HEAD: ClassVar = b"policy-event"
+    owner: Principal
+    number: int
+    previous: bytes = field(repr=False)
+    time: datetime
+    changes: tuple[Change, ...] = field(repr=False)
+    checkpoint: bool = False
+
+    @property
+    def signer(self) -> Principal:
+        """The owner: nobody else changes its policy."""
+        return self.owner
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed. Raises `MalformedError` for a time that cannot be written."""
+        parts: list[SExp] = [
+            (b"owner", str(self.owner).encode()),
+            (b"number", str(self.number).encode()),
+            (b"previous", self.previous),
+            (b"time", format_date(self.time)),
+        ]
+        if self.checkpoint:
+            parts.append((b"checkpoint",))
+        return (self.HEAD, *parts, (b"changes", *(change.to_sexp() for change in self.changes)))
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "PolicyEvent":
+        """Read a body.
+
+        Raises `MalformedError` (`evolution.malformed` and what certificates and types raise), `RefusedError`
+        (`evolution.foreign-type`, `cert.signature-mismatch`, `type.signature-mismatch`), `LimitError`
+        (`evolution.limit`).
+        """
+        owner, number = read_owner(one(body, b"owner")), read_count(one(body, b"number"))
+        previous = read_digest(one(body, b"previous"))
+        time = one(body, b"time")
+        changes = sexp_field(body, b"changes")
+        if not isinstance(time, bytes) or changes is None:
+            raise malformed("a policy event has a time and changes")
+        if number < 1 or (number == 1) is not (previous == BEGINNING):
+            raise malformed("policy events are counted from 1, and the first follows nothing")
+        _check_size(body, changes)
+        checkpoint = sexp_field(body, b"checkpoint") is not None
+        read = tuple(_read_change(change, owner) for change in changes[1:])
+        if checkpoint and any(isinstance(change, Remove) for change in read):
+            raise malformed("a checkpoint starts from nothing, of which nothing can be removed")
+        return cls(owner, number, previous, parse_date(time), read, checkpoint)
+
+
+def _check_size(body: SExp, changes: tuple[SExp, ...]) -> None:
+    limits = DEFAULT_LIMITS
+    if len(changes) - 1 > limits.policy_changes:
+        raise LimitError("evolution.limit", f"a policy event has more than {limits.policy_changes} changes")
+    if len(canonical(body)) > limits.policy_event_bytes:
+        raise LimitError(
+            "evolution.limit",
+            f"a policy event is larger than {limits.policy_event_bytes} bytes",
+            hint="say the rest in the next one",
+        )
+
+
+def _read_change(value: SExp, owner: Principal) -> Change:
+    match value:
+        case (b"publish", *items):
+            return Publish(collect_credentials(items))
+        case (b"revoke", *ids):
+            return Revoke(tuple(_read_id(id_) for id_ in ids))
+        case (b"install", tuple(definition)):
+            unverified = read_type(canonical(definition))
+            _check_owner(unverified.definition.name, owner)
+            return Install(unverified)
+        case (b"remove", bytes(of), bytes(name), bytes(version)):
+            removed = TypeName(read_owner(of), text(name), text(version))
+            _check_owner(removed, owner)
+            return Remove(removed)
+        case (b"require-stamps",):
+            return RequireStamps()
+    raise malformed("a policy event has a change that is not known")
+
+
+def _read_id(value: SExp) -> str:
+    id_ = text(value)
+    if not _ID.fullmatch(id_):
+        raise malformed("not the id of a certificate")
+    return id_
+
+
+def _check_owner(name: TypeName, owner: Principal) -> None:
+    if name.owner != owner:
+        raise RefusedError(
+            "evolution.foreign-type",
+            f"`{name.name}` belongs to somebody else than the owner of this policy",
+            hint="owners install and remove their own types",
+        )

@@ -1,0 +1,185 @@
+"""What an owner's policy comes to: a fold of its policy events, and nothing else."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from penstock.crypto import SigningKey
+from penstock.errors import LimitError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeName
+from penstock.model.principals import Principal
+from penstock.trust.certificates import Certificate, UnverifiedCertificate, read_certificate, verify_certificate
+from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials
+from penstock.trust.event_types import UnverifiedType
+from penstock.trust.policy_events import (
+    BEGINNING,
+    Change,
+    Install,
+    PolicyEvent,
+    Publish,
+    Remove,
+    RequireStamps,
+    Revoke,
+)
+from penstock.trust.signed import SignedValue, sign_value
+from penstock.trust.stamps import TimeStamp
+from penstock.trust.subjects import Threshold
+
+
+def _no_types() -> Mapping[TypeName, UnverifiedType]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What holds after some number of policy events. A certificate that was revoked is never among the credentials."""
+
+    credentials: Credentials = field(default_factory=Credentials, repr=False)
+    revoked: frozenset[str] = field(default=frozenset(), repr=False)
+    types: Mapping[TypeName, UnverifiedType] = field(default_factory=_no_types, repr=False)
+    stamps_required: bool = False
+
+    def after(
+        self,
+        event: PolicyEvent,
+        verifier: CertificateVerifier = verify_certificate,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> "PolicyState":
+        """Return what holds after one more event: all of its changes, or none.
+
+        Raises what the verifier raises for a certificate, and `LimitError` (`evolution.limit`).
+        """
+        fold = _Fold(PolicyState() if event.checkpoint else self)
+        for change in event.changes:
+            fold.take(change, verifier)
+        return fold.finish(limits)
+
+    def as_changes(self) -> tuple[Change, ...]:
+        """Return the changes that lead here from nothing: those of a checkpoint. What was revoked comes first."""
+        changes: list[Change] = [RequireStamps()] if self.stamps_required else []
+        if self.revoked:
+            changes.append(Revoke(tuple(sorted(self.revoked))))
+        if self.credentials.certificates or self.credentials.quorums:
+            changes.append(publish(*self.credentials, quorums=self.credentials.quorums))
+        return (*changes, *(Install(definition) for definition in self.types.values()))
+
+
+class _Fold:
+    """A state that changes; thresholds stay while they are there, since they grant nothing by themselves."""
+
+    def __init__(self, state: PolicyState) -> None:
+        self.certificates = {certificate.id: certificate for certificate in state.credentials}
+        self.quorums = dict.fromkeys(state.credentials.quorums)
+        self.revoked = state.revoked
+        self.types = dict(state.types)
+        self.stamps_required = state.stamps_required
+
+    def take(self, change: Change, verifier: CertificateVerifier) -> None:
+        match change:
+            case Publish(bag):
+                found = bag.verify(verifier)
+                self.certificates |= {certificate.id: certificate for certificate in found}
+                self.quorums |= dict.fromkeys(found.quorums)
+            case Revoke(certificates):
+                self.revoked |= set(certificates)
+            case Install(definition):
+                self.types[definition.definition.name] = definition
+            case Remove(name):
+                self.types.pop(name, None)
+            case RequireStamps():
+                self.stamps_required = True
+
+    def finish(self, limits: Limits) -> PolicyState:
+        # Whatever the order: publishing again does not undo a revocation.
+        for id_ in self.revoked & self.certificates.keys():
+            del self.certificates[id_]
+        sizes = (
+            (len(self.certificates), limits.certificates, "certificates"),
+            (len(self.quorums), limits.certificates, "quorums"),
+            (len(self.revoked), limits.policy_revoked, "revoked certificates"),
+            (len(self.types), limits.broker_types, "types"),
+        )
+        for size, most, what in sizes:
+            if size > most:
+                raise LimitError("evolution.limit", f"the policy of one owner has more than {most} {what}")
+        credentials = Credentials(tuple(self.certificates.values()), tuple(self.quorums))
+        return PolicyState(credentials, self.revoked, MappingProxyType(self.types), self.stamps_required)
+
+
+def publish(*certificates: Certificate, quorums: Iterable[Threshold] = ()) -> Publish:
+    """Return the change that publishes certificates."""
+    return Publish(UnverifiedCredentials(tuple(_unverified(one) for one in certificates), tuple(quorums)))
+
+
+def _unverified(certificate: Certificate) -> UnverifiedCertificate:
+    return read_certificate(*certificate.to_sexps())
+
+
+class PolicyAuthor:
+    """The owner's side: writes the chain, one event after the other, and the time-stamps that carry its head.
+
+    Time does not go back in a chain: whoever waits for a revocation to be complete counts on it.
+    """
+
+    def __init__(self, key: SigningKey, *, verifier: CertificateVerifier = verify_certificate) -> None:
+        self._key = key
+        self._verifier = verifier
+        self.state = PolicyState()
+        self.number = 0
+        self.head = BEGINNING
+        self._time: datetime | None = None
+
+    @property
+    def owner(self) -> Principal:
+        """Whose policy it is."""
+        return self._key.principal
+
+    def resume(self, log: Iterable[SignedValue[PolicyEvent]], latest: SignedValue[TimeStamp] | None = None) -> None:
+        """Take up a chain that was begun: its events, at least from the last checkpoint, and the last time-stamp.
+
+        Raises `RefusedError` (`evolution.not-next`): whoever goes on from the wrong place forks the chain.
+        """
+        for event in log:
+            value = event.value
+            linked = value.number == self.number + 1 and value.previous == self.head
+            if value.owner != self.owner or not (linked or (value.checkpoint and not self.number)):
+                raise RefusedError("evolution.not-next", f"policy event {value.number} does not follow {self.number}")
+            self._extend(event)
+        if latest is not None:
+            self._advance(latest.value.time)
+
+    def change(self, now: datetime, *changes: Change, checkpoint: bool = False) -> SignedValue[PolicyEvent]:
+        """Sign the next event. Raises `RefusedError` (`evolution.backwards`), and what reading it back raises."""
+        self._check_time(now)
+        value = PolicyEvent(self.owner, self.number + 1, self.head, now, changes, checkpoint)
+        event = sign_value(value, self._key)
+        self._extend(event)
+        return event
+
+    def checkpoint(self, now: datetime) -> SignedValue[PolicyEvent]:
+        """Sign an event that holds everything, so that earlier ones can be forgotten."""
+        return self.change(now, *self.state.as_changes(), checkpoint=True)
+
+    def stamp(self, now: datetime, period: int) -> SignedValue[TimeStamp]:
+        """Sign a time-stamp: a broker may go on with it for so many milliseconds."""
+        self._check_time(now)
+        stamp = sign_value(TimeStamp(self.owner, self.number, self.head, now, period), self._key)
+        self._advance(now)
+        return stamp
+
+    def _extend(self, event: SignedValue[PolicyEvent]) -> None:
+        self.state = self.state.after(event.value, self._verifier)
+        self.number, self.head = event.value.number, event.digest
+        self._advance(event.value.time)
+
+    def _advance(self, now: datetime) -> None:
+        self._time = now if self._time is None else max(self._time, now)
+
+    def _check_time(self, now: datetime) -> None:
+        if self._time is not None and now < self._time:
+            raise RefusedError(
+                "evolution.backwards", "the clock is behind what was signed before", hint="set the owner's clock"
+            )

@@ -1,0 +1,184 @@
+"""Statements that one principal signs and others act on: policy events, time-stamps, acknowledgements.
+
+    (sequence <body> (signature (hash sha256 <octets>) (public-key …) <octets>))
+
+Each kind of statement is a body with a head of its own, so that no signature can stand for another kind. A body has one
+written form: what would be written differently than it was read is refused. What was read is an `UnverifiedValue`; only
+its `verify`, and `sign_value`, give a `SignedValue`.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
+
+from penstock.codec.sexp import SExp, canonical, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import head as sexp_head
+from penstock.crypto import PublicKey, SigningKey, digest
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import DIGEST_BYTES, KEY, Principal
+
+_HINT: Final = "see docs/explanation/policy-evolution.md for the forms"
+
+
+class Claim(Protocol):
+    """What can be signed: a frozen value that says who must sign it."""
+
+    HEAD: ClassVar[bytes]
+
+    @property
+    def signer(self) -> Principal:
+        """Who alone can say this."""
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> Self:
+        """Read a body. Raises `MalformedError`; what is written in another form is found by the caller."""
+
+
+V_co = TypeVar("V_co", bound=Claim, covariant=True)
+V = TypeVar("V", bound=Claim)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedValue(Generic[V_co]):
+    """A statement whose signature was verified. Only `UnverifiedValue.verify` and `sign_value` make one.
+
+    `digest` is that of the body: two with the same digest say the same.
+    """
+
+    value: V_co
+    digest: bytes = field(repr=False)
+    body: SExp = field(repr=False)
+    key: PublicKey = field(repr=False)
+    octets: bytes = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return statement and signature as one sequence."""
+        return _to_sexp(self.body, self.digest, self.key, self.octets)
+
+    def to_bytes(self) -> bytes:
+        """Return the signed statement in canonical form."""
+        return canonical(self.to_sexp())
+
+
+@dataclass(frozen=True, slots=True)
+class UnverifiedValue(Generic[V_co]):
+    """A signed statement as it was read. Nothing in it may be believed yet."""
+
+    value: V_co
+    digest: bytes = field(repr=False)
+    body: SExp = field(repr=False)
+    key: PublicKey = field(repr=False)
+    octets: bytes = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return statement and signature as one sequence."""
+        return _to_sexp(self.body, self.digest, self.key, self.octets)
+
+    def verify(self) -> SignedValue[V_co]:
+        """Verify the statement.
+
+        (1) The key is that of whoever must sign it. (2) The signature is the key's, over the canonical body.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`.
+        """
+        # (1) Principals compare by digest alone; a quorum has no key that could sign.
+        signer = self.value.signer
+        if self.key.principal != signer or signer.scheme != KEY:
+            raise _wrong_key(self.key.principal, signer)
+        # (2) What is signed is the canonical form and nothing else.
+        self.key.verify(canonical(self.body), self.octets)
+        return SignedValue(self.value, self.digest, self.body, self.key, self.octets)
+
+
+def sign_value(value: V, key: SigningKey) -> SignedValue[V]:
+    """Sign a statement.
+
+    Raises `RefusedError` (`evolution.wrong-key`), and what reading it back raises: nothing is signed that nobody can
+    read.
+    """
+    if key.principal != value.signer:
+        raise _wrong_key(key.principal, value.signer)
+    body = value.to_sexp()
+    _read_body(body, type(value))
+    return SignedValue(value, digest(body), body, key.public, key.sign(canonical(body)))
+
+
+def _wrong_key(found: Principal, wanted: Principal) -> RefusedError:
+    return RefusedError(
+        "evolution.wrong-key", f"a statement of {wanted.short} is signed by {found.short}", hint="only they can sign it"
+    )
+
+
+def _to_sexp(body: SExp, hashed: bytes, key: PublicKey, octets: bytes) -> SExp:
+    return (b"sequence", body, (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), octets))
+
+
+def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
+    """Read a signed statement of one of these kinds.
+
+    Raises `MalformedError` (`evolution.malformed` and what the parts raise), `RefusedError`
+    (`evolution.signature-mismatch`).
+    """
+    match value:
+        case (
+            b"sequence",
+            tuple(body),
+            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)),
+        ):
+            kind = next((kind for kind in kinds if sexp_head(body) == kind.HEAD), None)
+            if kind is None:
+                raise malformed("a signed statement of another kind than was expected")
+            if hashed != digest(body):
+                raise RefusedError(
+                    "evolution.signature-mismatch",
+                    "the signature belongs to another statement, or the statement was changed",
+                    hint="ask for the original",
+                )
+            return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), octets)
+    raise malformed("not a signed statement")
+
+
+def _read_body(body: SExp, kind: type[V]) -> V:
+    read = kind.from_sexp(body)
+    if read.to_sexp() != body:
+        raise malformed("a statement is not written in its one form, or has a field that is not known")
+    return read
+
+
+def malformed(message: str) -> MalformedError:
+    """Return what is raised for statements that are not what they claim to be."""
+    return MalformedError("evolution.malformed", message, hint=_HINT)
+
+
+# The fields that statements have in common.
+
+
+def one(body: SExp, name: bytes) -> SExp:
+    """Return the one value of a field. Raises `MalformedError` (`evolution.malformed`)."""
+    found = sexp_field(body, name)
+    if found is None or len(found) != 2:
+        raise malformed(f"a statement has one `({name.decode()} …)` with one value")
+    return found[1]
+
+
+def read_owner(value: SExp) -> Principal:
+    """Read a principal in its written form."""
+    return Principal.parse(text(value))
+
+
+def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
+    """Read a number from zero up. Raises `MalformedError` (`evolution.malformed`)."""
+    if not isinstance(value, bytes) or not value.isdigit() or len(value) > len(str(most)) or int(value) > most:
+        raise malformed(f"not a number from 0 to {most}")
+    return int(value)
+
+
+def read_digest(value: SExp) -> bytes:
+    """Read a SHA-256. Raises `MalformedError` (`evolution.malformed`)."""
+    if not isinstance(value, bytes) or len(value) != DIGEST_BYTES:
+        raise malformed(f"a digest has {DIGEST_BYTES} octets")
+    return value

@@ -1,0 +1,159 @@
+"""Time-stamps, and who has seen what (Belokosztolszki et al., section 6.3).
+
+    (time-stamp (owner <principal>) (number <n>) (head <octets>) (time <date>) (period <milliseconds>))
+    (hop-stamp (stamp <octets>) (from <principal>) (to <principal>) (time <date>))
+    (acknowledgement (broker <principal>) (owner <principal>) (number <n>) (head <octets>) (time <date>) (stamped))
+
+An owner's time-stamp says how far its policy is, and for how long a broker may go on without a newer one. Each broker
+that hands one on signs for the neighbour that gets it; one that is trusted no longer gets none. A broker acknowledges
+what it enforces; `stamped` adds that it stops by itself where stamps fail to come.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from penstock.codec.sexp import SExp
+from penstock.codec.sexp import field as sexp_field
+from penstock.model.instants import format_date, parse_date
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.trust.policy_events import BEGINNING
+from penstock.trust.signed import UnverifiedValue, malformed, one, read_count, read_digest, read_owner, read_signed
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStamp:
+    """At `time` the owner's chain ended with `number` and `head`; good for `period` milliseconds."""
+
+    HEAD: ClassVar = b"time-stamp"
+    owner: Principal
+    number: int
+    head: bytes = field(repr=False)
+    time: datetime
+    period: int
+
+    @property
+    def signer(self) -> Principal:
+        """The owner."""
+        return self.owner
+
+    @property
+    def until(self) -> datetime:
+        """The last instant at which a broker may go by this stamp; the end of time where that lies beyond it."""
+        room = datetime.max.replace(tzinfo=self.time.tzinfo) - self.time
+        return self.time + min(timedelta(milliseconds=self.period), room)
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        period = (b"period", str(self.period).encode())
+        return (self.HEAD, *_place(self.owner, self.number, self.head), _time(self.time), period)
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "TimeStamp":
+        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
+        period = read_count(one(body, b"period"), DEFAULT_LIMITS.stamp_period)
+        if not period:
+            raise malformed("a time-stamp is good for at least a millisecond")
+        return cls(*_read_place(body), _read_time(body), period)
+
+
+@dataclass(frozen=True, slots=True)
+class HopStamp:
+    """A broker hands a time-stamp, known by its digest, to a neighbour that it trusts."""
+
+    HEAD: ClassVar = b"hop-stamp"
+    stamp: bytes = field(repr=False)
+    sender: Principal
+    receiver: Principal
+    time: datetime
+
+    @property
+    def signer(self) -> Principal:
+        """The broker that hands it on."""
+        return self.sender
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        sender, receiver = (b"from", str(self.sender).encode()), (b"to", str(self.receiver).encode())
+        return (self.HEAD, (b"stamp", self.stamp), sender, receiver, _time(self.time))
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "HopStamp":
+        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
+        sender, receiver = read_owner(one(body, b"from")), read_owner(one(body, b"to"))
+        return cls(read_digest(one(body, b"stamp")), sender, receiver, _read_time(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A broker enforces everything up to `number`; with `stamped` it delivers nothing where stamps fail to come."""
+
+    HEAD: ClassVar = b"acknowledgement"
+    broker: Principal
+    owner: Principal
+    number: int
+    head: bytes = field(repr=False)
+    time: datetime
+    stamped: bool = False
+
+    @property
+    def signer(self) -> Principal:
+        """The broker."""
+        return self.broker
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        stamped: tuple[SExp, ...] = ((b"stamped",),) if self.stamped else ()
+        place = _place(self.owner, self.number, self.head)
+        return (self.HEAD, (b"broker", str(self.broker).encode()), *place, _time(self.time), *stamped)
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "Acknowledgement":
+        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
+        broker, stamped = read_owner(one(body, b"broker")), sexp_field(body, b"stamped") is not None
+        return cls(broker, *_read_place(body), _read_time(body), stamped)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedStamp:
+    """A time-stamp as it travels, with the word of the broker that hands it on; the owner's own needs none."""
+
+    stamp: UnverifiedValue[TimeStamp]
+    hop: UnverifiedValue[HopStamp] | None = None
+
+    def to_sexp(self) -> SExp:
+        """Return both as they travel."""
+        return (b"carried", self.stamp.to_sexp(), *(() if self.hop is None else (self.hop.to_sexp(),)))
+
+    @classmethod
+    def from_sexp(cls, value: SExp) -> "CarriedStamp":
+        """Read both. Raises what `read_signed` raises."""
+        match value:
+            case (b"carried", stamp):
+                return cls(read_signed(stamp, TimeStamp))
+            case (b"carried", stamp, hop):
+                return cls(read_signed(stamp, TimeStamp), read_signed(hop, HopStamp))
+        raise malformed("not a time-stamp on its way")
+
+
+def _place(owner: Principal, number: int, head: bytes) -> tuple[SExp, ...]:
+    return (b"owner", str(owner).encode()), (b"number", str(number).encode()), (b"head", head)
+
+
+def _read_place(body: SExp) -> tuple[Principal, int, bytes]:
+    number, head = read_count(one(body, b"number")), read_digest(one(body, b"head"))
+    if (number == 0) is not (head == BEGINNING):
+        raise malformed("a chain without events has the head of the beginning, and no other has")
+    return read_owner(one(body, b"owner")), number, head
+
+
+def _time(time: datetime) -> SExp:
+    return (b"time", format_date(time))
+
+
+def _read_time(body: SExp) -> datetime:
+    time = one(body, b"time")
+    if not isinstance(time, bytes):
+        raise malformed("a time is an atom")
+    return parse_date(time)
