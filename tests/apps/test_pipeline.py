@@ -24,6 +24,13 @@ from penstock.pipeline.mapping import read_mapping
 from penstock.trust import Credentials, Right, event_tag
 
 RECORDS = 42
+DOMAINS = f"""
+[domains]
+"{who(1)}" = "plant"
+"{who(2)}" = "contractor"
+statistics = "office"
+engineer = "plant"
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +41,8 @@ def _quick(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def plant(penstock: Shell) -> Shell:
-    build(penstock.folder / "plant")
+    with build(penstock.folder / "plant").open("a", encoding="utf-8") as policy:
+        policy.write(DOMAINS)
     write_events(penstock.folder / "in" / "0.jsonl", range(RECORDS))
     return penstock
 
@@ -64,9 +72,17 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "s1" not in shown, "the sensor is hidden"
     refused = plant("pipeline", "view", "delivered", "stranger")
     assert (refused.status, refused.code) == (2, "pipeline.unknown-subscriber")
+    log = "".join(file.read_text() for file in Path("admitted/decisions").rglob("part-*"))
+    assert log.count('"domain":"contractor"') == log.count('"owner-domain":"plant"') / 2 == 4
     page = ("--html", "audit.html", "--top", "5")
     table = plant.ok("pipeline", "audit", "delivered", *POLICY_FILE, *page).out
-    assert "<svg" in Path("audit.html").read_text()
+    assert "plant → office: subscribe" in Path("audit.html").read_text()
+    flows = {tuple(row.split()) for row in table.partition("\nflows\n")[2].splitlines()}
+    # Two readers share one decision.
+    assert flows >= {
+        ("plant", "office", "subscribe", "1", str(2 * passed)),
+        ("plant", "plant", "subscribe", "1", str(len(seen("engineer", RECORDS)))),
+    }
     assert "engineer" in table
     assert str(who(5)) not in table
     assert "3 decisions; 0 lines are no decisions" in table

@@ -63,6 +63,10 @@ def test_what_a_policy_file_says() -> None:
         (TYPES + "names = 1", "policy.value"),
         (TYPES + 'names = { met = "someone" }', "principal.malformed"),
         (TYPES + "names = { met = 5 }", "petname.malformed"),
+        (TYPES + "domains = 1", "policy.value"),
+        (TYPES + "[domains]\nmet = 1", "policy.value"),
+        (TYPES + '[domains]\nmet = ""', "policy.value"),
+        (TYPES + f'[domains]\nmet = "{"m" * 200}"', "policy.value"),
         (TYPES + "[facts]\non_duty = [1]", "policy.value"),
         (TYPES + "[facts]\nsince = 2026-01-01T00:00:00", "policy.value"),
         (TYPES + f"[facts]\nbig = {2**64}", "policy.value"),
@@ -113,6 +117,28 @@ def test_petnames_may_stand_in_a_file(tmp_path: Path) -> None:
         load_policy(str(policy), NOW)
     (policy.parent / "names.toml").write_text(f'statistics = "{who(4)}"\nengineer = "{who(5)}"\n', encoding="utf-8")
     assert load_policy(str(policy), NOW).policy.subscribers[1].principal == who(5)
+
+
+def test_domains_say_who_is_at_home_where(tmp_path: Path) -> None:
+    policy = build(tmp_path / "plant")
+    assert load_policy(str(policy), NOW).domains == ()
+    homes = f'{POLICY}\n[domains]\nstatistics = "office"\n"{who(1)}" = "plant"\n"{who(2)}" = "plant"\n'
+    policy.write_text(homes, encoding="utf-8")
+    loaded = load_policy(str(policy), NOW)
+    assert {domain.name: set(domain.members()) for domain in loaded.domains} == {
+        "office": {who(4)},
+        "plant": {who(1), who(2)},
+    }
+    assert loaded.policy.revision == load_policy(str(build(tmp_path / "other")), NOW).policy.revision
+    # The same principal by its name and by its key.
+    policy.write_text(f'{homes}"{who(4)}" = "office"\n', encoding="utf-8")
+    assert load_policy(str(policy), NOW).domains == loaded.domains
+    policy.write_text(f'{homes}"{who(4)}" = "plant"\n', encoding="utf-8")
+    with refused("policy.twice"):
+        load_policy(str(policy), NOW)
+    policy.write_text(f'{homes}nobody = "plant"\n', encoding="utf-8")
+    with refused("policy.principal"):
+        load_policy(str(policy), NOW)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +195,10 @@ def test_conditions_about_facts_count_where_the_policy_gives_them(tmp_path: Path
 
 
 WORDS = st.sampled_from(
-    ["types", "history", "credentials", "names", "subscribers", "zone", "facts", "name", "principal", "type", "where"]
+    [
+        *("types", "history", "credentials", "names", "subscribers", "domains", "zone", "facts"),
+        *("name", "principal", "type", "where"),
+    ]
 )
 VALUES = st.recursive(
     st.sampled_from(['"a"', '""', "1", "true", "2026-01-01T00:00:00Z", "nan", '"UTC"', '"x > 1"', "1e999"]),

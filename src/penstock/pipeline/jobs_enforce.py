@@ -55,7 +55,9 @@ class Desk:
     ) -> "Desk":
         """Return a desk; `source` says in the log who decided."""
         records: list[DecisionRecord] = []
-        recorder = Recorder(source=source, sink=records.append, clock=clock, timer=timer, ids=ids)
+        recorder = Recorder(
+            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=loaded.domains
+        )
         return cls(loaded, replace(loaded.policy, recorder=recorder), records)
 
     @property

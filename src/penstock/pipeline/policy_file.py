@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard import Authority, CapabilityAuthority, environment_schema
+from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Petnames, Principal
@@ -35,7 +36,7 @@ _FILE: Final = Strict(
     value="policy.value",
     help=_HELP,
 )
-_KEYS: Final = frozenset({"types", "history", "credentials", "names", "subscribers", "zone", "facts"})
+_KEYS: Final = frozenset({"types", "history", "credentials", "names", "subscribers", "domains", "zone", "facts"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Subscription:
 class PolicyFile:
     """A policy file as it was read. Paths are as it writes them, and relative to where it stands.
 
-    `names` is a table of petnames, or the file that they stand in.
+    `names` is a table of petnames, or the file that they stand in; `domains` says where principals and petnames
+    are at home.
     """
 
     types: tuple[str, ...]
@@ -60,6 +62,7 @@ class PolicyFile:
     credentials: tuple[str, ...] = ()
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     subscribers: tuple[Subscription, ...] = ()
+    domains: Mapping[str, str] = field(default_factory=dict)
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
 
@@ -93,7 +96,8 @@ class PolicyFile:
         petnames: dict[Principal, str] = {}
         for petname, principal in names.items():
             petnames.setdefault(principal, petname)
-        return LoadedPolicy(policy, tuple(types.values()), Petnames(petnames), self.zone, self.facts)
+        domains = _domains(self.domains, names)
+        return LoadedPolicy(policy, tuple(types.values()), Petnames(petnames), self.zone, self.facts, domains)
 
     def _others(self, credentials: Credentials) -> tuple[Authority, ...]:
         """Return who knows of the facts that conditions may ask for, where there are any."""
@@ -105,13 +109,17 @@ class PolicyFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedPolicy:
-    """A policy, the verified types that it speaks of, and the environment that its conditions are asked in."""
+    """A policy, the verified types that it speaks of, and the environment that its conditions are asked in.
+
+    `domains` is for records of decisions: nothing is decided by it.
+    """
 
     policy: Policy
     types: tuple[VerifiedType, ...]
     names: Petnames
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
+    domains: tuple[Domain, ...] = ()
 
 
 def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> LoadedPolicy:
@@ -141,6 +149,7 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         names=_names(table.get("names", {})),
         subscribers=_subscribers(table.get("subscribers", []), limits),
+        domains=_homes(_FILE.table("domains", table.get("domains", {})), limits),
         zone=_zone(_FILE.text("zone", table["zone"])) if "zone" in table else UTC,
         facts=_facts(_FILE.table("facts", table.get("facts", {}))),
     )
@@ -162,9 +171,7 @@ def _subscribers(value: object, limits: Limits) -> tuple[Subscription, ...]:
         where = f"subscriber {number}"
         table = _FILE.table(where, one)
         _FILE.known(where, table, {"name", "principal", "type", "where"})
-        name = _FILE.text(f"{where}: name", _FILE.needed(where, table, "name"))
-        if len(name) > limits.policy_name_length or not name.isprintable():
-            raise _FILE.wrong(f"{where}: name", f"at most {limits.policy_name_length} printable characters")
+        name = _name(f"{where}: name", _FILE.needed(where, table, "name"), limits)
         if name in found:
             raise _twice(f"subscriber `{name}`")
         found[name] = Subscription(
@@ -174,6 +181,18 @@ def _subscribers(value: object, limits: Limits) -> tuple[Subscription, ...]:
             parse(_FILE.text(f"{where}: where", table["where"]), limits=limits) if "where" in table else ALWAYS,
         )
     return tuple(found.values())
+
+
+def _homes(table: Mapping[str, object], limits: Limits) -> Mapping[str, str]:
+    return MappingProxyType({member: _name(f"domains.{member[:80]}", value, limits) for member, value in table.items()})
+
+
+def _name(where: str, value: object, limits: Limits) -> str:
+    """Return a name that people are shown."""
+    name = _FILE.text(where, value)
+    if len(name) > limits.policy_name_length or not name.isprintable():
+        raise _FILE.wrong(where, f"at most {limits.policy_name_length} printable characters")
+    return name
 
 
 def _zone(text: str) -> tzinfo:
@@ -262,17 +281,31 @@ def _subscriber(
 ) -> Subscriber:
     verified = _type(one, types)
     one.selector.check(verified.event_type.schema)
-    return Subscriber(one.name, _principal(one, names), verified, one.selector)
+    principal = _principal(f"subscriber `{one.name}`", one.principal, names)
+    return Subscriber(one.name, principal, verified, one.selector)
 
 
-def _principal(one: Subscription, names: Mapping[str, Principal]) -> Principal:
-    if one.principal.startswith(("ed25519:", "threshold:")):
-        return Principal.parse(one.principal)
-    if one.principal in names:
-        return names[one.principal]
+def _domains(homes: Mapping[str, str], names: Mapping[str, Principal]) -> tuple[Domain, ...]:
+    """Return the domains with their members, of whom the first to be named stands for the domain."""
+    found: dict[Principal, str] = {}
+    for member, domain in homes.items():
+        principal = _principal("domains", member, names)
+        if found.setdefault(principal, domain) != domain:
+            raise _twice(f"domains: the domain of `{member[:80]}`")
+    members: dict[str, list[Principal]] = {}
+    for principal, domain in found.items():
+        members.setdefault(domain, []).append(principal)
+    return tuple(Domain(name, first, clients=tuple(others)) for name, (first, *others) in members.items())
+
+
+def _principal(where: str, text: str, names: Mapping[str, Principal]) -> Principal:
+    if text.startswith(("ed25519:", "threshold:")):
+        return Principal.parse(text)
+    if text in names:
+        return names[text]
     raise MalformedError(
         "policy.principal",
-        f"subscriber `{one.name}`: `{one.principal[:80]}` is no principal, and none of the policy's names",
+        f"{where}: `{text[:80]}` is no principal, and none of the policy's names",
         hint="write `ed25519:…`, or add it to `[names]`",
     )
 
