@@ -11,9 +11,12 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
-from penstock.broker.messages import Filter, Hop, Publication
-from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings
+from penstock.broker.entries import Filter
+from penstock.broker.messages import Hop
+from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Output, Router, Send, Settings
+from penstock.codec.wire import decode, encode
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
@@ -66,9 +69,13 @@ class Network:
         self.links: dict[frozenset[str], int] = {}
         self.delivered: list[Delivery] = []
         self.cuts: list[Cut] = []
+        #: what publishers were told last, by broker and key
+        self.wanted: dict[tuple[str, str], bool] = {}
+        self.disclosed: list[tuple[str, str, bytes]] = []
         #: counted by the kind of the body
         self.sent: dict[str, int] = {}
         self._order = itertools.count()
+        self._moments = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._arrivals: dict[tuple[str, str], float] = {}
         self._incarnations = itertools.count(1)
@@ -143,10 +150,19 @@ class Network:
         del self.clients[name].subscribed[key]
         self._do(name, self.routers[name].unsubscribe(key))
 
-    def publish(self, name: str, key: str, event_id: str, **values: Scalar) -> TransitEvent:
-        event = Event.of(self.clients[name].advertised[key][0], values, id=event_id).to_transit()
-        self._do(name, self.routers[name].publish(key, event))
+    def publish(self, name: str, key: str, event_id: str, /, **values: Scalar) -> TransitEvent:
+        return self.retain(name, key, event_id, "", **values)
+
+    def retain(self, name: str, key: str, event_id: str, slot: str, /, **values: Scalar) -> TransitEvent:
+        of_type = self.clients[name].advertised[key][0]
+        event = Event.of(of_type, values, id=event_id, time=self.clock).to_transit()
+        self._do(name, self.routers[name].publish(key, (event,), slot))
         return event
+
+    @property
+    def clock(self) -> datetime:
+        """What publishers take for the time: it is later each time they look."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now, microseconds=next(self._moments))
 
     # Time.
 
@@ -205,19 +221,21 @@ class Network:
             match output:
                 case Send(peer, hop):
                     self._send(name, self.names[peer], hop)
-                case Deliver(keys, publication):
-                    self._deliver(name, keys, publication)
+                case Deliver(deliveries):
+                    for keys, event in deliveries:
+                        self.delivered.extend(Delivery(name, key, event.id) for key in keys)
+                case Interested(key, wanted):
+                    self.wanted[name, key] = wanted
+                case Disclosed(broker, octets):
+                    self.disclosed.append((name, self.names[broker], octets))
                 case Cut(peer):
                     self.cuts.append(output)
                     self.disconnect((name, self.names[peer]))
 
-    def _deliver(self, name: str, keys: tuple[str, ...], publication: Publication) -> None:
-        self.delivered.extend(Delivery(name, key, publication.event.id) for key in keys)
-
     def _send(self, here: str, there: str, hop: Hop) -> None:
         self.sent[hop.body.KIND] = self.sent.get(hop.body.KIND, 0) + 1
-        # All that travels is plain, and is read back.
-        copy = Hop.from_tree(hop.to_tree())
+        # All that travels is written, and read back.
+        copy = Hop.from_tree(decode(encode(hop.to_tree())))
         assert copy == hop
         session = self.links.get(frozenset((here, there)))
         if self.random.random() >= self.losses:

@@ -128,7 +128,7 @@ class Node:
                     self.routed.append(output)
                     for routed in requests.carry_out(output, self.router):
                         if isinstance(routed, Deliver):
-                            said += self.run(self.broker.deliver(self.now, routed.keys, routed.publication.event))
+                            said += self.run(self.broker.deliver(self.now, routed.deliveries))
                 case _:
                     said.append(output)
         self.told += said
@@ -144,7 +144,7 @@ class Node:
 
     def publish(self, definition: TypeDefinition, id: str = "", **values: Scalar) -> list[Output]:  # noqa: A002
         event = Event.of(LIBRARY_TYPES[definition.name], values, id=id, time=self.now)
-        return self.run(self.broker.publish(self.now, "reporter", definition.name.name, event))
+        return self.run(self.broker.publish(self.now, "reporter", definition.name.name, (event,)))
 
     def inject(self, event: TransitEvent) -> list[Output]:
         """Publish an event elsewhere in the network."""
@@ -152,9 +152,9 @@ class Node:
             self._elsewhere.add(event.key)
             self.router.advertise(f"0.{event.key}", event.key, event.ancestors)
         said: list[Output] = []
-        for routed in self.router.publish(f"0.{event.key}", event):
+        for routed in self.router.publish(f"0.{event.key}", (event,)):
             if isinstance(routed, Deliver):
-                said += self.run(self.broker.deliver(self.now, routed.keys, routed.publication.event))
+                said += self.run(self.broker.deliver(self.now, routed.deliveries))
         return said
 
     _elsewhere: set[object] = field(default_factory=set)

@@ -9,29 +9,17 @@ from hypothesis import strategies as st
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 from tests.budget import examples
 
-from penstock.broker.messages import (
-    Advertisement,
-    Again,
-    Announcement,
-    Body,
-    Enter,
-    Filter,
-    Greeting,
-    Hop,
-    Interest,
-    Publication,
-    Pulse,
-    Stamp,
-    Subscription,
-    Tree,
-    Withdraw,
-)
+from penstock.broker.entries import Advertisement, Filter, Interest, Subscription
+from penstock.broker.messages import Again, Announcement, Body, Disclosure, Enter, Greeting, Hop, Pulse, Stamp, Withdraw
+from penstock.broker.publications import Publications, blocks
+from penstock.broker.reading import Tree
+from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import THRESHOLD, Principal
-from penstock.model.values import INTEGER_MAX, AttributeSpec, Kind
+from penstock.model.values import INTEGER_MAX, AttributeSpec, Kind, Scalar
 
 KINDS = {"n": NUMBER, "s": TEXT, "f": AttributeSpec(Kind.FLOAT), "b": AttributeSpec(Kind.BOOLEAN)}
 NEWS = make_type("News", {**KINDS, "t": AttributeSpec(Kind.TIMESTAMP)})
@@ -53,11 +41,22 @@ EVENTS = st.builds(
     ).to_transit(),
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.none() | st.text(max_size=9),
-    st.none() | st.floats(),
+    st.none() | st.floats(allow_nan=False),
     st.none() | st.booleans(),
     MOMENTS,
     st.text(max_size=9),
     MOMENTS,
+)
+BLOCKS = st.builds(
+    lambda origin, incarnation, rows, hops, retain, state: Publications(
+        origin, incarnation, tuple(sorted(rows)), tuple(rows[number] for number in sorted(rows)), hops, retain, state
+    ),
+    PRINCIPALS,
+    COUNTS,
+    st.dictionaries(COUNTS, EVENTS, min_size=1, max_size=4),
+    COUNTS,
+    st.sampled_from(["", "slot"]),
+    st.booleans(),
 )
 BODIES = (
     st.builds(Greeting)
@@ -73,17 +72,51 @@ BODIES = (
     )
     | st.builds(Enter, COUNTS, ENTRIES)
     | st.builds(Withdraw, COUNTS)
-    | st.builds(Publication, PRINCIPALS, COUNTS, COUNTS, COUNTS, EVENTS)
+    | st.builds(Disclosure, PRINCIPALS, COUNTS, COUNTS, st.binary(max_size=9), st.binary(max_size=9))
+    | BLOCKS
 )
 HOPS = st.builds(Hop, st.builds(Stamp, COUNTS, COUNTS), COUNTS, BODIES)
 
 
-def hop_of(body: Body) -> dict[str, Tree]:
+def hop_of(body: Body) -> list[Tree]:
     return Hop(Stamp(1, 1), 1, body).to_tree()
 
 
-def body_of(body: Body, **changes: object) -> dict[str, object]:
-    return {**hop_of(body), "body": {**body.to_tree(), **changes}}
+def body_of(body: Body, **changes: object) -> list[object]:
+    tree = body.to_tree()
+    assert isinstance(tree, dict)
+    return [*hop_of(body)[:-1], {**tree, **changes}]
+
+
+def changed(place: int, value: object) -> list[object]:
+    """Return a hop with one thing in it changed."""
+    tree: list[object] = [*hop_of(Greeting())]
+    tree[place] = value
+    return tree
+
+
+def block_of(**changes: object) -> list[object]:
+    """Return events with some of what describes them changed."""
+    names = ("origin", "incarnation", "hops", "retain", "state", "header", "columns")
+    return [*hop_of(BLOCK)[:-1], list({**dict(zip(names, BLOCK.to_tree(), strict=True)), **changes}.values())]
+
+
+def octets_at(tree: list[Tree], place: int) -> bytes:
+    octets = tree[place]
+    assert isinstance(octets, bytes)
+    return octets
+
+
+def header_of(place: int, value: object) -> list[object]:
+    """Return events with one part of their header changed: the type, its ancestors, the attributes."""
+    header = [[b"\x00" + OWNER.digest, "News.Sport"], [], [N]]
+    header[place] = value
+    return block_of(header=encode(header))  # type: ignore[arg-type]  # whatever it is
+
+
+def columns_of(*columns: object) -> list[object]:
+    """Return events with such columns."""
+    return block_of(columns=encode(columns))  # type: ignore[arg-type]  # whatever they are
 
 
 def is_plain(tree: object) -> bool:
@@ -143,6 +176,34 @@ def test_a_spoiled_tree_is_refused_or_means_what_it_says(hop: Hop, other: object
     assert read.to_tree() == tree
 
 
+@given(BLOCKS, PLAIN, st.randoms(use_true_random=False))
+@settings(max_examples=examples(400))
+def test_spoiled_events_are_refused_or_mean_what_they_say(
+    block: Publications, other: object, chance: random.Random
+) -> None:
+    tree = block.to_tree()
+    place = chance.choice((5, 6))
+    try:
+        tree[place] = encode(spoiled(decode(octets_at(tree, place)), other, chance))  # type: ignore[arg-type]  # refused
+        read = Publications.from_tree(tree)
+    except MalformedError:
+        return
+    again = Publications(read.origin, read.incarnation, read.numbers, read.events, read.hops, read.retain, read.state)
+    assert Publications.from_tree(again.to_tree()) == read
+
+
+@given(BLOCKS, st.binary(max_size=60), st.integers(0, 400))
+@settings(max_examples=examples(400))
+def test_spoiled_octets_of_events_are_refused_or_read(block: Publications, other: bytes, place: int) -> None:
+    tree = block.to_tree()
+    for part in (5, 6):
+        octets = octets_at(tree, part)
+        try:
+            Publications.from_tree([*tree[:part], octets[:place] + other + octets[place + 1 :], *tree[part + 1 :]])
+        except MalformedError:
+            continue
+
+
 @given(PLAIN)
 def test_no_other_tree_is_a_message(tree: object) -> None:
     with pytest.raises(MalformedError) as caught:
@@ -151,13 +212,14 @@ def test_no_other_tree_is_a_message(tree: object) -> None:
 
 
 EVENT = Event.of(SPORT, {"n": 1}, id="1").to_transit()
-PUBLICATION = Publication(OWNER, 1, 1, 0, EVENT)
+BLOCK = Publications(OWNER, 1, (1,), (EVENT,))
 ANNOUNCEMENT = Announcement(OWNER, 1, 1, tuple(sorted([principal("a"), principal("b")])))
+DISCLOSURE = Disclosure(OWNER, 1, 1, b"credentials")
 SUBSCRIPTION = Enter(1, Subscription(NEWS.key, filter_of(NEWS, "n > 3")))
 N = str(NEWS.attribute("n").id)
 
 
-def entry(**changes: object) -> dict[str, object]:
+def entry(**changes: object) -> list[object]:
     tree = SUBSCRIPTION.entry.to_tree()
     return body_of(SUBSCRIPTION, entry={**tree, **changes})
 
@@ -165,11 +227,11 @@ def entry(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("tree", "code"),
     [
-        ({**hop_of(Pulse()), "number": True}, "message.malformed"),
-        ({**hop_of(Pulse()), "number": -1}, "message.malformed"),
-        ({**hop_of(Pulse()), "number": 2**63}, "message.malformed"),
-        ({**hop_of(Pulse()), "more": 1}, "message.malformed"),
-        (body_of(Pulse(), kind="impulse"), "message.malformed"),
+        (changed(2, True), "message.malformed"),
+        (changed(2, -1), "message.malformed"),
+        (changed(1, 2**63), "message.malformed"),
+        (changed(3, "impulse"), "message.malformed"),
+        ([*hop_of(Pulse()), 1], "message.malformed"),
         (body_of(Pulse(), more=None), "message.malformed"),
         (body_of(Withdraw(1), handle=1.0), "message.malformed"),
         (body_of(ANNOUNCEMENT, broker=bytes(32)), "message.malformed"),
@@ -178,6 +240,7 @@ def entry(**changes: object) -> dict[str, object]:
         (body_of(ANNOUNCEMENT, links=[b"\x00" + OWNER.digest]), "message.malformed"),
         (body_of(ANNOUNCEMENT, links=[b""] * (DEFAULT_LIMITS.network_links + 1)), "message.limit"),
         (body_of(ANNOUNCEMENT, proof=bytes(DEFAULT_LIMITS.network_proof + 1)), "message.limit"),
+        (body_of(DISCLOSURE, octets=bytes(DEFAULT_LIMITS.network_disclosure + 1)), "message.limit"),
         (entry(kind="wish"), "message.malformed"),
         (entry(tree=[b"\x00" + bytes(32), "7"]), "name.malformed"),
         (entry(tree=[b"\x00" + bytes(32), "News", "0"]), "message.malformed"),
@@ -189,17 +252,37 @@ def entry(**changes: object) -> dict[str, object]:
         (entry(filter={"where": f'"{N}" > 3', "kinds": {N: "number"}}), "message.malformed"),
         (entry(filter={"where": "TRUE", "kinds": {N: "integer"}}), "message.malformed"),
         (entry(filter={"where": "n > 3", "kinds": {"n": "integer"}}), "name.malformed"),
-        (body_of(PUBLICATION, values={N: None}), "message.malformed"),
-        (body_of(PUBLICATION, values={N: b"bytes"}), "message.malformed"),
-        (body_of(PUBLICATION, values={N: 2**63}), "value.range"),
-        (body_of(PUBLICATION, values={N: "\ud800"}), "value.text"),
-        (body_of(PUBLICATION, values={"n": 1}), "name.malformed"),
-        (body_of(PUBLICATION, values={f"{N}{i}": 1 for i in range(1025)}), "message.limit"),
-        (body_of(PUBLICATION, ancestors=[[b"\x00" + OWNER.digest, "News.Sport"]]), "message.malformed"),
-        (body_of(PUBLICATION, ancestors=[[b"\x00" + OWNER.digest, "a"]] * 33), "message.limit"),
-        (body_of(PUBLICATION, id="\ud800"), "value.text"),
-        (body_of(PUBLICATION, time="now"), "message.malformed"),
-        (body_of(PUBLICATION, time=datetime(2026, 1, 1)), "value.zone"),  # noqa: DTZ001  # that is the fault
+        (block_of(hops=-1), "message.malformed"),
+        (block_of(incarnation=True), "message.malformed"),
+        (block_of(retain="x" * 129), "message.limit"),
+        (block_of(retain="\u00e4"), "message.malformed"),
+        (block_of(more=1), "message.malformed"),
+        (block_of(header=b"\xc1"), "wire.malformed"),
+        (block_of(columns=bytes(DEFAULT_LIMITS.route_block_bytes + 1)), "message.limit"),
+        (header_of(0, [b"\x00" + OWNER.digest, "7"]), "name.malformed"),
+        (header_of(1, [[b"\x00" + OWNER.digest, "News.Sport"]]), "message.malformed"),
+        (header_of(1, [[b"\x00" + OWNER.digest, "a"]] * 33), "message.limit"),
+        (header_of(1, {}), "message.malformed"),
+        (header_of(2, ["n"]), "name.malformed"),
+        (header_of(2, [N, N]), "message.malformed"),
+        (header_of(2, [f"{N}{i}" for i in range(1025)]), "message.limit"),
+        (columns_of([1], ["1"], [None]), "message.malformed"),
+        (columns_of([1], ["1"], [None], [1], [1]), "message.malformed"),
+        (columns_of([], [], [], []), "message.malformed"),
+        (columns_of([1], ["1"], [None], [1, 2]), "message.malformed"),
+        (columns_of([1], ["1"], [None], {"a": 1}), "message.malformed"),
+        (columns_of([1], ["1"], [None], [b"bytes"]), "message.malformed"),
+        (columns_of([1], ["1"], [None], [[1]]), "message.malformed"),
+        (columns_of([1], ["1"], [None], [2**63]), "value.range"),
+        (columns_of([1, 2], ["1", "2"], [None, None], [2**63, "a"]), "value.range"),
+        (columns_of([2, 1], ["1", "2"], [None, None], [1, 1]), "message.malformed"),
+        (columns_of([1, 1], ["1", "2"], [None, None], [1, 1]), "message.malformed"),
+        (columns_of([-1], ["1"], [None], [1]), "message.malformed"),
+        (columns_of([2**63], ["1"], [None], [1]), "message.malformed"),
+        (columns_of([True], ["1"], [None], [1]), "message.malformed"),
+        (columns_of([1], [1], [None], [1]), "message.malformed"),
+        (columns_of([1], ["1"], ["now"], [1]), "message.malformed"),
+        (columns_of(*([1] * 1025 for _ in range(4))), "message.limit"),
     ],
 )
 def test_what_is_wrong_has_a_code(tree: object, code: str) -> None:
@@ -214,7 +297,7 @@ def test_a_subclass_is_not_what_a_codec_makes() -> None:
         __slots__ = ()
 
     with pytest.raises(MalformedError):
-        Hop.from_tree(body_of(PUBLICATION, values={N: Text("a")}))
+        Hop.from_tree(block_of(retain=Text("a")))
 
 
 def test_schemes_of_principals_survive() -> None:
@@ -232,7 +315,47 @@ def test_a_filter_knows_its_kinds_and_no_more() -> None:
         filter_of(NEWS, "n > 'a'")
 
 
+def test_events_of_one_type_share_a_block_whatever_they_lack() -> None:
+    rows: list[dict[str, Scalar]] = [{"n": 1}, {"s": "a"}, {}, {"n": 2, "s": "b"}]
+    events = [Event.of(NEWS, row, id="1").to_transit() for row in rows]
+    (block,) = blocks(OWNER, 1, 7, events)
+
+    assert block.numbers == (7, 8, 9, 10)
+    assert Publications.from_tree(block.to_tree()).events == tuple(events)
+
+
+def test_events_of_several_types_make_blocks_in_order() -> None:
+    events = [Event.of(of_type, {}).to_transit() for of_type in (NEWS, NEWS, SPORT, NEWS)]
+
+    assert [(block.type, block.numbers) for block in blocks(OWNER, 1, 1, events)] == [
+        (NEWS.key, (1, 2)),
+        (SPORT.key, (3,)),
+        (NEWS.key, (4,)),
+    ]
+
+
+def test_large_blocks_are_split_and_too_large_events_refused() -> None:
+    limits = Limits(route_block_events=3, route_block_bytes=100)
+    small, large = (Event.of(NEWS, {"s": "x" * size}, id="1").to_transit() for size in (20, 200))
+    (block,) = blocks(OWNER, 1, 1, [small] * 10)
+    parts = list(block.parts(limits))
+
+    assert [number for part in parts for number in part.numbers] == list(range(1, 11))
+    assert max(len(part.events) for part in parts) <= 3
+    assert all(len(part._columns) <= 100 for part in parts)
+    with pytest.raises(LimitError) as caught:
+        list(Publications(OWNER, 1, (1, 2), (small, large)).parts(limits))
+    assert caught.value.code == "route.event-size"
+
+
+def test_what_goes_on_whole_is_not_written_again() -> None:
+    (read,) = [Publications.from_tree(BLOCK.to_tree())]
+
+    assert read.onward().to_tree()[6] is read.to_tree()[6]
+    assert read.onward().hops == read.hops + 1
+
+
 def test_values_do_not_show_in_a_repr() -> None:
     event = Event.of(NEWS, {"s": "a secret"}, id="1").to_transit()
 
-    assert "secret" not in repr(Publication(OWNER, 1, 1, 0, event))
+    assert "secret" not in repr(Publications(OWNER, 1, (1,), (event,)))

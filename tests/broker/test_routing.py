@@ -55,7 +55,7 @@ class TestThreeDomains:
         network.publish("p1", "pub", "1", n=1)
         network.run()
 
-        assert network.sent.get("publication", 0) == 0
+        assert network.sent.get("publications", 0) == 0
 
     def test_no_broker_holds_all_subscriptions(self) -> None:
         network = three_domains()
@@ -120,9 +120,9 @@ class TestCoverage:
         network.run()
 
         assert network.held()["b"] == 2
-        before = network.sent.get("publication", 0)
+        before = network.sent.get("publications", 0)
         assert check_delivery(network, [("c", "pub", {"n": n}) for n in (3, 4, 5, 6)]) == 2
-        assert network.sent["publication"] - before == 4
+        assert network.sent["publications"] - before == 4
 
     def test_a_subscription_to_a_parent_type_covers_one_to_a_sub_type(self) -> None:
         network = Network(1)
@@ -178,7 +178,7 @@ class TestAdvertisements:
         network.advertise("p1", "pub", NEWS, "n > 3")
         for of_type, values in ((NEWS, {"n": 3}), (NEWS, {"n": None}), (SPORT, {"n": 4})):
             with pytest.raises(RefusedError) as caught:
-                network.routers["p1"].publish("pub", Event.of(of_type, values).to_transit())
+                network.routers["p1"].publish("pub", [Event.of(of_type, values).to_transit()])
             assert caught.value.code == "route.outside"
 
     def test_keys_are_taken_or_unknown(self) -> None:
@@ -191,7 +191,7 @@ class TestAdvertisements:
             ("route.key", lambda: router.subscribe("sub", NEWS.key)),
             ("route.unknown", lambda: router.unadvertise("other")),
             ("route.unknown", lambda: router.unsubscribe("other")),
-            ("route.unknown", lambda: router.publish("other", event)),
+            ("route.unknown", lambda: router.publish("other", [event])),
         ]
         for code, act in refused:
             with pytest.raises(RefusedError) as caught:
@@ -236,7 +236,7 @@ class TestTypeTree:
         network.run()
 
         assert check_delivery(network, [("a", "pub", {})]) == 3
-        assert network.sent["publication"] == 1
+        assert network.sent["publications"] == 1
 
     def test_a_second_subscription_joins_what_the_first_has_joined(self) -> None:
         network = three_domains()

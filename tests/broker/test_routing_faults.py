@@ -18,18 +18,9 @@ from tests.broker.domains import (
 from tests.broker.network import Delivery, Network, filter_of, principal
 
 from penstock.broker.copies import Copies
-from penstock.broker.messages import (
-    Announcement,
-    Enter,
-    Greeting,
-    Hop,
-    Interest,
-    Publication,
-    Pulse,
-    Stamp,
-    Subscription,
-    Withdraw,
-)
+from penstock.broker.entries import Interest, Subscription
+from penstock.broker.messages import Announcement, Enter, Greeting, Hop, Pulse, Stamp, Withdraw
+from penstock.broker.publications import Publications
 from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings
 from penstock.model.events import Event
 from penstock.model.limits import Limits
@@ -204,10 +195,11 @@ class TestBadTransports:
         for peer in ways:
             router.link_up(peer, 0)
             router.receive(peer, Hop(Stamp(1, 1), 0, Greeting()), 0)
-        copy = Publication(principal("d"), 1, 1, 3, Event.of(NEWS, {}).to_transit())
+        event = Event.of(NEWS, {}).to_transit()
+        copy = Publications(principal("d"), 1, (1,), (event,), 3)
         outputs = [router.receive(peer, Hop(Stamp(1, 1), 1, copy), 0) for peer in ways]
 
-        assert outputs == [[Deliver(("sub",), copy)], []]
+        assert outputs == [[Deliver(((("sub",), event),))], []]
 
     def test_a_neighbour_that_was_restarted_unnoticed_is_told_everything_again(self) -> None:
         network = Network(0)
@@ -226,7 +218,7 @@ class TestBadTransports:
         event = Event.of(NEWS, {}).to_transit()
 
         def first(number: int, incarnation: int = 1, origin: str = "a") -> bool:
-            return copies.first(Publication(principal(origin), incarnation, number, 0, event))
+            return bool(copies.first(Publications(principal(origin), incarnation, (number,), (event,))))
 
         assert [first(1), first(2), first(1), first(5), first(3), first(3)] == [True, True, False, True, True, False]
         assert first(100)
@@ -277,7 +269,7 @@ class TestHostileNeighbours:
         router.receive(other, Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
         event = Event.of(NEWS, {}).to_transit()
         sent = [
-            router.receive(peer, Hop(Stamp(1, 1), hops, Publication(peer, 1, hops, hops, event)), 0)
+            router.receive(peer, Hop(Stamp(1, 1), hops, Publications(peer, 1, (hops,), (event,), hops)), 0)
             for hops in (1, 2, 3)
         ]
 
@@ -288,7 +280,7 @@ class TestHostileNeighbours:
         router.receive(peer, Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
         event = Event.of(NEWS, {}).to_transit()
 
-        assert router.receive(peer, Hop(Stamp(1, 1), 2, Publication(peer, 1, 1, 0, event)), 0) == []
+        assert router.receive(peer, Hop(Stamp(1, 1), 2, Publications(peer, 1, (1,), (event,))), 0) == []
 
     def test_a_value_of_another_kind_matches_nothing(self) -> None:
         router, peer = self.linked()
@@ -297,7 +289,7 @@ class TestHostileNeighbours:
         odd = Event.of(NEWS, {"n": 2**63 - 1}).to_transit()
         assert n in odd.values
 
-        outputs = router.receive(peer, Hop(Stamp(1, 1), 1, Publication(peer, 1, 1, 0, odd)), 0)
+        outputs = router.receive(peer, Hop(Stamp(1, 1), 1, Publications(peer, 1, (1,), (odd,))), 0)
         assert not [output for output in outputs if isinstance(output, Deliver)]
 
 
@@ -321,7 +313,7 @@ class TestOverlays:
         network.run()
 
         assert network.delivered == [Delivery("c2", "sub", "1")]
-        assert network.sent["publication"] == 3
+        assert network.sent["publications"] == 3
         assert network.held()["c1"] == network.held()["p2"] == 0
 
         trusted.add("c1")
@@ -346,4 +338,4 @@ class TestOverlays:
         router.receive(principal("b"), Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
         router.advertise("pub", NEWS.key)
 
-        assert not [o for o in router.publish("pub", Event.of(NEWS, {}).to_transit()) if isinstance(o, Send)]
+        assert not [o for o in router.publish("pub", [Event.of(NEWS, {}).to_transit()]) if isinstance(o, Send)]

@@ -7,10 +7,11 @@ numbers, and so many of those as `Limits.route_streams` says, the least recent f
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.broker.messages import Publication
+from penstock.broker.publications import Publications
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -26,13 +27,23 @@ class _Stream:
     highest: int = -1
     recent: set[int] = field(default_factory=set)
 
-    def take(self, number: int, window: int) -> bool:
+    def take(self, numbers: Sequence[int], window: int) -> Sequence[int]:
+        """Take in rising numbers; return the places of those that are new."""
+        if numbers[0] > self.highest:
+            places: Sequence[int] = range(len(numbers))
+            self.recent.update(numbers)
+        else:
+            places = [place for place, number in enumerate(numbers) if self._is_new(number, window)]
+        self.highest = max(self.highest, numbers[-1])
+        if len(self.recent) > 2 * window:
+            self.recent = {seen for seen in self.recent if seen > self.highest - window}
+        return places
+
+    def _is_new(self, number: int, window: int) -> bool:
         if number in self.recent or number <= self.highest - window:
             return False
         self.recent.add(number)
         self.highest = max(self.highest, number)
-        if len(self.recent) > 2 * window:
-            self.recent = {seen for seen in self.recent if seen > self.highest - window}
         return True
 
 
@@ -43,15 +54,15 @@ class Copies:
         self._limits = limits
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
 
-    def first(self, publication: Publication) -> bool:
-        """Say whether an event comes for the first time, and remember it."""
-        name = publication.origin, publication.event.key
+    def first(self, block: Publications) -> Sequence[int]:
+        """Return the places of the events that come for the first time, and remember all of them."""
+        name = block.origin, block.type
         stream = self._streams.get(name)
-        if stream is None or stream.incarnation < publication.incarnation:
-            stream = self._streams[name] = _Stream(publication.incarnation)
+        if stream is None or stream.incarnation < block.incarnation:
+            stream = self._streams[name] = _Stream(block.incarnation)
         self._streams.move_to_end(name)
         if len(self._streams) > self._limits.route_streams:
             self._streams.popitem(last=False)
-        if stream.incarnation > publication.incarnation:
-            return False
-        return stream.take(publication.number, self._limits.route_window)
+        if stream.incarnation > block.incarnation:
+            return ()
+        return stream.take(block.numbers, self._limits.route_window)

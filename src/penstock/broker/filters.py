@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.broker.coverage import Change, Coverage, Interest
-from penstock.broker.messages import Filter
+from penstock.broker.entries import Filter
 from penstock.errors import EvaluationError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey

@@ -17,7 +17,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Protocol, TypeAlias
 
-from penstock.broker.messages import Announcement
+from penstock.broker.messages import Announcement, Disclosure
 from penstock.crypto.keys import digest
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -34,8 +34,17 @@ def everybody(_type: TypeKey, _broker: Principal) -> bool:
     return True
 
 
+Admitted: TypeAlias = Callable[[Principal], bool]
+"""Whether a broker may be part of the network."""
+
+
+def anybody(_broker: Principal) -> bool:
+    """Admit each broker."""
+    return True
+
+
 class Proof(Protocol):
-    """How announcements are believed. The words are a digest that covers all of an announcement but its proof."""
+    """How announcements and disclosures are believed. The words are a digest of all but the proof."""
 
     def sign(self, words: bytes) -> bytes:
         """Return this broker's proof of its own words."""
@@ -67,6 +76,12 @@ def announced_words(announcement: Announcement) -> bytes:
     return digest((b"penstock-announcement", announcement.broker.digest, *order, (b"links", *links)))
 
 
+def disclosed_words(disclosure: Disclosure) -> bytes:
+    """Return the digest that a disclosure's proof is about."""
+    order = (str(disclosure.incarnation).encode(), str(disclosure.number).encode())
+    return digest((b"penstock-disclosure", disclosure.broker.digest, *order, sha256(disclosure.octets).digest()))
+
+
 @lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
 def type_digest(key: TypeKey) -> bytes:
     """Return h(owner ‖ name), the identity of a type in all its versions."""
@@ -88,6 +103,11 @@ class _Known:
     announcement: Announcement
     #: when it was last heard or reached
     last: float
+    disclosure: Disclosure | None = None
+
+    @property
+    def disclosed(self) -> bytes:
+        return self.disclosure.octets if self.disclosure is not None else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,32 +163,47 @@ def _distances(
 
 
 class Membership:
-    """The announcements that one broker knows, its own among them.
+    """The announcements that one broker knows, its own among them, and what each broker discloses.
 
     `incarnation` has to be greater than that of the broker's earlier lives; if it is not, the broker finds out when an
     announcement of an earlier life comes back to it, and goes beyond that.
+
+    Who is not admitted does not count and is not passed on. What such brokers said is kept aside, so that they can be
+    admitted for what they disclosed (`review`).
     """
 
     def __init__(
-        self, me: Principal, incarnation: int, *, proof: Proof = TRUSTING, limits: Limits = DEFAULT_LIMITS
+        self,
+        me: Principal,
+        incarnation: int,
+        *,
+        proof: Proof = TRUSTING,
+        admitted: Admitted = anybody,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._proof = proof
+        self._admitted = admitted
         self._limits = limits
         self._links: set[Principal] = set()
         self._left = False
         self._known: dict[Principal, _Known] = {}
+        self._waiting: dict[Principal, _Known] = {}
+        self._forgotten: list[Principal] = []
         self._view: View | None = None
         self.me = me
         self.own = self._signed(Announcement(me, incarnation, 0))
+        self._own_disclosure: Disclosure | None = None
 
     @property
     def incarnation(self) -> int:
         """The incarnation of this broker."""
         return self.own.incarnation
 
-    def announcements(self) -> list[Announcement]:
-        """Return everything that a new neighbour has to know."""
-        return [self.own, *(known.announcement for known in self._known.values())]
+    def announcements(self) -> list[Announcement | Disclosure]:
+        """Return everything that a new neighbour has to know; who somebody is comes before what he discloses."""
+        others = self._known.values()
+        disclosures = [self._own_disclosure, *(known.disclosure for known in others)]
+        return [self.own, *(known.announcement for known in others), *filter(None, disclosures)]
 
     def link_up(self, peer: Principal) -> Announcement | None:
         """Take a link into my announcement; return it if it is new. Who has left takes part no more.
@@ -197,33 +232,87 @@ class Membership:
         self._links.clear()
         return self._announce()
 
+    def disclose(self, octets: bytes) -> Disclosure:
+        """Disclose something in place of what I disclosed before, and return it.
+
+        Raises `LimitError` (`network.limit`) when it is too long.
+        """
+        if len(octets) > self._limits.network_disclosure:
+            raise LimitError("network.limit", f"a broker discloses more than {self._limits.network_disclosure} octets")
+        own = self._own_disclosure
+        if own is None or own.incarnation < self.incarnation:
+            return self._disclose(self.incarnation, 1, octets)
+        return self._disclose(own.incarnation, own.number + 1, octets)
+
+    def renew(self) -> list[Announcement | Disclosure]:
+        """Return what I say of myself under new numbers, for those who have forgotten me by mistake."""
+        own: list[Announcement | Disclosure] = [self._announce()]
+        if self._own_disclosure is not None:
+            own.append(self.disclose(self._own_disclosure.octets))
+        return own
+
     def hear(self, announcement: Announcement, now: float) -> Announcement | None:
         """Take in an announcement; return what has to be passed on, if anything.
 
         Raises `RefusedError` where the proof is wrong, and `LimitError` (`network.limit`) when there are too many
         brokers.
         """
-        if announcement.broker == self.me:
+        broker = announcement.broker
+        if broker == self.me:
             return self._outlive(announcement)
-        known = self._known.get(announcement.broker)
-        if known is not None and announcement.order <= known.announcement.order:
+        held = self._held(broker)
+        if held is not None and announcement.order <= held.announcement.order:
             return None
-        if known is None and len(self._known) >= self._limits.network_brokers:
-            raise LimitError("network.limit", f"a network has more than {self._limits.network_brokers} brokers")
-        self._proof.verify(announcement.broker, announced_words(announcement), announcement.proof)
-        self._known[announcement.broker] = _Known(announcement, now)
-        self._view = None
-        return announcement
-
-    def forget(self, now: float, lifetime: float) -> None:
-        """Forget brokers that nobody has reached for `lifetime`."""
-        live = self.view.links
-        for broker, known in list(self._known.items()):
-            if broker in live:
-                known.last = now
-            elif now - known.last > lifetime:
-                del self._known[broker]
+        self._proof.verify(broker, announced_words(announcement), announcement.proof)
+        if held is None:
+            self._enrol(broker, _Known(announcement, now))
+        else:
+            if announcement.links != held.announcement.links:
                 self._view = None
+            held.announcement, held.last = announcement, now
+        return announcement if broker in self._known else None
+
+    def hear_disclosure(self, disclosure: Disclosure) -> tuple[Disclosure | None, bytes | None]:
+        """Take in a disclosure; return what has to be passed on, and the octets where they are new.
+
+        Raises `RefusedError` where the proof is wrong. Nobody discloses anything before he has announced himself.
+        """
+        broker = disclosure.broker
+        if broker == self.me:
+            return self._outdo(disclosure), None
+        held = self._held(broker)
+        if held is None or (held.disclosure is not None and disclosure.order <= held.disclosure.order):
+            return None, None
+        self._proof.verify(broker, disclosed_words(disclosure), disclosure.proof)
+        new = disclosure.octets if disclosure.octets != held.disclosed else None
+        held.disclosure = disclosure
+        return disclosure if broker in self._known else None, new
+
+    def review(self) -> list[Announcement | Disclosure]:
+        """Ask anew who is admitted; return what has to be passed on of those who are so now."""
+        for broker in [broker for broker in self._known if not self._admitted(broker)]:
+            self._wait(broker, self._known.pop(broker))
+            self._view = None
+        news: list[Announcement | Disclosure] = []
+        room = self._limits.network_brokers - len(self._known)
+        for broker in [broker for broker in self._waiting if self._admitted(broker)][:room]:
+            known = self._waiting.pop(broker)
+            self._enrol(broker, known)
+            news += [known.announcement, *filter(None, [known.disclosure])]
+        return news
+
+    def forget(self, now: float, lifetime: float) -> list[Principal]:
+        """Forget brokers that nobody has reached for `lifetime`; return those forgotten who had disclosed something."""
+        live = self.view.links
+        for held in (self._known, self._waiting):
+            for broker, known in list(held.items()):
+                if broker in live:
+                    known.last = now
+                elif now - known.last > lifetime:
+                    self._drop(held, broker)
+                    self._view = None
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     @property
     def view(self) -> View:
@@ -239,6 +328,27 @@ class Membership:
             self._view = View(self.me, {broker: mutual[broker] for broker in sorted(live)})
         return self._view
 
+    def _held(self, broker: Principal) -> _Known | None:
+        return self._known.get(broker) or self._waiting.get(broker)
+
+    def _enrol(self, broker: Principal, known: _Known) -> None:
+        if not self._admitted(broker):
+            self._wait(broker, known)
+            return
+        if len(self._known) >= self._limits.network_brokers:
+            raise LimitError("network.limit", f"a network has more than {self._limits.network_brokers} brokers")
+        self._known[broker] = known
+        self._view = None
+
+    def _wait(self, broker: Principal, known: _Known) -> None:
+        if len(self._waiting) >= self._limits.network_waiting:
+            self._drop(self._waiting, next(iter(self._waiting)))
+        self._waiting[broker] = known
+
+    def _drop(self, held: dict[Principal, _Known], broker: Principal) -> None:
+        if held.pop(broker).disclosed:
+            self._forgotten.append(broker)
+
     def _outlive(self, announcement: Announcement) -> Announcement | None:
         if announcement.order <= self.own.order or announcement.incarnation >= INTEGER_MAX:
             return None
@@ -250,6 +360,17 @@ class Membership:
         self.own = replace(self.own, incarnation=announcement.incarnation + 1)
         return self._announce()
 
+    def _outdo(self, disclosure: Disclosure) -> Disclosure | None:
+        """Say again what I disclose where words of an earlier life stand in its way."""
+        own = self._own_disclosure
+        if own is None or disclosure.order <= own.order or disclosure.number >= INTEGER_MAX:
+            return None
+        try:
+            self._proof.verify(self.me, disclosed_words(disclosure), disclosure.proof)
+        except RefusedError:
+            return None
+        return self._disclose(disclosure.incarnation, disclosure.number + 1, own.octets)
+
     def _announce(self) -> Announcement:
         self._view = None
         links = tuple(sorted(self._links))
@@ -258,3 +379,8 @@ class Membership:
 
     def _signed(self, announcement: Announcement) -> Announcement:
         return replace(announcement, proof=self._proof.sign(announced_words(announcement)))
+
+    def _disclose(self, incarnation: int, number: int, octets: bytes) -> Disclosure:
+        plain = Disclosure(self.me, incarnation, number, octets)
+        self._own_disclosure = replace(plain, proof=self._proof.sign(disclosed_words(plain)))
+        return self._own_disclosure

@@ -12,89 +12,35 @@ At most once: an event's origin numbers it, and each broker takes each number on
 In source order while the path stays the same, because links keep order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from penstock.broker.copies import Copies
+from penstock.broker.entries import Advertisement, Entry, Filter, Interest, Subscription
 from penstock.broker.filters import passes
 from penstock.broker.hops import Heard, Hops
 from penstock.broker.matching import Matcher
-from penstock.broker.membership import TRUSTING, MayRoute, Membership, Proof, View, everybody
-from penstock.broker.messages import (
-    Advertisement,
-    Announcement,
-    Body,
-    Enter,
-    Entry,
-    Filter,
-    Hop,
-    Interest,
-    Publication,
-    Pulse,
-    Subscription,
-    Withdraw,
-)
+from penstock.broker.membership import Membership, View
+from penstock.broker.messages import Announcement, Body, Disclosure, Enter, Hop, Pulse, Withdraw
+from penstock.broker.outputs import Cut as Cut
+from penstock.broker.outputs import Deliver as Deliver
+from penstock.broker.outputs import Disclosed as Disclosed
+from penstock.broker.outputs import Interested as Interested
+from penstock.broker.outputs import Output as Output
+from penstock.broker.outputs import Send as Send
+from penstock.broker.outputs import Settings as Settings
+from penstock.broker.outputs import Size as Size
+from penstock.broker.publications import Publications, blocks, check_slot
+from penstock.broker.retained import Retained, Sample
 from penstock.broker.trees import Side, Tree
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.selector import Compiled
+from penstock.selector import ALWAYS, Compiled
 
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Say something to a neighbour."""
-
-    peer: Principal
-    hop: Hop
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Give an event to subscriptions of this broker's clients."""
-
-    keys: tuple[str, ...]
-    publication: Publication
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Close the link to a neighbour, which breaks the rules or has fallen silent."""
-
-    peer: Principal
-    reason: PenstockError
-
-
-Output: TypeAlias = Send | Deliver | Cut
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a router goes by: whom it trusts with a type, how announcements are proved, times in seconds, and bounds."""
-
-    may_route: MayRoute = everybody
-    proof: Proof = TRUSTING
-    #: between two signs of life, and until a neighbour without one is cut off
-    pulse: float = 5.0
-    silence: float = 20.0
-    #: how long brokers are remembered that cannot be reached
-    lifetime: float = 600.0
-    limits: Limits = DEFAULT_LIMITS
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much a router holds: what its clients asked for, what neighbours entered, and what it entered with them."""
-
-    clients: int
-    entered: int
-    subscriptions: int
-    told: int
-    trees: int
 
 
 @dataclass(slots=True)
@@ -112,7 +58,8 @@ class _Neighbour:
 @dataclass(frozen=True, slots=True)
 class _Advertised:
     entries: tuple[Advertisement, ...]
-    passes: Compiled
+    #: None where everything passes
+    passes: Compiled | None
 
 
 class Router:
@@ -122,7 +69,10 @@ class Router:
         self.me = me
         self._settings = settings or Settings()
         self._may_route, self._limits = self._settings.may_route, self._settings.limits
-        self._members = Membership(me, incarnation, proof=self._settings.proof, limits=self._limits)
+        self._admitted = self._settings.admitted
+        self._members = Membership(
+            me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
+        )
         self._view: View | None = None
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._trees: dict[TypeKey, Tree] = {}
@@ -134,7 +84,11 @@ class Router:
         self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
         self._published = 0
         self._copies = Copies(self._limits)
+        self._retained = Retained(self._limits)
+        #: types of which a subscription has gone, so that less may be wanted of what is retained
+        self._unwanted: set[TypeKey] = set()
         self._pulsed = float("-inf")
+        self._renewed: float | None = None
         self._outputs: list[Output] = []
 
     # Links and neighbours.
@@ -177,7 +131,17 @@ class Router:
             self._pulsed = now
             for peer in self._up():
                 self._say(peer, Pulse())
-        self._members.forget(now, self._settings.lifetime)
+        self._renew(now)
+        forgotten = self._members.forget(now, self._settings.lifetime)
+        self._outputs.extend(Disclosed(broker, b"") for broker in forgotten)
+        return self._settle()
+
+    def disclose(self, octets: bytes) -> list[Output]:
+        """Show something to all brokers, in place of what was shown before.
+
+        Raises `LimitError` (`network.limit`) when it is too long.
+        """
+        self._spread(self._members.disclose(octets))
         return self._settle()
 
     def leave(self) -> list[Output]:
@@ -197,7 +161,7 @@ class Router:
         _new(key, self._advertised)
         own = Advertisement(of_type, of_type, filter_ or Filter())
         entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
-        self._advertised[key] = _Advertised(entries, passes(own.filter))
+        self._advertised[key] = _Advertised(entries, None if own.filter.selector == ALWAYS else passes(own.filter))
         for entry in entries:
             self._put(None, key, entry)
         return self._settle()
@@ -219,6 +183,7 @@ class Router:
         self._clients.setdefault(of_type, Matcher()).add(key, entry.filter.selector)
         for tree in (of_type, *self._joined.get(of_type, ())):
             self._place(key, entry, tree)
+        self._show_to_client(key, entry)
         return self._settle()
 
     def unsubscribe(self, key: str) -> list[Output]:
@@ -233,19 +198,24 @@ class Router:
             self._displace(key, entry, tree)
         return self._settle()
 
-    def publish(self, key: str, event: TransitEvent) -> list[Output]:
-        """Publish an event under an advertisement.
+    def publish(self, key: str, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
+        """Publish events under an advertisement; the last of them is the state of the slot `retain`, if there is one.
 
-        Raises `RefusedError`: `route.unknown`, `route.outside` when the advertisement does not announce such events.
+        Raises `RefusedError`: `route.unknown`, `route.outside` when the advertisement does not announce such events,
+        and `LimitError`: `route.event-size`, `message.limit` for the name of a slot.
         """
         _old(key, self._advertised)
         advertised = self._advertised[key]
-        if event.key != advertised.entries[0].type or not advertised.passes(event.values):
-            raise RefusedError(
-                "route.outside", "the event is not what was advertised", hint="advertise what you publish"
-            )
-        self._published += 1
-        self._forward(Publication(self.me, self._members.incarnation, self._published, 0, event), None)
+        of_type, passing = advertised.entries[0].type, advertised.passes
+        for event in events:
+            if event.key != of_type or (passing is not None and not passing(event.values)):
+                raise RefusedError(
+                    "route.outside", "the event is not what was advertised", hint="advertise what you publish"
+                )
+        check_slot(retain)
+        for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
+            self._published += len(block.events)
+            self._forward(block, None)
         return self._settle()
 
     # What operators and tests look at.
@@ -262,11 +232,13 @@ class Router:
         told = sum(len(entries) for neighbour in neighbours for entries in neighbour.told.values())
         subscriptions = sum(isinstance(entry, Subscription) for entry in entered)
         clients = len(self._advertised) + len(self._subscribed)
-        return Size(clients, len(entered), subscriptions, told, len(self._trees))
+        return Size(clients, len(entered), subscriptions, told, len(self._trees), len(self._retained))
 
     def trust_changed(self) -> list[Output]:
-        """Find all paths anew: `may_route` answers otherwise than before."""
+        """Find all paths anew: `may_route` or `admitted` answers otherwise than before."""
         self._view = None
+        for news in self._members.review():
+            self._spread(news)
         for key in self._trees:
             self._change(key)
         for peer, neighbour in self._neighbours.items():
@@ -302,6 +274,11 @@ class Router:
                 news = self._members.hear(body, now)
                 # My own, if it had to be corrected, goes to everybody; another's not back to where it came from.
                 self._spread(news, but=None if news is None or news.broker == self.me else peer)
+            case Disclosure():
+                passed_on, octets = self._members.hear_disclosure(body)
+                self._spread(passed_on, but=None if body.broker == self.me else peer)
+                if octets is not None:
+                    self._outputs.append(Disclosed(body.broker, octets))
             case Enter(handle, entry):
                 self._enter(peer, neighbour, handle, entry)
             case Withdraw(handle):
@@ -309,7 +286,7 @@ class Router:
                     raise MalformedError("route.handle", "a neighbour withdraws what it has not entered")
                 entry = neighbour.entered.pop(handle)
                 self._heed(peer, neighbour, handle, entry, allowed=False)
-            case Publication():
+            case Publications():
                 self._forward(body, peer)
 
     def _enter(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry) -> None:
@@ -325,6 +302,8 @@ class Router:
         if allowed and handle not in neighbour.heeded:
             neighbour.heeded.add(handle)
             self._put(peer, handle, entry)
+            if isinstance(entry, Subscription):
+                self._show_to_neighbour(peer, entry)
         elif not allowed and handle in neighbour.heeded:
             neighbour.heeded.discard(handle)
             self._remove(peer, handle, entry)
@@ -362,11 +341,20 @@ class Router:
     def _say(self, peer: Principal, body: Body) -> None:
         self._outputs.append(Send(peer, self._neighbours[peer].hops.say(body)))
 
-    def _spread(self, announcement: Announcement | None, but: Principal | None = None) -> None:
+    def _spread(self, announcement: Announcement | Disclosure | None, but: Principal | None = None) -> None:
         if announcement is not None:
             for peer in self._up():
                 if peer != but:
                     self._say(peer, announcement)
+
+    def _renew(self, now: float) -> None:
+        """Announce anew now and then: who was out of reach for long may have been forgotten by some, and not by all."""
+        if self._renewed is None:
+            self._renewed = now
+        if now - self._renewed >= self._settings.lifetime / 2:
+            self._renewed = now
+            for news in self._members.renew():
+                self._spread(news)
 
     # Trees.
 
@@ -386,6 +374,8 @@ class Router:
 
     def _remove(self, side: Side, name: str | int, entry: Entry) -> None:
         self._tree(entry.tree).remove(side, name, entry)
+        if isinstance(entry, Subscription) and entry.tree in self._retained:
+            self._unwanted.add(entry.tree)
 
     def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
         self._put(None, key, Interest(tree))
@@ -402,6 +392,9 @@ class Router:
             self._find_parents(self._view)
         if self._changed:
             self._tell_changes(sorted(self._join_all()))
+        for key in self._unwanted:
+            self._retained.prune(key, self._is_wanted)
+        self._unwanted = set()
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -409,6 +402,7 @@ class Router:
         entering: list[tuple[Principal, TypeKey, Entry]] = []
         withdrawing: list[tuple[Principal, TypeKey, Entry]] = []
         for key in keys:
+            self._outputs.extend(Interested(*change) for change in self._trees[key].demanded())
             self._compare(self._trees[key], entering, withdrawing)
         # A path is laid before the old one is given up.
         for peer, key, entry in entering:
@@ -471,7 +465,7 @@ class Router:
             )
 
     def _allowed(self, key: TypeKey, peer: Principal) -> bool:
-        return self._may_route(key, self.me) and self._may_route(key, peer)
+        return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)
 
     def _tell(self, peer: Principal, key: TypeKey, entry: Entry) -> None:
         neighbour = self._neighbours[peer]
@@ -487,27 +481,86 @@ class Router:
 
     # Events.
 
-    def _forward(self, publication: Publication, came_from: Side) -> None:
-        event = publication.event
-        if came_from is not None and not self._allowed(event.key, came_from):
+    def _forward(self, block: Publications, came_from: Side) -> None:
+        if came_from is not None and not self._allowed(block.type, came_from):
             return
-        if not self._copies.first(publication):
+        if not block.state:
+            places = self._copies.first(block)
+            if places:
+                fresh = block.pick(places)
+                self._carry(fresh, came_from)
+                if fresh.retain:
+                    self._retain(fresh, came_from)
+        elif block.retain and self._retain(block, came_from):
+            # It may have come before, and been forgotten; should it yet come by another way, it is a copy.
+            self._copies.first(block)
+            self._carry(block, came_from)
+
+    def _carry(self, block: Publications, came_from: Side) -> None:
+        """Give events to clients, and to the neighbours whose subscriptions they match."""
+        sends = list(self._onward(block, came_from))
+        deliveries = self._matched(block)
+        if deliveries:
+            self._outputs.append(Deliver(deliveries))
+        for peer, part in sends:
+            self._say(peer, part)
+
+    def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
+        tree = self._trees.get(block.type)
+        if tree is None or block.hops >= self._limits.network_hops:
             return
-        keys: set[str] = set()
-        for key in (event.key, *event.ancestors):
-            if key in self._clients:
-                keys.update(self._clients[key].match(event.values))
-        if keys:
-            self._outputs.append(Deliver(tuple(sorted(keys)), publication))
-        if event.key in self._trees and publication.hops < self._limits.network_hops:
-            # Written out, because `replace` takes a good part of the time that an event takes.
-            onward = Publication(
-                publication.origin, publication.incarnation, publication.number, publication.hops + 1, event
-            )
-            matched = {peer: None for peer, _ in self._trees[event.key].index.match(event.values)}
-            for peer in matched:
-                if peer != came_from and self._allowed(event.key, peer):
-                    self._say(peer, onward)
+        places: dict[Principal, list[int]] = {}
+        for place, event in enumerate(block.events):
+            for peer in {peer for peer, _ in tree.index.match(event.values)}:
+                places.setdefault(peer, []).append(place)
+        for peer, wanted in places.items():
+            if peer != came_from and self._allowed(block.type, peer):
+                for part in block.pick(wanted).onward().parts(self._limits):
+                    yield peer, part
+
+    def _matched(self, block: Publications) -> tuple[tuple[tuple[str, ...], TransitEvent], ...]:
+        found: list[tuple[tuple[str, ...], TransitEvent]] = []
+        for event in block.events:
+            keys: set[str] = set()
+            for key in (block.type, *block.ancestors):
+                if key in self._clients:
+                    keys.update(self._clients[key].match(event.values))
+            if keys:
+                found.append((tuple(sorted(keys)), event))
+        return tuple(found)
+
+    # State.
+
+    def _retain(self, block: Publications, source: Side) -> bool:
+        """Keep the latest of some events of one slot; say whether it is later than what was kept."""
+        samples = (Sample(block.pick([place]), source) for place in range(len(block.events)))
+        latest = max(samples, key=lambda sample: sample.order)
+        return self._is_wanted(latest) and self._retained.keep(latest)
+
+    def _show_to_client(self, key: str, entry: Subscription) -> None:
+        if len(self._retained):
+            passing = passes(entry.filter)
+            events = [sample.event for sample in self._retained.of_line(entry.tree)]
+            found = tuple(((key,), event) for event in events if passing(event.values))
+            if found:
+                self._outputs.append(Deliver(found))
+
+    def _show_to_neighbour(self, peer: Principal, entry: Subscription) -> None:
+        if entry.tree in self._retained:
+            passing = passes(entry.filter)
+            for sample in self._retained.of_type(entry.tree):
+                if passing(sample.event.values) and sample.block.hops < self._limits.network_hops:
+                    self._say(peer, replace(sample.block, state=True).onward())
+
+    def _is_wanted(self, sample: Sample) -> bool:
+        """Say whether what follows a sample would come here too."""
+        event = sample.event
+        if sample.source is None or any(
+            key in self._clients and self._clients[key].match(event.values) for key in (event.key, *event.ancestors)
+        ):
+            return True
+        tree = self._trees.get(event.key)
+        return tree is not None and any(peer != sample.source for peer, _ in tree.index.match(event.values))
 
 
 def _new(key: str, taken: dict[str, _T]) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from penstock.broker.entries import Advertisement, Entry, Filter, Interest, Subscription
 from penstock.broker.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.matching import Matcher
-from penstock.broker.messages import Advertisement, Entry, Filter, Interest, Subscription
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -29,6 +29,7 @@ Name: TypeAlias = str | int
 """What an entry is called on its side: a client's key or a neighbour's handle."""
 
 _Source: TypeAlias = tuple[Side, Name]
+_Witness: TypeAlias = tuple[Side, Name, Filter]
 _C = TypeVar("_C", bound=Sized)
 
 
@@ -50,6 +51,9 @@ class Tree:
     #: those whose advertisements have changed
     _stale: set[Principal] = field(default_factory=set)
     _moves: dict[Principal, dict[Filter, bool]] = field(default_factory=dict)
+    #: the subscriptions that are new since `demanded`, and one for each advertisement of a client that somebody wants
+    _fresh: list[_Witness] = field(default_factory=list)
+    _witnesses: dict[Name, _Witness | None] = field(default_factory=dict)
 
     def put(self, side: Side, name: Name, entry: Entry) -> None:
         """Take in an entry."""
@@ -62,6 +66,7 @@ class Tree:
                 self._readvertised(side, entry)
             case Subscription(_, filter_):
                 self.subscriptions.setdefault(side, {})[name] = filter_
+                self._fresh.append((side, name, filter_))
                 if side is not None and isinstance(name, int):
                     self.index.add((side, name), filter_.selector)
                 for other, covering in self._towards.items():
@@ -93,6 +98,36 @@ class Tree:
         """Return the sub-types of the tree's type that somebody advertises."""
         everything = (entry.type for entries in self.advertisements.values() for entry in entries.values())
         return frozenset(of_type for of_type in everything if of_type != self.key)
+
+    def demanded(self) -> list[tuple[str, bool]]:
+        """Return of which clients' advertisements it has changed whether anybody wants them, or was not known."""
+        own = {str(name): entry for name, entry in self.advertisements.get(None, {}).items() if entry.type == self.key}
+        fresh, self._fresh = self._fresh, []
+        before, self._witnesses = self._witnesses, {}
+        changes: list[tuple[str, bool]] = []
+        for name, entry in own.items():
+            known = before.get(name)
+            if known is None or not self._stands(known):
+                # Who was not wanted before can only be so because of what is new.
+                candidates = self._all() if known is not None or name not in before else fresh
+                found = next((each for each in candidates if self._is_met(entry.filter, each)), None)
+                if name not in before or (known is None) != (found is None):
+                    changes.append((name, found is not None))
+                known = found
+            self._witnesses[name] = known
+        return changes
+
+    def _all(self) -> Iterator[_Witness]:
+        for side, entries in self.subscriptions.items():
+            for name, filter_ in entries.items():
+                yield side, name, filter_
+
+    def _stands(self, witness: _Witness) -> bool:
+        side, name, filter_ = witness
+        return self.subscriptions.get(side, {}).get(name) is filter_
+
+    def _is_met(self, advertised: Filter, witness: _Witness) -> bool:
+        return self._stands(witness) and may_overlap(advertised, witness[2])
 
     def moves(self) -> dict[Principal, dict[Entry, bool]]:
         """Return which subscriptions each neighbour has to be told (True) or not (False), since the last time."""

@@ -1,0 +1,143 @@
+"""What brokers enter with each other: interests, advertisements and subscriptions, and the filters of these."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import ClassVar, Final, TypeAlias
+
+from penstock.broker.reading import Fields, Tree, key_tree, malformed, read_attribute, read_key, too_many
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
+from penstock.model.values import AttributeSpec, Kind, Schema
+from penstock.selector import ALWAYS, Selector, parse
+
+
+@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+def _selector(text: str) -> Selector:
+    selector = parse(text)
+    if selector.text != text:
+        malformed("a selector in another form than the canonical one")
+    return selector
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A selector over attribute ids, and the kinds of the attributes that it reads.
+
+    The kinds are all that a broker needs to compare filters of types that it has never seen. They leave out declared
+    domains, which errs to the safe side: fewer filters cover others, and more of them overlap.
+    """
+
+    selector: Selector = ALWAYS
+    kinds: tuple[tuple[str, Kind], ...] = ()
+    schema: Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        schema = {name: AttributeSpec(kind) for name, kind in self.kinds}
+        if schema.keys() != self.selector.attributes or list(self.kinds) != sorted(self.kinds):
+            malformed("the kinds of a filter are not those of its attributes")
+        self.selector.check(schema)
+        object.__setattr__(self, "schema", MappingProxyType(schema))
+
+    @classmethod
+    def of(cls, selector: Selector, schema: Schema) -> "Filter":
+        """Return the filter of a selector that was written against a schema of attribute ids.
+
+        Raises `SelectorError` (`selector.unknown-attribute`, `selector.type`).
+        """
+        selector.check(schema)
+        return cls(selector, tuple((name, schema[name].kind) for name in sorted(selector.attributes)))
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the filter as a plain tree."""
+        return {"where": self.selector.text, "kinds": {name: str(kind) for name, kind in self.kinds}}
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "Filter":
+        """Read a filter. Raises `MalformedError` and what parsing and checking a selector raises."""
+        fields = Fields(tree, "a filter")
+        selector = _selector(fields.take("where", str))
+        kinds = fields.take("kinds", dict)
+        fields.end()
+        if len(kinds) > DEFAULT_LIMITS.type_attributes:
+            too_many("`kinds`", DEFAULT_LIMITS.type_attributes)
+        return cls(selector, tuple(sorted((read_attribute(name), _kind(kind)) for name, kind in kinds.items())))
+
+
+def _kind(text: object) -> Kind:
+    try:
+        return Kind(text) if type(text) is str else malformed("the kind of an attribute")
+    except ValueError:
+        malformed("the kind of an attribute")
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """Somebody this way wants events of a type, and so wants to hear of advertisements."""
+
+    KIND: ClassVar = "interest"
+    tree: TypeKey
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the entry as a plain tree."""
+        return {"kind": self.KIND, "tree": key_tree(self.tree)}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Interest":
+        return cls(read_key(fields.any("tree")))
+
+
+@dataclass(frozen=True, slots=True)
+class Advertisement:
+    """Somebody this way publishes events of `type` that pass the filter.
+
+    In the tree of its own type it leads subscriptions to the publisher. In the tree of an ancestor it tells those who
+    want that ancestor which sub-type there is.
+    """
+
+    KIND: ClassVar = "advertisement"
+    tree: TypeKey
+    type: TypeKey
+    filter: Filter = Filter()
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the entry as a plain tree."""
+        tree: dict[str, Tree] = {"kind": self.KIND, "tree": key_tree(self.tree), "type": key_tree(self.type)}
+        return {**tree, "filter": self.filter.to_tree()}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Advertisement":
+        tree, of_type = read_key(fields.any("tree")), read_key(fields.any("type"))
+        return cls(tree, of_type, Filter.from_tree(fields.any("filter")))
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Somebody this way wants the events of a type that pass the filter."""
+
+    KIND: ClassVar = "subscription"
+    tree: TypeKey
+    filter: Filter = Filter()
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the entry as a plain tree."""
+        return {"kind": self.KIND, "tree": key_tree(self.tree), "filter": self.filter.to_tree()}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Subscription":
+        return cls(read_key(fields.any("tree")), Filter.from_tree(fields.any("filter")))
+
+
+Entry: TypeAlias = Interest | Advertisement | Subscription
+_ENTRIES: Final = {kind.KIND: kind for kind in (Interest, Advertisement, Subscription)}
+
+
+def read_entry(tree: object) -> Entry:
+    """Read an entry. Raises `MalformedError` and what reading a filter raises."""
+    fields = Fields(tree, "an entry")
+    kind = _ENTRIES.get(fields.take("kind", str))
+    if kind is None:
+        malformed("an entry of unknown kind")
+    entry = kind._read(fields)  # noqa: SLF001  # one reader in several classes
+    fields.end()
+    return entry

@@ -1,0 +1,83 @@
+"""What a router wants done, and what it goes by."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.broker.membership import TRUSTING, Admitted, MayRoute, Proof, anybody, everybody
+from penstock.broker.messages import Hop
+from penstock.errors import PenstockError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Say something to a neighbour."""
+
+    peer: Principal
+    hop: Hop
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give events, in this order, to subscriptions of this broker's clients: the keys of those that each matches."""
+
+    deliveries: tuple[tuple[tuple[str, ...], TransitEvent], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Close the link to a neighbour, which breaks the rules or has fallen silent."""
+
+    peer: Principal
+    reason: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Interested:
+    """Somebody in the network wants what a client has advertised under this key, or nobody does."""
+
+    key: str
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosed:
+    """Another broker discloses this now; nothing at all once it is forgotten."""
+
+    broker: Principal
+    octets: bytes = field(repr=False)
+
+
+Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a router goes by: whom it trusts, how announcements are proved, times in seconds, and bounds.
+
+    When `may_route` or `admitted` answer otherwise than before, `Router.trust_changed` has to be told.
+    """
+
+    may_route: MayRoute = everybody
+    admitted: Admitted = anybody
+    proof: Proof = TRUSTING
+    #: between two signs of life, and until a neighbour without one is cut off
+    pulse: float = 5.0
+    silence: float = 20.0
+    #: how long brokers are remembered that cannot be reached
+    lifetime: float = 600.0
+    limits: Limits = DEFAULT_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a router holds: what its clients asked for, what neighbours entered, what it entered with them."""
+
+    clients: int
+    entered: int
+    subscriptions: int
+    told: int
+    trees: int
+    retained: int = 0

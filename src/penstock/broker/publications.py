@@ -1,0 +1,286 @@
+"""Events between brokers, many of one kind at once.
+
+A block of events has a header, which says of which type they are and which attributes they have, and columns: their
+numbers, ids and times, and one for each attribute. Header and columns travel as octets. A header is written and read
+once for all the blocks that have it; columns are checked as a whole rather than value by value, and go on to the next
+broker as they came where all of them are wanted there.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from itertools import chain, groupby
+from operator import attrgetter, lt
+from types import MappingProxyType, NoneType
+from typing import Any, ClassVar, Final, TypeAlias, cast
+
+from penstock.broker.reading import (
+    Tree,
+    key_tree,
+    malformed,
+    principal_tree,
+    read_attribute,
+    read_key,
+    read_principal,
+    too_many,
+)
+from penstock.codec.wire import decode, encode
+from penstock.errors import LimitError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX, Kind, Scalar, check_value
+
+#: what a codec makes of the value of an attribute; its texts are Unicode and its instants in UTC
+_KINDS: Final = frozenset((str, int, float, bool, datetime, NoneType))
+_TIMES: Final = frozenset((datetime, NoneType))
+_NUMBERS: Final = frozenset((int,))
+_TEXTS: Final = frozenset((str,))
+#: headers beyond this are read anew each time, or remembering them would take much
+_SHORT: Final = 4_096
+_HEADERS: Final = 1_024
+
+_Column: TypeAlias = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the events of a block have in common: the type, its ancestors, and the attributes that have values."""
+
+    type: TypeKey
+    ancestors: tuple[TypeKey, ...]
+    attributes: tuple[str, ...]
+    octets: bytes = field(default=b"", repr=False, compare=False)
+
+    @classmethod
+    def of(cls, events: Sequence[TransitEvent]) -> "Header":
+        """Return the header of events of one type."""
+        first = events[0]
+        attributes = dict.fromkeys(chain.from_iterable(event.values for event in events))
+        return _header(first.key, first.ancestors, tuple(attributes))
+
+    @classmethod
+    def read(cls, octets: object) -> "Header":
+        """Read the octets of a header. Raises `MalformedError`."""
+        if type(octets) is not bytes:
+            malformed("the header of events")
+        return _read_short(octets) if len(octets) <= _SHORT else _read_header(octets)
+
+
+@lru_cache(maxsize=_HEADERS)
+def _header(key: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> Header:
+    octets = encode([key_tree(key), [key_tree(ancestor) for ancestor in ancestors], list(map(str, attributes))])
+    return Header(key, ancestors, attributes, octets)
+
+
+def _read_header(octets: bytes) -> Header:
+    match decode(octets):
+        case [key, list(ancestors), list(attributes)]:
+            pass
+        case _:
+            malformed("the header of events")
+    if len(ancestors) > DEFAULT_LIMITS.type_depth:
+        too_many("ancestors", DEFAULT_LIMITS.type_depth)
+    if len(attributes) > DEFAULT_LIMITS.type_attributes:
+        too_many("attributes", DEFAULT_LIMITS.type_attributes)
+    line = tuple(map(read_key, (key, *ancestors)))
+    names = tuple(map(read_attribute, attributes))
+    if len({*line}) != len(line) or len({*names}) != len(names):
+        malformed("a type stands twice among its ancestors, or an attribute among its attributes")
+    return Header(line[0], line[1:], names, octets)
+
+
+_read_short = lru_cache(maxsize=_HEADERS)(_read_header)
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """Events on their way, of one type and one origin, which counts them: that tells copies from events.
+
+    Events that are retained name the slot whose latest event they may be. As `state` they come late, to those who have
+    subscribed since.
+    """
+
+    KIND: ClassVar = "publications"
+    COUNTED: ClassVar = True
+    origin: Principal
+    incarnation: int
+    #: strictly rising, one for each event
+    numbers: tuple[int, ...]
+    events: tuple[TransitEvent, ...]
+    hops: int = 0
+    retain: str = ""
+    state: bool = False
+    _header: Header | None = field(default=None, repr=False, compare=False)
+    _columns: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def type(self) -> TypeKey:
+        """The type of all these events."""
+        return self.events[0].key
+
+    @property
+    def ancestors(self) -> tuple[TypeKey, ...]:
+        """The ancestors of that type."""
+        return self.events[0].ancestors
+
+    def pick(self, places: Sequence[int]) -> "Publications":
+        """Return some of these events, given by rising places."""
+        if len(places) == len(self.events):
+            return self
+        numbers, events = self.numbers, self.events
+        return Publications(
+            self.origin,
+            self.incarnation,
+            tuple([numbers[place] for place in places]),
+            tuple([events[place] for place in places]),
+            self.hops,
+            self.retain,
+            self.state,
+        )
+
+    def onward(self) -> "Publications":
+        """Return the same, one hop further."""
+        return Publications(
+            self.origin,
+            self.incarnation,
+            self.numbers,
+            self.events,
+            self.hops + 1,
+            self.retain,
+            self.state,
+            self._header,
+            self._columns,
+        )
+
+    def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["Publications"]:
+        """Yield the same events in blocks that may travel.
+
+        Raises `LimitError` (`route.event-size`) when one event alone is too large.
+        """
+        count = len(self.events)
+        if count <= limits.route_block_events and len(self._write()) <= limits.route_block_bytes:
+            yield self
+        elif count == 1:
+            raise LimitError("route.event-size", f"an event takes more than {limits.route_block_bytes} octets")
+        else:
+            for half in (range(count // 2), range(count // 2, count)):
+                yield from self.pick(half).parts(limits)
+
+    def to_tree(self) -> list[Tree]:
+        """Return the body as a plain tree."""
+        columns = self._write()
+        header = cast("Header", self._header).octets
+        origin = principal_tree(self.origin)
+        return [origin, self.incarnation, self.hops, self.retain, self.state, header, columns]
+
+    def _write(self) -> bytes:
+        if not self._columns:
+            header, columns = _write_columns(self.numbers, self.events)
+            object.__setattr__(self, "_header", header)
+            object.__setattr__(self, "_columns", columns)
+        return self._columns
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "Publications":
+        """Read events. Raises `MalformedError` and `LimitError` (`message.limit`)."""
+        if type(tree) is not list or tuple(map(type, tree)) != cls._FORM:
+            malformed("events")
+        origin, incarnation, hops, retain, state, octets, columns = tree
+        if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
+            malformed("the counts of events")
+        check_slot(retain)
+        header = Header.read(octets)
+        numbers, events = _read_columns(header, columns)
+        return cls(read_principal(origin), incarnation, numbers, events, hops, retain, state, header, columns)
+
+    #: the kinds of what stands in a tree
+    _FORM: ClassVar = (bytes, int, int, str, bool, bytes, bytes)
+
+
+def check_slot(name: str) -> None:
+    """Check the name of a slot. Raises `MalformedError` and `LimitError` (`message.limit`)."""
+    if len(name) > DEFAULT_LIMITS.route_slot_length:
+        too_many("characters in the name of a slot", DEFAULT_LIMITS.route_slot_length)
+    if not name.isascii():
+        malformed("the name of a slot")
+
+
+def blocks(
+    origin: Principal, incarnation: int, first: int, events: Iterable[TransitEvent], retain: str = ""
+) -> Iterator[Publications]:
+    """Yield events as blocks of one type, in their order; they are numbered from `first`."""
+    for _, group in groupby(events, attrgetter("key", "ancestors")):
+        run = tuple(group)
+        yield Publications(origin, incarnation, tuple(range(first, first + len(run))), run, 0, retain)
+        first += len(run)
+
+
+def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -> tuple[Header, bytes]:
+    header = Header.of(events)
+    rows = [event.values for event in events]
+    columns = [[row.get(name) for row in rows] for name in header.attributes]
+    octets = encode([numbers, [event.id for event in events], [event.time for event in events], *columns], limits=_WIDE)
+    return header, octets
+
+
+#: how much goes into a block is decided when it has been written
+_WIDE: Final = Limits(frame_bytes=1 << 62, wire_items=1 << 30)
+
+
+def _read_columns(header: Header, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
+    if len(octets) > DEFAULT_LIMITS.route_block_bytes:
+        too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
+    columns = decode(octets)
+    width = len(header.attributes) + 3
+    if type(columns) is not list or len(columns) != width or {*map(type, columns)} != {list}:
+        malformed("the columns of events")
+    numbers, ids, times, *values = cast("list[_Column]", columns)
+    if {*map(len, (numbers, ids, times, *values))} != {len(numbers)} or not numbers:
+        malformed("the columns of events differ")
+    if len(numbers) > DEFAULT_LIMITS.route_block_events:
+        too_many("events", DEFAULT_LIMITS.route_block_events)
+    _check_numbers(numbers)
+    if not _TEXTS.issuperset(map(type, ids)) or not _TIMES.issuperset(map(type, times)):
+        malformed("the ids and times of events")
+    nulls = [_check_values(column) for column in values]
+    return tuple(numbers), _events(header, ids, times, values, nulls=any(nulls))
+
+
+def _check_numbers(numbers: _Column) -> None:
+    if not _NUMBERS.issuperset(map(type, numbers)) or not 0 <= numbers[0] <= numbers[-1] <= INTEGER_MAX:
+        malformed("the numbers of events")
+    if not all(map(lt, numbers, numbers[1:])):
+        malformed("the numbers of events do not rise")
+
+
+def _check_values(column: _Column) -> bool:
+    """Check the values of one attribute, and say whether there are nulls among them."""
+    kinds = {*map(type, column)}
+    if not kinds <= _KINDS:
+        malformed("the value of an attribute")
+    if int in kinds:
+        # A codec reads integers that are too great, though none that are too small.
+        check_value(Kind.INTEGER, max(column if len(kinds) == 1 else [v for v in column if type(v) is int]))
+    return NoneType in kinds
+
+
+def _events(
+    header: Header, ids: _Column, times: _Column, columns: list[_Column], *, nulls: bool
+) -> tuple[TransitEvent, ...]:
+    key, ancestors, names = header.type, header.ancestors, header.attributes
+    rows: Iterable[dict[str, Scalar]]
+    if not columns:
+        rows = [{} for _ in ids]
+    elif nulls:
+        rows = [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in zip(*columns, strict=True)]
+    else:
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return tuple(
+        [
+            TransitEvent(key, ancestors, MappingProxyType(row), name, time)
+            for row, name, time in zip(rows, ids, times, strict=True)
+        ]
+    )
