@@ -5,8 +5,8 @@ answer, or a credential that is not understood, never allows anything: it become
 and an error is INDETERMINATE, which is enforced exactly as DENY.
 
 What a source says counts only as far as it speaks about the request: the same action, a scope that covers the type, and
-no longer than the type itself is valid. A right on a network is enforced once, by this answer, so that a branch with
-something left to ask does not count there.
+no longer than the type itself is valid. Publishing on a topic is asked about all its super-topics too (`guard.topics`).
+A right on a network is enforced once, by this answer, so that a branch with something left to ask does not count there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,12 @@ from typing import NoReturn, Protocol, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError, RefusedError, expect
 from penstock.guard.restriction import NOTHING, Branch, Restriction, When
+from penstock.guard.topics import both, named, super_topics
 from penstock.model.instants import in_utc
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
+from penstock.model.topics import is_topic
 from penstock.selector import ALWAYS as TRUE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -154,12 +157,23 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
     Never raises for the fault of a credential, nor for a source that refuses to answer with a `PenstockError`.
     Raises `MalformedError` (`value.zone`) when `now` has no time zone.
     """
-    branches: list[Branch] = []
-    problems: list[Problem] = []
     if isinstance(request, EventRequest) and request.now and not request.type.validity.contains(request.now):
         # Paper 5, chapter 5: a type whose credentials have expired is expired.
         problem = Problem("type.expired", "the event type is not valid now", request.type.id)
         return Decision(Effect.INDETERMINATE, errors=(problem,))
+    known = tuple(authorities)
+    restriction, problems = _collect(request, known)
+    if isinstance(request, EventRequest) and request.action is Right.PUBLISH and is_topic(request.type.event_type.name):
+        restriction = _on_topic(request, restriction, known, problems)
+    if restriction.branches:
+        return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems))
+    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=tuple(problems))
+
+
+def _collect(request: Request, authorities: Iterable[Authority]) -> tuple[Restriction, list[Problem]]:
+    """Return what the sources allow of a request, and what went wrong."""
+    branches: list[Branch] = []
+    problems: list[Problem] = []
     for authority in authorities:
         try:
             ruling = authority.rule(request)
@@ -178,10 +192,25 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
                 problems.append(
                     Problem("guard.unsettled", "a right on a network depends on what nobody asks", *branch.because[-1:])
                 )
-    restriction = Restriction.of(branches)
-    if restriction.branches:
-        return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems))
-    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=tuple(problems))
+    return Restriction.of(branches), problems
+
+
+def _on_topic(
+    request: EventRequest, restriction: Restriction, authorities: tuple[Authority, ...], problems: list[Problem]
+) -> Restriction:
+    """Return what is left of rights to publish on a topic by those on its super-topics (paper 5, section 5.5)."""
+    try:
+        for above in super_topics(request.type):
+            wider, found = _collect(replace(request, type=above), authorities)
+            problems += found
+            restriction = both(restriction, wider)
+            if len(restriction.branches) > DEFAULT_LIMITS.grants_per_principal:
+                restriction = Restriction(restriction.branches[: DEFAULT_LIMITS.grants_per_principal])
+                problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+        return named(restriction, request.type)
+    except PenstockError as error:
+        problems.append(Problem(error.code, error.message, request.type.id))
+        return NOTHING
 
 
 def _on_type(branch: Branch, verified: VerifiedType) -> Iterator[Branch]:

@@ -10,10 +10,11 @@ What was read is an `UnverifiedType`; only `verify_type` gives a `VerifiedType`.
 1. the signature is the key's, over the canonical definition;
 2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation
    that leads from the previous version to this one, which is compared with it;
-3. a type that extends another one is made by someone whom the parent's owner lets add attributes to the parent,
+3. what stands under a name that is reserved for topics is one, and only topics extend topics;
+4. a type that extends another one is made by someone whom the parent's owner lets add attributes to the parent,
    because whoever receives the parent's events will receive this type's events too; where the previous version
    extends the same parent already, keeping the parent needs no new right;
-4. where a network is given, the signer may install types on it.
+5. where a network is given, the signer may install types on it.
 
 A type is valid while the credentials are on which that rests. Each definition is verified once, however many others
 lead to it, and what leads back to itself is refused.
@@ -34,6 +35,7 @@ from penstock.model.changes import Operation, changes
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import KEY, THRESHOLD, Principal
+from penstock.model.topics import check_topic
 from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
 from penstock.trust.capabilities import Right, network_request, type_request
 from penstock.trust.certificates import verify_certificate
@@ -83,7 +85,7 @@ class UnverifiedType:
 class VerifiedType:
     """A type whose signature and credentials were verified. Only `verify_type` makes one.
 
-    `validity` says while what it rests on is valid, `because` which credentials those are.
+    `validity` says while what it rests on is valid, `because` which credentials those are; `parent` is what it extends.
     """
 
     id: str
@@ -93,6 +95,7 @@ class VerifiedType:
     validity: Validity
     because: tuple[str, ...]
     network: NetworkName | None = None
+    parent: "VerifiedType | None" = field(default=None, repr=False)
 
 
 class TypeSource(Protocol):
@@ -225,7 +228,8 @@ def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a de
     `types` is asked for the parent, and for the previous version where a single-operation right has to be compared
     with it. Raises `RefusedError`: `key.bad-signature`, `cert.wrong-key`, `type.forged`, `type.over-reach`,
     `type.not-installable`, `type.extends-foreign`, `type.unknown-parent`, `type.unknown-previous`;
-    `MalformedError` (`type.*`, `type.cycle` among them); `LimitError` (`type.limit`).
+    `MalformedError` (`type.*`, `type.cycle` among them, `topic.definition`); `LimitError` (`type.limit`,
+    `topic.limit`).
     """
     return _Verification(now, types, network, verifier, online, limits).verify(unverified, 0)
 
@@ -264,20 +268,23 @@ class _Verification:
         proof = _Proof(credentials, sift(credentials, self.now, self.online), signer, self.limits)
         # (2) section 4.3.3: the link between the signature and the owner in the name.
         self._check_manager(definition, proof, depth)
-        # (3) decision 2 of the house plan: sub-types inherit ids, and with them their readers (ADR 0007).
+        # (3) section 5.5: rights on topics are read from these names.
+        check_topic(definition)
+        # (4) decision 2 of the house plan: sub-types inherit ids, and with them their readers (ADR 0007).
         parent = self._parent(definition, proof, depth)
-        # (4) section 5.2.1.
+        # (5) section 5.2.1.
         if self.network is not None:
             request = network_request(self.network, Right.INSTALL)
             proof.need(self.network.owner, request, "type.not-installable", "install types on this network")
         return VerifiedType(
             f"type:{base64.b32encode(unverified.fingerprint).decode().rstrip('=').lower()}",
-            EventType.of(definition, parent),
+            EventType.of(definition, None if parent is None else parent.event_type),
             definition,
             signer,
             proof.validity,
             tuple(dict.fromkeys(proof.because)),
             self.network,
+            parent,
         )
 
     def _check_manager(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> None:
@@ -323,7 +330,7 @@ class _Verification:
         proof.rest_on(previous.validity, previous.because)
         return previous
 
-    def _parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> EventType | None:
+    def _parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> VerifiedType | None:
         if definition.extends is None:
             return None
         found = self._lookup(definition.extends)
@@ -339,7 +346,7 @@ class _Verification:
             proof.need(owner, request, "type.extends-foreign", "extend this type")
         parent = self.verify(found, depth + 1)
         proof.rest_on(parent.validity, parent.because)
-        return parent.event_type
+        return parent
 
     def _keeps_parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> bool:
         """Say whether the previous version is there, and extends the same parent by its own right."""
