@@ -85,7 +85,7 @@ class Router:
         self._published = 0
         self._copies = Copies(self._limits)
         self._retained = Retained(self._limits)
-        #: types of which a subscription has gone, so that less may be wanted of what is retained
+        #: types of which less may be wanted now of what is retained
         self._unwanted: set[TypeKey] = set()
         self._pulsed = float("-inf")
         self._renewed: float | None = None
@@ -371,11 +371,12 @@ class Router:
 
     def _put(self, side: Side, name: str | int, entry: Entry) -> None:
         self._tree(entry.tree).put(side, name, entry)
+        if isinstance(entry, Advertisement):
+            self._unwanted.add(entry.tree)
 
     def _remove(self, side: Side, name: str | int, entry: Entry) -> None:
         self._tree(entry.tree).remove(side, name, entry)
-        if isinstance(entry, Subscription) and entry.tree in self._retained:
-            self._unwanted.add(entry.tree)
+        self._unwanted.add(entry.tree)
 
     def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
         self._put(None, key, Interest(tree))
@@ -553,14 +554,17 @@ class Router:
                     self._say(peer, replace(sample.block, state=True).onward())
 
     def _is_wanted(self, sample: Sample) -> bool:
-        """Say whether what follows a sample would come here too."""
-        event = sample.event
+        """Say whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
+        event, tree = sample.event, self._trees.get(sample.event.key)
         if sample.source is None or any(
             key in self._clients and self._clients[key].match(event.values) for key in (event.key, *event.ancestors)
         ):
             return True
-        tree = self._trees.get(event.key)
-        return tree is not None and any(peer != sample.source for peer, _ in tree.index.match(event.values))
+        if tree is None:
+            return False
+        if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
+            return True
+        return bool(tree.interests) and not any(side is not None for side in tree.advertisements)
 
 
 def _new(key: str, taken: dict[str, _T]) -> None:
