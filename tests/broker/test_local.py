@@ -70,7 +70,8 @@ def subscribe(made: Node, one: TypeDefinition = NEWS, text: str | None = None, i
 
 
 def given_to(outputs: Iterable[Output], session: str = "pda") -> list[str]:
-    return [output.event.id for output in outputs if isinstance(output, Given) and output.session == session]
+    given = (output.events for output in outputs if isinstance(output, Given) and output.session == session)
+    return [event.id for events in given for event in events]
 
 
 def refusals(outputs: Iterable[Output]) -> list[str]:
@@ -121,8 +122,8 @@ def test_events_of_sub_types_come_in_the_version_that_was_asked_for() -> None:
     subscribe(made)
     (said,) = made.publish(TENNIS, headline="h", sets=3)
     assert isinstance(said, Given)
-    assert said.event.type == LIBRARY_TYPES[NEWS.name]
-    assert dict(said.event.values) == {"headline": "h", "location": None, "agency": None}
+    assert said.events[0].type == LIBRARY_TYPES[NEWS.name]
+    assert dict(said.events[0].values) == {"headline": "h", "location": None, "agency": None}
 
 
 def test_rights_on_a_sub_type_reach_further_than_those_on_the_type() -> None:
@@ -132,7 +133,7 @@ def test_rights_on_a_sub_type_reach_further_than_those_on_the_type() -> None:
     (tennis,) = made.publish(TENNIS, headline="h", location="London")
     assert isinstance(news, Given)
     assert isinstance(tennis, Given)
-    assert (news.event["location"], tennis.event["location"]) == (None, "London")
+    assert (news.events[0]["location"], tennis.events[0]["location"]) == (None, "London")
 
 
 def test_what_rights_on_a_type_and_on_a_sub_type_show_is_seen_together() -> None:
@@ -141,7 +142,7 @@ def test_what_rights_on_a_type_and_on_a_sub_type_show_is_seen_together() -> None
     subscribe(made, text="headline = 'h' AND location = 'London'")
     (said,) = made.publish(TENNIS, headline="h", location="London", agency="a")
     assert isinstance(said, Given)
-    assert dict(said.event.values) == {"headline": "h", "location": "London", "agency": None}
+    assert dict(said.events[0].values) == {"headline": "h", "location": "London", "agency": None}
     assert made.publish(NEWS, headline="h", location="London") == []
 
 
@@ -163,7 +164,7 @@ def test_a_right_that_depends_on_the_moment_does_not_stand_for_one_that_does_not
         subscribe(made)
         (said,) = made.publish(NEWS, headline="h", location="London")
         assert isinstance(said, Given)
-        assert (said.event["headline"], said.event["location"]) == ("h", None)
+        assert (said.events[0]["headline"], said.events[0]["location"]) == ("h", None)
 
 
 def test_a_right_on_one_version_of_a_sub_type_shows_nothing_that_this_version_lacks() -> None:
@@ -177,7 +178,7 @@ def test_a_right_on_one_version_of_a_sub_type_shows_nothing_that_this_version_la
         event = Event.of(made.library.get(tennis.name, NOW).event_type, {"headline": "h", "odds": 7})
         (said,) = made.inject(event.to_transit())
         assert isinstance(said, Given)
-        assert (said.event["headline"], said.event["odds"]) == ("h", seen)
+        assert (said.events[0]["headline"], said.events[0]["odds"]) == ("h", seen)
 
 
 def test_a_new_sub_type_reaches_subscriptions_that_stand() -> None:
@@ -219,7 +220,7 @@ def test_what_comes_by_an_old_key_is_asked_everything() -> None:
     made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, forced={"location": "London"}))
     for place, seen in [("London", 1), ("Paris", 0)]:
         event = Event.of(LIBRARY_TYPES[NEWS.name], {"location": place}).to_transit()
-        assert len(made.broker.deliver(NOW, (old, "somebody-else's"), event)) == seen
+        assert len(made.broker.deliver(NOW, [((old, "somebody-else's"), event)])) == seen
 
 
 def test_new_paths_come_before_old_ones_go_and_the_same_ones_stay() -> None:
@@ -233,7 +234,7 @@ def test_new_paths_come_before_old_ones_go_and_the_same_ones_stay() -> None:
     assert made.routed == []
     (said,) = made.publish(NEWS, headline="h", location="London")
     assert isinstance(said, Given)
-    assert said.event["location"] is None
+    assert said.events[0]["location"] is None
 
 
 # Time, credentials and failure.
@@ -425,9 +426,9 @@ def test_publication_is_held_to_the_advertisement() -> None:
     made.run(made.broker.advertise(NOW, "reporter", "SportsNews", NEWS.name))
     (said,) = made.publish(NEWS, headline="h", agency="x", location="Paris")
     assert isinstance(said, Given)
-    assert dict(said.event.values) == {"headline": "h", "location": "London", "agency": None}
+    assert dict(said.events[0].values) == {"headline": "h", "location": "London", "agency": None}
     unknown = Event(LIBRARY_TYPES[NEWS.name], {"odds": 3})
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "SportsNews", unknown))) == [
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "SportsNews", [unknown]))) == [
         "event.unknown-attribute"
     ]
 
@@ -440,11 +441,11 @@ def test_an_advertisement_is_downgraded_and_upgraded() -> None:
     subscribe(made)
     made.run(made.broker.advertise(NOW, "reporter", "all", NEWS.name))
     tennis, news = (Event.of(LIBRARY_TYPES[one.name], {}, id=one.name.name) for one in (TENNIS, NEWS))
-    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", tennis))) == ["TennisMatch"]
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", news))) == ["broker.not-advertised"]
+    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", [tennis]))) == ["TennisMatch"]
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", [news]))) == ["broker.not-advertised"]
     made.policy(TOP, PUBLISHING[0])
-    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", news))) == ["SportsNews"]
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", tennis))) == ["broker.not-advertised"]
+    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", [news]))) == ["SportsNews"]
+    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", [tennis]))) == ["broker.not-advertised"]
 
 
 def test_publishers_are_quenched_while_nobody_wants_their_events() -> None:
@@ -589,7 +590,7 @@ def test_a_session_receives_what_deciding_anew_for_each_event_would_give_it(data
                 made.run(made.broker.tick(made.now)[0])
             case _:
                 event = data.draw(writers(family, data.draw(st.sampled_from(family.types))))
-                seen = {o.subscription: repr(o.event.values) for o in made.inject(event) if isinstance(o, Given)}
+                seen = {o.subscription: repr(o.events[0].values) for o in made.inject(event) if isinstance(o, Given)}
                 wanted: dict[str, str] = {}
                 for id_, pair in asked.items():
                     if pair[0].key in (event.key, *event.ancestors):

@@ -67,6 +67,9 @@ class Library:
 
     def get(self, name: TypeName, now: datetime) -> VerifiedType:
         """Return a type. Raises `RefusedError` (`broker.unknown-type`) and what `verify_type` raises."""
+        return self._cache.verify(self._definition(name), now)
+
+    def _definition(self, name: TypeName) -> UnverifiedType:
         definition = self._definitions.get(name)
         if definition is None:
             raise RefusedError(
@@ -74,7 +77,27 @@ class Library:
                 f"`{name.name}` version {name.version} is not known here",
                 hint="its owner installs it with `add_type`",
             )
-        return self._cache.verify(definition, now)
+        return definition
+
+    def definitions(self, name: TypeName) -> list[UnverifiedType]:
+        """Return the definition of a type, and those that it rests on before it: parents and previous versions.
+
+        Raises `RefusedError` (`broker.unknown-type`) when the type is not here.
+        """
+        found: dict[TypeName, UnverifiedType] = {}
+        self._collect(self._definition(name), found, set())
+        return list(found.values())
+
+    def _collect(self, one: UnverifiedType, found: dict[TypeName, UnverifiedType], begun: set[TypeName]) -> None:
+        made = one.definition
+        if made.name in begun:
+            return
+        begun.add(made.name)
+        previous = None if made.previous is None else TypeName(made.name.owner, made.name.name, made.previous)
+        for needed in (made.extends, previous):
+            if needed is not None and needed in self._definitions:
+                self._collect(self._definitions[needed], found, begun)
+        found[made.name] = one
 
     def below(self, key: TypeKey, now: datetime) -> Iterator[VerifiedType]:
         """Yield every version of the sub-types of a type, and of the type itself, that is valid now; parents first."""

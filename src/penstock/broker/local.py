@@ -70,6 +70,9 @@ class LocalBroker:
         self._sessions: dict[str, Session] = {}
         self._zone = zone
         self._facts: Mapping[str, Scalar] = {}
+        self._suspended: set[Principal] = set()
+        #: events that were not delivered because the policy of their owner was not known
+        self.held_back = 0
         #: sessions that are to be worked out anew; when the broker's credentials change next, and when anybody's do
         self._stale: dict[str, None] = {}
         self._sources_turn: datetime | None = datetime.min.replace(tzinfo=UTC)
@@ -100,6 +103,10 @@ class LocalBroker:
         if session in self._sessions:
             self._outputs.append(requests.Accepted(session, asked))
         return self._said()
+
+    def knows(self, session: str) -> bool:
+        """Say whether a session is open."""
+        return session in self._sessions
 
     def disconnect(self, now: datetime, session: str) -> list[Output]:
         """End a session and everything that was asked in it."""
@@ -215,23 +222,36 @@ class LocalBroker:
 
     # Events.
 
-    def publish(self, now: datetime, session: str, advertisement: str, event: Event) -> list[Output]:
-        """Send an event as far as the advertisement that was accepted allows it."""
+    def publish(self, now: datetime, session: str, advertisement: str, events: Iterable[Event]) -> list[Output]:
+        """Send events as far as the advertisement that was accepted allows it: each by itself."""
         client = self._session(session)
         self._catch_up(now)
-        try:
-            self._outputs.append(self._checked(client, advertisement, event, now))
-        except (RefusedError, MalformedError) as error:
-            self._refuse(session, client.principal, Asked(Verb.PUBLISH, event.type.name, advertisement), error)
+        sent: dict[str, list[TransitEvent]] = {}
+        for position, event in enumerate(events):
+            try:
+                key, transit = self._checked(client, advertisement, event, now)
+            except (RefusedError, MalformedError) as error:
+                asked = Asked(Verb.PUBLISH, event.type.name, advertisement)
+                self._refuse(session, client.principal, asked, error, position=position)
+            else:
+                sent.setdefault(key, []).append(transit)
+        self._outputs.extend(requests.Publish(key, tuple(transits)) for key, transits in sent.items())
         return self._said()
 
-    def _checked(self, client: Session, advertisement: str, event: Event, now: datetime) -> requests.Publish:
+    def _checked(self, client: Session, advertisement: str, event: Event, now: datetime) -> tuple[str, TransitEvent]:
         held = client.held.get(advertisement)
-        offer = held.offers.get(event.type.name) if isinstance(held, Advertisement) else None
-        if not isinstance(held, Advertisement) or offer is None:
+        found = held.offer_of(event.type) if isinstance(held, Advertisement) else None
+        if found is None:
             raise RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
+        offer, key = found
         if not event.values.keys() <= offer.type.by_name.keys():
             raise MalformedError("event.unknown-attribute", f"`{offer.type.name.name}` has no such attribute")
+        if self._suspended and offer.type.key.owner in self._suspended:
+            raise RefusedError(
+                "broker.policy-stale",
+                "this broker does not know the policy of the type's owner",
+                hint="try again later",
+            )
         self._usages.publish(client.usage, event, now)
         surroundings = self._environment(client, now) if offer.timely else _UNASKED
         try:
@@ -240,25 +260,41 @@ class LocalBroker:
             client.tally.count(offer.recorded, passed=False)
             raise
         client.tally.count(offer.recorded, passed=True)
-        return requests.Publish(held.key_of(offer), transit)
+        return key, transit
 
-    def deliver(self, now: datetime, keys: tuple[str, ...], event: TransitEvent) -> list[Output]:
-        """Give an event, which the router found these keys for, to those who may have it."""
+    def deliver(self, now: datetime, deliveries: Iterable[tuple[tuple[str, ...], TransitEvent]]) -> list[Output]:
+        """Give events to those who may have them; the router found the keys of subscriptions for each."""
         self._catch_up(now)
-        for held in self._standing.subscriptions(keys):
-            part = held.part_of(event)
-            if part is None:
+        given: dict[str, tuple[Subscription, list[Event]]] = {}
+        for keys, event in deliveries:
+            if self._suspended and event.key.owner in self._suspended:
+                self.held_back += 1
                 continue
-            client = held.session
-            view = part.narrow if held.came_by(part, keys) else part.checked
-            seen = view(event, self._environment(client, now) if part.timely else _UNASKED)
-            if seen is not None:
-                client.tally.count(part.recorded, passed=True)
-                self._outputs.append(requests.Given(client.id, held.asked.id, seen))
-            elif held.asked.selector == ALWAYS:
-                # What a reader's own filter passes over was not refused.
-                client.tally.count(part.recorded, passed=False)
+            for receiver in self._standing.receivers(keys, event):
+                held, part = receiver.held, receiver.part
+                client = held.session
+                seen = receiver.view(event, self._environment(client, now) if part.timely else _UNASKED)
+                if seen is not None:
+                    client.tally.count(part.recorded, passed=True)
+                    entry = given.get(held.ticket)
+                    if entry is None:
+                        entry = given[held.ticket] = (held, [])
+                    entry[1].append(seen)
+                elif held.asked.selector == ALWAYS:
+                    # What a reader's own filter passes over was not refused.
+                    client.tally.count(part.recorded, passed=False)
+        self._outputs.extend(
+            requests.Given(held.session.id, held.asked.id, tuple(events)) for held, events in given.values()
+        )
         return self._said()
+
+    def suspend(self, owner: Principal) -> None:
+        """Deliver and take nothing of an owner's types: what its policy is now is not known here."""
+        self._suspended.add(owner)
+
+    def resume(self, owner: Principal) -> None:
+        """Go on with an owner's types."""
+        self._suspended.discard(owner)
 
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
         """Take note that somebody, or nobody, in the network wants what was advertised under a key."""
@@ -370,10 +406,18 @@ class LocalBroker:
             raise RefusedError("broker.session", "no session of this name is open")
         return client
 
-    def _refuse(
-        self, session: str, principal: Principal, asked: Asked, error: PenstockError, told: Detail | None = None
+    def _refuse(  # noqa: PLR0913  # what a refusal says
+        self,
+        session: str,
+        principal: Principal,
+        asked: Asked,
+        error: PenstockError,
+        told: Detail | None = None,
+        *,
+        position: int = 0,
     ) -> None:
-        self._outputs.append(requests.Refused(session, asked, error.code, error.message, told))
+        refused = requests.Refused(session, asked, error.code, error.message, told, error.hint or "", position)
+        self._outputs.append(refused)
         self._outputs.append(requests.Report(session, principal, asked, detail_of(error) or Detail(), error.code))
 
     def _said(self) -> list[Output]:

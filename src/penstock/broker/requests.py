@@ -100,10 +100,10 @@ class Unadvertise:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send an event under an advertisement."""
+    """Send events under an advertisement."""
 
     key: str
-    event: TransitEvent
+    events: tuple[TransitEvent, ...]
 
 
 ToRouter: TypeAlias = Subscribe | Unsubscribe | Advertise | Unadvertise | Publish
@@ -120,8 +120,8 @@ def carry_out(output: ToRouter, router: Router) -> list[Routed]:
             return router.advertise(key, of_type, ancestors, filter_)
         case Unadvertise(key):
             return router.unadvertise(key)
-        case Publish(key, event):
-            return router.publish(key, event)
+        case Publish(key, events):
+            return router.publish(key, events)
 
 
 # To clients.
@@ -137,22 +137,27 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request was refused. The detail is there where the owner of the type lets the client ask."""
+    """The request was refused. The detail is there where the owner of the type lets the client ask.
+
+    Of several events that were to be published, it was the one at `position`.
+    """
 
     session: str
     asked: Asked
     code: str
     message: str
     detail: Detail | None = None
+    hint: str = ""
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An event for a subscription, as the client may see it."""
+    """Events for a subscription, as the client may see them."""
 
     session: str
     subscription: str
-    event: Event = field(repr=False)
+    events: tuple[Event, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

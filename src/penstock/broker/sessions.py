@@ -17,6 +17,7 @@ from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
+from penstock.model.types import EventType
 from penstock.trust.credentials import Credentials
 from penstock.trust.validity import Validity
 
@@ -90,14 +91,28 @@ class Advertisement:
     #: the keys that announce what nobody wants, and whether the client was told that these are all
     unwanted: set[str] = field(default_factory=set)
     quiet: bool = False
+    #: what the last event was published under, since the next one mostly is of the same type
+    _last: tuple[EventType, Offer, str] | None = None
 
-    def key_of(self, offer: Offer) -> str:
-        """Return the key under which an offer is announced."""
-        return self.keys[offer.type.key, offer.type.ancestors, offer.filter]
+    def offer_of(self, event_type: EventType) -> tuple[Offer, str] | None:
+        """Return the offer that events of a type come under, and the key that announces it."""
+        if self._last is not None and self._last[0] is event_type:
+            return self._last[1:]
+        offer = self.offers.get(event_type.name)
+        if offer is None:
+            return None
+        key = self.keys[offer.type.key, offer.type.ancestors, offer.filter]
+        self._last = event_type, offer, key
+        return offer, key
+
+    def forget(self) -> None:
+        """Look for offers anew: they, or their keys, have changed."""
+        self._last = None
 
     def empty(self) -> None:
         """Come to nothing."""
         self.offers = {}
+        self.forget()
 
     def paths(self) -> list[Path]:
         """Return what the router is to know."""

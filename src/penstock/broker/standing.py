@@ -5,21 +5,37 @@ own, which never comes back: so an event that was found by an older filter is kn
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
+from typing import TypeAlias
 
 from penstock.broker import requests
 from penstock.broker.door import Door
-from penstock.broker.effective import Ruled, offers, parts
+from penstock.broker.effective import Part, Ruled, offers, parts
 from penstock.broker.library import Library
 from penstock.broker.outcomes import advertised, settled, subscribed
 from penstock.broker.requests import Asked, Detail, Output
 from penstock.broker.sessions import Advertisement, Held, Path, Session, Subscription
 from penstock.errors import MalformedError
-from penstock.guard import Rules
-from penstock.model.names import TypeName
+from penstock.guard import Delivery, Rules
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey, TypeName
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A subscription that an event is for, the part of it that the event belongs to, and what shows the event."""
+
+    held: Subscription
+    part: Part
+    view: Delivery
+
+
+_Arrival: TypeAlias = tuple[tuple[str, ...], TypeKey, tuple[TypeKey, ...]]
 
 
 class Standing:
@@ -33,6 +49,8 @@ class Standing:
         self._numbers = count(1)
         self._by_key: dict[str, Held] = {}
         self._by_ticket: dict[str, Held] = {}
+        #: who gets events that come by the same keys and are of the same type, until a request changes
+        self._receivers: dict[_Arrival, tuple[Receiver, ...]] = {}
 
     def ticket(self) -> str:
         """Return a number that no request has had."""
@@ -59,7 +77,23 @@ class Standing:
         else:
             held.session.usage.advertisements -= 1
 
-    def subscriptions(self, keys: Iterable[str]) -> Iterator[Subscription]:
+    def receivers(self, keys: tuple[str, ...], event: TransitEvent) -> tuple[Receiver, ...]:
+        """Return who is to have an event that the router found keys for, and through what each sees it."""
+        arrival = keys, event.key, event.ancestors
+        known = self._receivers.get(arrival)
+        if known is None:
+            if len(self._receivers) >= DEFAULT_LIMITS.cache_entries:
+                self._receivers.clear()
+            known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
+        return known
+
+    def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent) -> Iterator[Receiver]:
+        for held in self._subscriptions(keys):
+            part = held.part_of(event)
+            if part is not None:
+                yield Receiver(held, part, part.narrow if held.came_by(part, keys) else part.checked)
+
+    def _subscriptions(self, keys: Iterable[str]) -> Iterator[Subscription]:
         """Yield the subscriptions that the router means by keys, each once: by old keys too, by foreign ones none."""
         found: dict[str, Subscription] = {}
         for key in keys:
@@ -75,6 +109,7 @@ class Standing:
         recorder's sink raises. It then comes to nothing.
         """
         held.empty()
+        self._receivers.clear()
         held.detail = Detail()
         client, name = held.session, held.asked.about
         if not isinstance(name, TypeName):
@@ -109,6 +144,7 @@ class Standing:
 
     def route(self, held: Held) -> None:
         """Tell the router what a request comes to: the new paths first, then those that are given up."""
+        self._receivers.clear()
         wanted = dict.fromkeys(held.paths())
         gone = [held.keys.pop(path) for path in list(held.keys) if path not in wanted]
         for path in wanted:
@@ -122,6 +158,7 @@ class Standing:
                 requests.Unsubscribe(key) if isinstance(held, Subscription) else requests.Unadvertise(key)
             )
         if isinstance(held, Advertisement):
+            held.forget()
             held.unwanted.difference_update(gone)
             self._quench(held)
 

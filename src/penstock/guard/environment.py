@@ -73,17 +73,17 @@ class PublicationRate:
     def __init__(self, window: timedelta = timedelta(minutes=1)) -> None:
         self._window = window
         self._grain = window / 6_000
-        self._counted: deque[tuple[datetime, int]] = deque()
+        #: since when, and how many
+        self._counted: deque[tuple[datetime, list[int]]] = deque()
         self._sum = 0
+        self._now: datetime | None = None
 
     def note(self, now: datetime, events: int = 1) -> None:
         """Count publications."""
         self._forget(now)
-        if self._counted and now - self._counted[-1][0] < self._grain:
-            begun, before = self._counted.pop()
-            self._counted.append((begun, before + events))
-        else:
-            self._counted.append((now, events))
+        if not self._counted or now - self._counted[-1][0] >= self._grain:
+            self._counted.append((now, [0]))
+        self._counted[-1][1][0] += events
         self._sum += events
 
     def at(self, now: datetime) -> int:
@@ -93,5 +93,8 @@ class PublicationRate:
 
     def _forget(self, now: datetime) -> None:
         # Also when a publication is noted: a client whose rate nobody asks for must not fill the memory.
+        if now is self._now:
+            return
+        self._now = now
         while self._counted and now - self._counted[0][0] >= self._window:
-            self._sum -= self._counted.popleft()[1]
+            self._sum -= self._counted.popleft()[1][0]

@@ -1,0 +1,75 @@
+"""The inside of a broker: the local broker and the router, each told at once what the other one wants of it.
+
+A plain state machine, as both of them are. Whatever has happened is told to one of them, through `local` and `router`,
+and what they return is given to `settle`, which returns what is left to be done outside: words for clients and
+neighbours, links to be cut, reports. The asyncio node, networks within one process and the simulator drive it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TypeAlias
+
+from penstock.broker import requests, routing
+from penstock.broker.local import LocalBroker
+from penstock.broker.requests import Report, ToClient, carry_out
+from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send
+from penstock.model.events import TransitEvent
+
+Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed
+"""What is to be done outside."""
+
+Inward: TypeAlias = requests.Output | routing.Output
+Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
+
+OWN = "@"
+"""What the keys begin with under which the broker itself subscribes and advertises."""
+
+
+class Exchange:
+    """See the module. `own` gets the events for subscriptions of the broker itself, and may return what follows."""
+
+    def __init__(
+        self,
+        local: LocalBroker,
+        router: Router,
+        own: Callable[[datetime, str, TransitEvent], Iterable[Inward]] = lambda _now, _key, _event: (),
+    ) -> None:
+        self.local = local
+        self.router = router
+        self._own = own
+
+    def settle(self, now: datetime, outputs: Iterable[Inward]) -> list[Outward]:
+        """Carry out what can be done inside, and return the rest, in order."""
+        outward: list[Outward] = []
+        pending = deque(outputs)
+        while pending:
+            output = pending.popleft()
+            match output:
+                case Deliver(deliveries):
+                    pending.extend(self._deliver(now, deliveries))
+                case (
+                    requests.Publish()
+                    | requests.Subscribe()
+                    | requests.Unsubscribe()
+                    | requests.Advertise()
+                    | requests.Unadvertise()
+                ):
+                    pending.extend(carry_out(output, self.router))
+                case Interested(key, wanted):
+                    pending.extend(self.local.wanted(key, wanted=wanted))
+                case _:
+                    outward.append(output)
+        return outward
+
+    def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
+        if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
+            return list(self.local.deliver(now, deliveries))
+        following: list[Inward] = []
+        for keys, event in deliveries:
+            for key in keys:
+                if key[0] == OWN:
+                    following.extend(self._own(now, key, event))
+        theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
+        following.extend(self.local.deliver(now, [found for found in theirs if found[0]]))
+        return following

@@ -1,0 +1,262 @@
+"""What a client holds: feeds that it publishes, and subscriptions that it reads."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from inspect import isawaitable
+from itertools import count
+from types import MappingProxyType
+from typing import Final, Protocol, Self, TypeAlias
+
+from penstock.broker import protocol
+from penstock.broker.protocol import Row
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.events import Event
+from penstock.model.instants import in_utc
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Scalar, check_value, checked_value, quick_test
+
+Taken: TypeAlias = Callable[[Event], Awaitable[None] | None]
+"""Is called with each event; what it returns is waited for."""
+
+#: events that go in one message, and that wait for who reads before the broker has to
+_BLOCK: Final = 256
+_WAITING: Final = 16_384
+
+
+class Session(Protocol):
+    """What feeds and subscriptions need of their client."""
+
+    async def send(self, request: protocol.Request) -> None:
+        """Send a message."""
+
+    async def publish_rows(self, feed: "Feed", rows: list[Row]) -> None:
+        """Publish rows, and wait until they are taken."""
+
+    async def restrictions(self, held: "Feed | Subscription") -> Mapping[str, Wire]:
+        """Ask how a request is restricted."""
+
+    async def drop(self, held: "Feed | Subscription") -> None:
+        """End a request."""
+
+
+class _Held:
+    """A request that stands."""
+
+    def __init__(self, session: Session, id: str, event_type: EventType) -> None:  # noqa: A002  # the client's name
+        self._session = session
+        self.id = id
+        self.type = event_type
+        self.ended: PenstockError | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.type.name.name}, {self.ended.code if self.ended else 'open'})"
+
+    def end(self, error: PenstockError) -> None:
+        """Take note that it stands no longer."""
+        self.ended = self.ended or error
+
+    def check(self) -> None:
+        """Raise what it ended with, if it has."""
+        if self.ended is not None:
+            raise self.ended.with_traceback(None)
+
+
+class Feed(_Held):
+    """An advertisement, and the way to publish under it. `quiet` while nobody wants its events.
+
+    `publish` waits until the broker has taken the event, and raises what it was refused for. `post` does not wait;
+    what is refused then is told to `Client.on_refusal`. Events are in order in both ways.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        id: str,  # noqa: A002  # the client's name
+        event_type: EventType,
+        stem: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        super().__init__(session, id, event_type)
+        self.quiet = False
+        self._stem = stem
+        self._clock = clock
+        self._numbers = count(1)
+        self._columns = [(a, a.name, quick_test(a.spec)) for a in event_type.attributes]
+        self._names = frozenset(event_type.by_name)
+        self._rows: list[Row] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Request:
+        """Return what is asked of the broker."""
+        return protocol.Advertise(number, self.id, self.type.name, definitions)
+
+    async def publish(
+        self,
+        values: Mapping[str, Scalar] | None = None,
+        *,
+        id: str = "",  # noqa: A002  # CloudEvents calls it so
+        time: datetime | None = None,
+        **more: Scalar,
+    ) -> None:
+        """Publish one event, and wait until the broker has taken it.
+
+        Raises `RefusedError`, `MalformedError` for values that do not fit, `FailedError` (`client.*`).
+        """
+        self.check()
+        row = self._row({**(values or {}), **more}, id, time)
+        await self.flush()
+        await self._session.publish_rows(self, [row])
+
+    async def publish_many(self, events: Sequence[Mapping[str, Scalar]]) -> None:
+        """Publish events together, and wait until the broker has taken them. Raises as `publish`."""
+        self.check()
+        rows = [self._row(values, "", None) for values in events]
+        await self.flush()
+        for start in range(0, len(rows), _BLOCK):
+            await self._session.publish_rows(self, rows[start : start + _BLOCK])
+
+    async def post(
+        self,
+        values: Mapping[str, Scalar],
+        *,
+        id: str = "",  # noqa: A002  # CloudEvents calls it so
+        time: datetime | None = None,
+    ) -> None:
+        """Publish one event without waiting for an answer; waits only while the broker does not read.
+
+        Raises `MalformedError` for values that do not fit, `FailedError` (`client.*`).
+        """
+        self.check()
+        self._rows.append(self._row(values, id, time))
+        if len(self._rows) >= _BLOCK:
+            await self.flush()
+        elif self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self.flush())
+
+    async def flush(self) -> None:
+        """Send what was posted. Raises `FailedError` (`client.*`)."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            await self._session.send(protocol.Publish(0, self.id, self.type.name, rows))
+
+    async def restrictions(self) -> Mapping[str, Wire]:
+        """Ask how the advertisement is restricted. Raises `RefusedError`."""
+        return await self._session.restrictions(self)
+
+    async def unadvertise(self) -> None:
+        """End the advertisement."""
+        await self._session.drop(self)
+
+    def _row(self, values: Mapping[str, Scalar], id: str, time: datetime | None) -> Row:  # noqa: A002
+        row: Row = [id or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
+        if id:
+            check_value(Kind.STRING, id)
+        known = 0
+        for attribute, name, fits in self._columns:
+            value = values.get(name)
+            if value is not None and not fits(value):
+                value = checked_value(name, attribute.spec, value)
+            known += name in values
+            row.append(value)
+        if known != len(values):
+            unknown = min(values.keys() - self._names)
+            raise MalformedError(
+                "event.unknown-attribute",
+                f"`{self.type.name.name}` has no attribute `{unknown[:80]}`",
+                hint=f"it has: {', '.join(self.type.by_name) or 'none'}",
+            )
+        return row
+
+
+class Subscription(_Held):
+    """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source."""
+
+    def __init__(
+        self,
+        session: Session,
+        id: str,  # noqa: A002  # the client's name
+        event_type: EventType,
+        selector: str,
+        callback: Taken | None,
+    ) -> None:
+        super().__init__(session, id, event_type)
+        self.selector = selector
+        self._callback = callback
+        self._names = [attribute.name for attribute in event_type.attributes]
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Request:
+        """Return what is asked of the broker."""
+        return protocol.Subscribe(number, self.id, self.type.name, self.selector, definitions)
+
+    def take(self, rows: Sequence[Row]) -> Awaitable[None] | None:
+        """Take events that have come; return what is to be waited for, because they are not read fast enough."""
+        event_type, names, width = self.type, self._names, len(self._names) + 2
+        for row in rows:
+            if len(row) != width:
+                raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has other attributes")
+            values: Mapping[str, Scalar] = MappingProxyType(dict(zip(names, row[2:], strict=True)))  # type: ignore[arg-type]  # the broker's word
+            self._events.append(Event(event_type, values, row[0], row[1]))  # type: ignore[arg-type]  # seen when read
+        if self._callback is not None:
+            return self._call(self._callback)
+        self._arrived.set()
+        if len(self._events) < _WAITING:
+            return None
+        self._room.clear()
+        return self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        await self._room.wait()
+
+    async def _call(self, callback: Taken) -> None:
+        while self._events:
+            answer = callback(self._events.popleft())
+            if isawaitable(answer):
+                await answer
+
+    def end(self, error: PenstockError) -> None:
+        """Take note that it stands no longer: who reads gets what has come, and then the error."""
+        super().end(error)
+        self._arrived.set()
+        self._room.set()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self.ended is not None:
+                if self.ended.code == "client.closed":
+                    raise StopAsyncIteration
+                raise self.ended.with_traceback(None)
+            self._arrived.clear()
+            await self._arrived.wait()
+        event = self._events.popleft()
+        if len(self._events) < _WAITING // 2:
+            self._room.set()
+        return event
+
+    async def next(self, timeout: float) -> Event:
+        """Return the next event. Raises `TimeoutError` when none comes in so many seconds."""
+        async with asyncio.timeout(timeout):
+            return await anext(self)
+
+    async def restrictions(self) -> Mapping[str, Wire]:
+        """Ask how the subscription is restricted. Raises `RefusedError`."""
+        return await self._session.restrictions(self)
+
+    async def unsubscribe(self) -> None:
+        """End the subscription."""
+        await self._session.drop(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.ended is None:
+            await self.unsubscribe()

@@ -1,0 +1,165 @@
+"""The neighbours of a node: links to other brokers, called or accepted, and what routers say over them.
+
+Two brokers may call each other at the same time. The link that the smaller principal called is the one that stays, so
+that both keep the same one; a newer call of the same caller replaces the older link, which its caller has lost.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.core import Core, PeerAddress
+from penstock.broker.link import Endpoint, Link, connect
+from penstock.broker.messages import Hop
+from penstock.broker.protocol import Hello, Role, Welcome, read_word
+from penstock.broker.routing import Cut, Disclosed, Send
+from penstock.codec.wire import Wire, encode
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    link: Link
+    caller: Principal
+    credentials: Credentials
+
+
+class Neighbours:
+    """See the module."""
+
+    def __init__(self, core: Core, endpoint: Endpoint) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._neighbours: dict[Principal, _Neighbour] = {}
+        self._calls: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed})
+
+    def up(self) -> list[Principal]:
+        """Return the brokers to whom there is a link."""
+        return sorted(self._neighbours)
+
+    def start(self, peers: Iterable[PeerAddress]) -> None:
+        """Call brokers, and call again whenever a link is lost."""
+        self._calls += [asyncio.create_task(self._keep_calling(peer)) for peer in peers]
+
+    async def stop_calling(self) -> None:
+        """Call nobody any more; the links stay."""
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        self._calls = []
+
+    async def close(self) -> None:
+        """Close all links."""
+        await asyncio.gather(*(neighbour.link.close() for neighbour in list(self._neighbours.values())))
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def recheck(self) -> None:
+        """Cut brokers that may be in the network no longer."""
+        for peer, neighbour in list(self._neighbours.items()):
+            try:
+                self._core.require_connect(peer, neighbour.credentials)
+            except RefusedError as error:
+                self._cut(Cut(peer, error))
+
+    # Links.
+
+    async def serve(self, link: Link, hello: Hello, waiting: Sequence[Wire]) -> None:
+        """Serve a broker that has called. Raises what its link ends with."""
+        peer = link.peer.principal
+        bag = self._core.read_bag(hello.credentials)
+        self._core.require_connect(peer, bag)
+        link.post(encode(Welcome(self._core.settings.credentials.to_bytes()).to_tree()))
+        await self._attend(_Neighbour(link, peer, bag), waiting)
+
+    async def _keep_calling(self, address: PeerAddress) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            if address.principal is None or address.principal not in self._neighbours:
+                try:
+                    await self._call(address)
+                    pause = _FIRST_PAUSE
+                except (PenstockError, OSError) as error:
+                    if isinstance(error, PenstockError):
+                        self._core.note(error)
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def _call(self, address: PeerAddress) -> None:
+        core = self._core
+        link = await connect(self._endpoint, address.host, address.port, address.principal)
+        try:
+            link.post(encode(Hello(Role.BROKER, core.settings.credentials.to_bytes()).to_tree()))
+            batch = await link.receive()
+            welcome = read_word(batch[0])
+            if not isinstance(welcome, Welcome):
+                raise MalformedError("protocol.malformed", "a broker does not say welcome")
+            bag = core.read_bag(welcome.credentials)
+            core.require_connect(link.peer.principal, bag)
+            with suppress(FailedError):
+                await self._attend(_Neighbour(link, core.principal, bag), batch[1:])
+        except PenstockError as error:
+            await link.close(error.code)
+            raise
+        finally:
+            await link.close()
+
+    async def _attend(self, neighbour: _Neighbour, waiting: Sequence[Wire]) -> None:
+        """Let a link be the one to a neighbour, and take what it says until the link ends."""
+        core, link = self._core, neighbour.link
+        peer = link.peer.principal
+        loop = asyncio.get_running_loop()
+        self._choose(peer, neighbour)
+        core.settle(core.router.link_up(peer, loop.time()))
+        try:
+            while True:
+                if self._neighbours.get(peer) is not neighbour:
+                    return
+                for tree in waiting:
+                    core.now()
+                    core.settle(core.router.receive(peer, Hop.from_tree(tree), loop.time()))
+                waiting = await link.receive()
+        finally:
+            if self._neighbours.get(peer) is neighbour:
+                del self._neighbours[peer]
+                core.settle(core.router.link_down(peer))
+
+    def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
+        """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
+        present = self._neighbours.get(peer)
+        if present is not None and present.link.ended is None:
+            if present.caller < neighbour.caller:
+                raise RefusedError("link.duplicate", "there is a link to this broker already")
+            self._close(present.link, "link.duplicate")
+        self._neighbours[peer] = neighbour
+
+    def _close(self, link: Link, code: str) -> None:
+        task = asyncio.create_task(link.close(code))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # What the router wants.
+
+    def _send(self, send: Send) -> None:
+        neighbour = self._neighbours.get(send.peer)
+        if neighbour is not None:
+            # A link that is at its end says so to whoever attends to it.
+            with suppress(PenstockError):
+                neighbour.link.post(encode(send.hop.to_tree(), limits=self._core.settings.limits))
+
+    def _cut(self, cut: Cut) -> None:
+        neighbour = self._neighbours.get(cut.peer)
+        if neighbour is not None:
+            self._core.note(cut.reason)
+            self._close(neighbour.link, cut.reason.code)
+
+    def _disclosed(self, disclosed: Disclosed) -> None:
+        pass

@@ -1,0 +1,154 @@
+"""A broker that runs: links to clients and to other brokers, and the exchange between them.
+
+    async with Node(settings, recorder) as node:
+        ...  # clients connect to node.port
+
+What is said and decided is elsewhere, in state machines that read no clock: here they are given the time, and what they
+want done is done. Everything that a message leads to happens before the next one is taken, so that no client can see
+half of a change.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from penstock.broker.core import Clock, Core, NodeSettings, Reported
+from penstock.broker.link import Endpoint, Link, Listener, listen
+from penstock.broker.neighbours import Neighbours
+from penstock.broker.protocol import Hello, Role, read_request
+from penstock.broker.serving import Clients
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.guard import Recorder
+from penstock.model.principals import Principal
+
+_TICK: Final = 0.5
+
+
+class Node:
+    """See the module. `reported` is told what operators should know."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        recorder: Recorder,
+        *,
+        clock: Clock = lambda: datetime.now(UTC),
+        reported: Reported = lambda _report: None,
+    ) -> None:
+        self.settings = settings
+        self.core = Core(settings, recorder, clock, reported)
+        endpoint = Endpoint(
+            key=settings.key,
+            network=settings.network,
+            limits=settings.limits,
+            random=settings.random,
+        )
+        self._endpoint = endpoint
+        self.clients = Clients(self.core, self.status, self.evolve)
+        self.neighbours = Neighbours(self.core, endpoint)
+        self._listener: Listener | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    # Running.
+
+    async def start(self) -> Self:
+        """Load the types, listen, and call the neighbours.
+
+        Raises `FailedError` (`link.address`), and what verifying a type raises.
+        """
+        now = self.core.now()
+        for unverified in self.settings.types:
+            self.core.library.add(unverified, now)
+        self._listener = await listen(
+            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
+        )
+        self.neighbours.start(self.settings.peers)
+        self._ticking = asyncio.create_task(self._tick())
+        return self
+
+    async def stop(self) -> None:
+        """Tell the neighbours, say goodbye to everybody, and record what was counted."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        await self.neighbours.stop_calling()
+        self.core.settle(self.core.router.leave())
+        if self._listener is not None:
+            await self._listener.close()
+        await self.neighbours.close()
+        self.core.settle(self.core.local.tick(self.core.now())[0])
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port that the node listens at. Raises `RefusedError` (`node.stopped`)."""
+        if self._listener is None:
+            raise RefusedError("node.stopped", "the node does not run", hint="start it first")
+        return self._listener.port
+
+    async def _tick(self) -> None:
+        loop, core = asyncio.get_running_loop(), self.core
+        pause = _TICK
+        while True:
+            await asyncio.sleep(pause)
+            turn = None
+            try:
+                core.settle(core.router.tick(loop.time()))
+                outputs, turn = core.local.tick(core.now())
+                core.settle(outputs)
+                self.neighbours.recheck()
+            except PenstockError as error:
+                # What could not be recorded is tried again, and nothing passes before it is.
+                core.note(error)
+            until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
+            pause = min(_TICK, max(0.01, until))
+
+    # Those who come.
+
+    async def _serve(self, link: Link) -> None:
+        batch = await link.receive()
+        hello = read_request(batch[0])
+        if not isinstance(hello, Hello):
+            raise MalformedError("protocol.malformed", "the first message is no hello")
+        if hello.role is Role.CLIENT:
+            await self.clients.serve(link, hello, batch[1:])
+        else:
+            await self.neighbours.serve(link, hello, batch[1:])
+
+    def _not_let_in(self, error: PenstockError) -> None:
+        self.core.counts["turned away"] += 1
+        self.core.note(error)
+
+    # What operators and owners ask.
+
+    def status(self, principal: Principal) -> Wire:
+        """Return what operators may see, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
+        if principal not in self.settings.operators and principal != self.core.principal:
+            raise RefusedError("broker.not-operator", "only operators of the broker may ask this")
+        core = self.core
+        size = core.router.size()
+        links = core.router.view.links
+        return {
+            "broker": str(core.principal),
+            "network": str(self.settings.network),
+            "brokers": {str(broker): [str(one) for one in sorted(links[broker])] for broker in sorted(links)},
+            "neighbours": [str(peer) for peer in self.neighbours.up()],
+            "sessions": len(self.clients),
+            "types": len(core.library),
+            "clients": size.clients,
+            "entered": size.entered,
+            "subscriptions": size.subscriptions,
+            "told": size.told,
+            "trees": size.trees,
+            "counts": {name: core.counts[name] for name in sorted(core.counts)},
+        }
+
+    def evolve(self, signed: bytes) -> None:
+        """Pass on what an owner has signed."""
+        raise NotImplementedError

@@ -1,0 +1,217 @@
+"""The clients of a node: what they ask is handed to the local broker, and what it says goes back over their links."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, TypeAlias, cast
+
+from penstock.broker import protocol, requests
+from penstock.broker.core import Core
+from penstock.broker.link import Link, Rate
+from penstock.broker.protocol import Row, read_request, row_of
+from penstock.broker.requests import Detail, ToClient
+from penstock.codec.wire import Wire, encode
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.events import Event
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.selector import ALWAYS, parse
+from penstock.trust.event_types import read_type
+
+Question: TypeAlias = Callable[[Principal], Wire]
+"""Answers what operators ask. Raises `RefusedError` for others."""
+
+Evolve: TypeAlias = Callable[[bytes], None]
+"""Passes on what an owner has signed. Raises `RefusedError` and `MalformedError` for what is not an owner's word."""
+
+#: events in one message to a client
+_ROWS: Final = 512
+
+
+@dataclass(slots=True)
+class _Client:
+    session: str
+    link: Link
+    #: the request that is being answered
+    number: int = 0
+    refused: bool = False
+
+
+class Clients:
+    """See the module."""
+
+    def __init__(self, core: Core, status: Question, evolve: Evolve) -> None:
+        self._core = core
+        self._status = status
+        self._evolve = evolve
+        self._numbers = count(1)
+        self._clients: dict[str, _Client] = {}
+        self._rates: dict[Principal, Rate] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        words = (requests.Accepted, requests.Refused, requests.Answered, requests.Quenched, requests.Closed)
+        core.handle({requests.Given: self._give, **dict.fromkeys(words, self._tell)})
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    async def serve(self, link: Link, hello: protocol.Hello, waiting: Sequence[Wire]) -> None:
+        """Serve a client until its link ends. Raises what it ends with."""
+        core, local = self._core, self._core.local
+        bag = core.read_bag(hello.credentials)
+        client = _Client(str(next(self._numbers)), link)
+        self._clients[client.session] = client
+        try:
+            core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
+            while client.session in self._clients:
+                asked = 0
+                for tree in waiting:
+                    asked += self._take(client, read_request(tree))
+                if asked:
+                    await asyncio.sleep(self._charge(link.peer.principal, asked))
+                waiting = await link.receive()
+        finally:
+            if self._clients.pop(client.session, None) is not None and local.knows(client.session):
+                core.settle(local.disconnect(core.now(), client.session))
+
+    def _give(self, given: requests.Given) -> None:
+        """Send events to a client."""
+        client = self._clients.get(given.session)
+        if client is not None:
+            self._core.counts["delivered"] += len(given.events)
+            rows = [row_of(event.values, event.id, event.time) for event in given.events]
+            for part in _parts(rows):
+                self._post(client, protocol.Events(given.subscription, part))
+
+    def _tell(self, word: ToClient) -> None:
+        """Send an answer or a notice to a client."""
+        client = self._clients.get(word.session)
+        if client is None:
+            return
+        match word:
+            case requests.Accepted(_, asked):
+                if asked.verb is requests.Verb.CONNECT:
+                    self._post(client, protocol.Welcome(self._core.settings.credentials.to_bytes()))
+                else:
+                    self._post(client, protocol.Accepted(client.number))
+            case requests.Refused(_, _, code, message, detail, hint, position):
+                client.refused = True
+                told = None if detail is None else detail_tree(detail)
+                self._post(client, protocol.Refused(client.number, code, message, hint, told, position))
+            case requests.Answered(_, _, detail):
+                self._post(client, protocol.Answered(client.number, detail_tree(detail)))
+            case requests.Quenched(_, advertisement, quiet):
+                self._post(client, protocol.Quenched(advertisement, quiet))
+            case requests.Closed(session, code):
+                del self._clients[session]
+                self._close(client.link, code)
+
+    def _post(self, client: _Client, word: protocol.Word) -> None:
+        try:
+            client.link.post(encode(word.to_tree(), limits=self._core.settings.limits))
+        except PenstockError:
+            # The link is at its end, and whoever serves it will see that.
+            return
+
+    def _close(self, link: Link, code: str) -> None:
+        task = asyncio.create_task(link.close(code))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # What clients ask.
+
+    def _charge(self, principal: Principal, requests_: int) -> float:
+        """Return for how long nothing is taken of a principal that asks too often: its links wait, nobody else does."""
+        rate = self._rates.get(principal)
+        if rate is None:
+            limits = self._core.settings.limits
+            rate = self._rates[principal] = Rate(limits.client_requests, limits.client_requests_burst)
+        return rate.charge(requests_, 0, asyncio.get_running_loop().time())
+
+    def _take(self, client: _Client, request: protocol.Request) -> bool:
+        """Do what a client asks. Return whether it counts as a request."""
+        if isinstance(request, protocol.Hello):
+            raise MalformedError("protocol.malformed", "a second hello")
+        client.number, client.refused = request.number, False
+        try:
+            self._obey(client, request)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+            self._post(client, protocol.Refused(request.number, error.code, error.message, error.hint))
+        return not isinstance(request, protocol.Publish)
+
+    def _obey(self, client: _Client, request: protocol.Request) -> None:
+        core, local, session = self._core, self._core.local, client.session
+        now = core.now()
+        match request:
+            case protocol.Publish():
+                self._publish(client, request)
+            case protocol.Subscribe(_, id_, name, selector, definitions):
+                wanted = parse(selector) if selector else ALWAYS
+                self._learn(definitions)
+                core.settle(local.subscribe(now, session, id_, name, wanted))
+            case protocol.Advertise(_, id_, name, definitions):
+                self._learn(definitions)
+                core.settle(local.advertise(now, session, id_, name))
+            case protocol.Named(_, "unsubscribe", id_):
+                core.settle(local.unsubscribe(now, session, id_))
+            case protocol.Named(_, "unadvertise", id_):
+                core.settle(local.unadvertise(now, session, id_))
+            case protocol.Named(_, _, id_):
+                core.settle(local.restrictions(now, session, id_))
+            case protocol.Disclose(number, credentials):
+                core.settle(local.disclose(now, session, core.read_bag(credentials)))
+                self._post(client, protocol.Accepted(number))
+            case protocol.AddType(_, definition):
+                core.settle(local.add_type(now, session, read_type(definition, limits=core.settings.limits)))
+            case protocol.RemoveType(_, name):
+                core.settle(local.remove_type(now, session, name))
+            case protocol.Describe(number, name):
+                found: list[Wire] = [one.to_bytes() for one in core.library.definitions(name)]
+                self._post(client, protocol.Answered(number, found))
+            case protocol.Status(number):
+                self._post(client, protocol.Answered(number, self._status(client.link.peer.principal)))
+            case protocol.Evolve(number, signed):
+                self._evolve(signed)
+                self._post(client, protocol.Accepted(number))
+
+    def _learn(self, definitions: Sequence[bytes]) -> None:
+        """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""
+        core = self._core
+        new = [read_type(definition, limits=core.settings.limits) for definition in definitions]
+        new = [unverified for unverified in new if unverified.definition.name not in core.library]
+        if new:
+            core.settle(core.local.change(core.now(), installed=new))
+
+    def _publish(self, client: _Client, request: protocol.Publish) -> None:
+        core = self._core
+        now = core.now()
+        event_type = core.library.get(request.type, now).event_type
+        core.counts["published"] += len(request.rows)
+        events = _events(event_type, request.rows)
+        core.settle(core.local.publish(now, client.session, request.advertisement, events))
+        if request.number:
+            self._post(client, protocol.Accepted(request.number))
+
+
+def _events(event_type: EventType, rows: Sequence[Row]) -> Iterator[Event]:
+    """Yield events as a client wrote them. Whether their values fit is asked when they are checked."""
+    names = [attribute.name for attribute in event_type.attributes]
+    width = len(names) + 2
+    for row in rows:
+        if len(row) != width:
+            raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has {len(names)} attributes")
+        # What a row holds was seen when it was read; whether values fit is asked when the event is checked.
+        yield Event(event_type, dict(zip(names, row[2:], strict=True)), row[0], row[1])  # type: ignore[arg-type]  # so
+
+
+def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+    for start in range(0, len(rows), _ROWS):
+        yield rows[start : start + _ROWS]
+
+
+def detail_tree(detail: Detail) -> Wire:
+    """Return the detail of an answer as plain data."""
+    granted: list[Wire] = [[str(key), cast("Wire", restriction)] for key, restriction in detail.granted]
+    missing: list[Wire] = [[str(one.right), str(one.about), list(one.attributes)] for one in detail.missing]
+    return {"granted": granted, "missing": missing, "problems": list(detail.problems)}
