@@ -1,40 +1,53 @@
-"""Brokers that echo over real TLS connections, and clients that keep no rules."""
+"""Brokers that echo over real TLS connections or a real NATS server, and clients that keep no rules."""
 
 import asyncio
+import hashlib
 import itertools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+import nats
 import pytest
 
 from penstock.broker.handshake import Connecting, Terms
-from penstock.broker.link import Endpoint, Link, Listener, Meter, connect, listen
+from penstock.broker.link import Endpoint, Link, Listener, Meter, Refused, Serve, connect, listen
+from penstock.broker.nats_link import KNOCK, NatsListener, _terms, connect_nats, door_of, listen_nats
+from penstock.broker.nats_transport import NatsTransport, new_inbox
 from penstock.codec.wire import HEADER_BYTES, Wire, encode, raw_frame
 from penstock.crypto import SigningKey
+from penstock.crypto.session import Exchange
 from penstock.crypto.tls import client_context, peer_fingerprint
 from penstock.errors import PenstockError
-from penstock.model import NetworkName
+from penstock.model import NetworkName, Principal
 from penstock.model.limits import Limits
 
 CLIENT, BROKER, MALLORY = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
 NETWORK = NetworkName(SigningKey(bytes([9]) * 32).principal, "UK Police Network")
 LIMITS = Limits(link_goodbye=500)
 HOST = "127.0.0.1"
+DOOR = door_of(NETWORK, BROKER.principal)
 LONG = 20.0
 
 _counter = itertools.count(1)
 
 
 def fresh(size: int) -> bytes:
-    return next(_counter).to_bytes(size, "big")
+    # Not the number itself: some bits of a private key do not count.
+    return hashlib.sha256(b"%d" % next(_counter)).digest()[:size]
 
 
 def endpoint(
     key: SigningKey, limits: Limits = LIMITS, network: NetworkName = NETWORK, meter: Meter | None = None
 ) -> Endpoint:
     return Endpoint(key=key, network=network, limits=limits, random=fresh, meter=lambda _peer: meter)
+
+
+def nats_terms(key: SigningKey) -> Terms:
+    """Return what one side brings across NATS."""
+    return _terms(endpoint(key), DOOR)
 
 
 def run(main: Coroutine[object, object, None]) -> None:
@@ -54,17 +67,23 @@ async def until(holds: Callable[[], object]) -> None:
 class Broker:
     """A listener that echoes, and remembers what became of its links."""
 
-    listener: Listener
+    way: "Way"
+    listener: Listener | NatsListener
     served: list[Link] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
     reasons: list[object] = field(default_factory=list)
 
     @property
     def port(self) -> int:
+        assert isinstance(self.listener, Listener)
         return self.listener.port
 
     async def ended(self, code: str) -> None:
         await until(lambda: code in self.codes)
+
+    async def link(self, key: SigningKey = CLIENT, limits: Limits = LIMITS) -> Link:
+        """Connect as somebody who keeps to the rules."""
+        return await self.way.connect(self, endpoint(key, limits))
 
 
 async def echo(link: Link) -> None:
@@ -83,6 +102,7 @@ async def wait_for_the_end(link: Link) -> None:
 
 @asynccontextmanager
 async def broker(
+    way: "Way",
     limits: Limits = LIMITS,
     serve: Callable[[Link], Awaitable[None]] = echo,
     meter: Meter | None = None,
@@ -101,8 +121,8 @@ async def broker(
         found.codes.append(error.code)
         found.reasons.append(error.fields.get("reason"))
 
-    listener = await listen(endpoint(BROKER, limits, meter=meter), HOST, 0, remember, refused)
-    found = Broker(listener, served)
+    listener = await way.listen(endpoint(BROKER, limits, meter=meter), remember, refused)
+    found = Broker(way, listener, served)
     try:
         yield found
     finally:
@@ -111,7 +131,7 @@ async def broker(
 
 async def works(at: Broker, key: SigningKey = CLIENT) -> None:
     """Check that an honest client is served."""
-    link = await connect(endpoint(key), HOST, at.port, BROKER.principal)
+    link = await at.link(key)
     await link.send(encode("hello"))
     assert await link.receive() == ["hello"]
     await link.close()
@@ -131,6 +151,11 @@ class Raw:
     def write(self, data: bytes) -> None:
         self.writer.write(data)
 
+    async def introduce(self, side: Connecting) -> None:
+        while not side.done:
+            if answer := side.receive(await self.frame()):
+                self.write(raw_frame(answer))
+
     async def goodbye(self) -> bytes:
         """Return the octets that the broker ends with."""
         found = b""
@@ -140,22 +165,91 @@ class Raw:
         return found
 
 
+class Way(Protocol):
+    """How links are made."""
+
+    async def listen(self, own: Endpoint, serve: Serve, refused: Refused) -> Listener | NatsListener: ...
+
+    async def connect(self, at: Broker, own: Endpoint, expected: Principal = BROKER.principal) -> Link: ...
+
+    async def open(self, at: Broker) -> tuple[Raw, Callable[[], Awaitable[None]]]:
+        """Return a client without a handshake, and what does that."""
+        ...
+
+
+class Tls:
+    """Over TLS."""
+
+    async def listen(self, own: Endpoint, serve: Serve, refused: Refused = lambda _: None) -> Listener:
+        return await listen(own, HOST, 0, serve, refused)
+
+    async def connect(self, at: Broker, own: Endpoint, expected: Principal = BROKER.principal) -> Link:
+        return await connect(own, HOST, at.port, expected)
+
+    async def open(self, at: Broker) -> tuple[Raw, Callable[[], Awaitable[None]]]:
+        streams = await asyncio.open_connection(HOST, at.port, ssl=client_context(), server_hostname="", limit=1 << 16)
+        client = Raw(*streams)
+
+        async def shake() -> None:
+            shown = peer_fingerprint(client.writer.get_extra_info("ssl_object"))
+            await client.introduce(Connecting(Terms(CLIENT, NETWORK, shown), fresh))
+
+        return client, shake
+
+
+class _Streams(asyncio.StreamReaderProtocol):
+    """What asyncio's streams lack to stand in for a channel."""
+
+    clean = True
+    ended: PenstockError | None = None
+
+
+@dataclass
+class Nats:
+    """Across a NATS server."""
+
+    url: str
+
+    async def listen(self, own: Endpoint, serve: Serve, refused: Refused = lambda _: None) -> NatsListener:
+        return await listen_nats(own, self.url, serve, refused)
+
+    async def connect(self, at: Broker, own: Endpoint, expected: Principal = BROKER.principal) -> Link:
+        return await connect_nats(own, self.url, expected)
+
+    async def open(self, at: Broker) -> tuple[Raw, Callable[[], Awaitable[None]]]:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=1 << 16)
+        streams: Any = _Streams(reader)
+        client = await nats.connect(self.url)
+        inbox = new_inbox(DOOR, fresh)
+        transport = NatsTransport(streams, client, inbox, limits=LIMITS, peer=None)
+        await transport.open(client.close)
+        await client.publish(DOOR, KNOCK, reply=inbox)
+        opened = Raw(reader, asyncio.StreamWriter(transport, streams, reader, loop))
+
+        async def shake() -> None:
+            exchange = Exchange(fresh)
+            side = Connecting(nats_terms(CLIENT), lambda _: exchange.public)
+            await opened.introduce(side)
+            transport.begin(*exchange.agree(*side.agreed, connects=True))
+            transport.grant()
+
+        return opened, shake
+
+
 @asynccontextmanager
 async def raw(at: Broker, *, shake: bool = True) -> AsyncIterator[Raw]:
-    reader, writer = await asyncio.open_connection(
-        HOST, at.port, ssl=client_context(), server_hostname="", limit=1 << 16
-    )
-    client = Raw(reader, writer)
+    client, introduce = await at.way.open(at)
     try:
         if shake:
-            shown = peer_fingerprint(writer.get_extra_info("ssl_object"))
-            side = Connecting(Terms(CLIENT, NETWORK, shown), fresh)
-            while not side.done:
-                if answer := side.receive(await client.frame()):
-                    writer.write(raw_frame(answer))
+            before = len(at.served)
+            await introduce()
+            await until(lambda: len(at.served) > before)
         yield client
     finally:
-        writer.transport.abort()
+        client.writer.transport.abort()
+        if isinstance(client.writer.transport, NatsTransport):
+            await client.writer.transport.over()
 
 
 async def refused(code: str, act: Awaitable[object]) -> PenstockError:

@@ -1,7 +1,6 @@
-"""Links over real TLS connections between peers that keep to the rules."""
+"""Links between peers that keep to the rules, over real TLS connections and across a real NATS server."""
 
 import asyncio
-import gc
 import traceback
 from contextlib import suppress
 from dataclasses import replace
@@ -9,11 +8,9 @@ from dataclasses import replace
 from tests.broker.link_kit import (
     BROKER,
     CLIENT,
-    HOST,
     LIMITS,
+    Way,
     broker,
-    echo,
-    endpoint,
     gather,
     raw,
     refused,
@@ -22,17 +19,18 @@ from tests.broker.link_kit import (
     wait_for_the_end,
 )
 
-from penstock.broker.link import Link, connect, listen
+from penstock.broker.link import Link
 from penstock.codec.wire import Encoded, FrameReader, Wire, decode_messages, encode
 from penstock.codec.wire import frame as frame_of
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import RefusedError
 
 
-def test_messages_go_both_ways_in_order_between_peers_who_know_each_other() -> None:
+def test_messages_go_both_ways_in_order_between_peers_who_know_each_other(way: Way) -> None:
     async def main() -> None:
-        async with broker() as at:
-            link = await connect(endpoint(CLIENT), HOST, at.port, BROKER.principal)
+        async with broker(way) as at:
+            link = await at.link()
             assert link.peer.principal == BROKER.principal
+            await until(lambda: at.served)
             assert at.served[0].peer.principal == CLIENT.principal
             sent: list[Wire] = [{"number": n, "octets": bytes(n % 300)} for n in range(2_000)]
             for message in sent:
@@ -46,20 +44,20 @@ def test_messages_go_both_ways_in_order_between_peers_who_know_each_other() -> N
     run(main())
 
 
-def test_what_is_posted_together_goes_out_in_one_frame() -> None:
+def test_what_is_posted_together_goes_out_in_one_frame(way: Way) -> None:
     async def burst(link: Link) -> None:
         for number in range(1_000):
             link.post(encode(number))
         await wait_for_the_end(link)
 
     async def main() -> None:
-        async with broker(serve=burst) as at, raw(at) as client:
+        async with broker(way, serve=burst) as at, raw(at) as client:
             assert decode_messages(await client.frame()) == list(range(1_000))
 
     run(main())
 
 
-def test_frames_keep_to_the_limits_whatever_is_posted() -> None:
+def test_frames_keep_to_the_limits_whatever_is_posted(way: Way) -> None:
     limits = replace(LIMITS, frame_messages=10)
 
     async def burst(link: Link) -> None:
@@ -71,14 +69,14 @@ def test_frames_keep_to_the_limits_whatever_is_posted() -> None:
         await wait_for_the_end(link)
 
     async def main() -> None:
-        async with broker(limits, burst) as at, raw(at) as client:
+        async with broker(way, limits, burst) as at, raw(at) as client:
             counts = [len(decode_messages(await client.frame())) for _ in range(6)]
             assert counts == [10, 10, 6, 1, 1, 1]
 
     run(main())
 
 
-def test_who_sends_waits_for_who_takes() -> None:
+def test_who_sends_waits_for_who_takes(way: Way) -> None:
     limits = replace(LIMITS, link_inbox=64 << 10)
     go = asyncio.Event()
 
@@ -89,8 +87,8 @@ def test_who_sends_waits_for_who_takes() -> None:
             await go.wait()
             await gather(link, taken)
 
-        async with broker(limits, later) as at:
-            link = await connect(endpoint(CLIENT), HOST, at.port)
+        async with broker(way, limits, later) as at:
+            link = await at.link()
             sent = 0
             with suppress(TimeoutError):
                 while sent < 5_000:
@@ -108,14 +106,14 @@ def test_who_sends_waits_for_who_takes() -> None:
     run(main())
 
 
-def test_everything_that_was_posted_arrives_before_the_goodbye() -> None:
+def test_everything_that_was_posted_arrives_before_the_goodbye(way: Way) -> None:
     async def main() -> None:
         async def give(link: Link) -> None:
             for number in range(5_000):
                 link.post(encode([number, bytes(500)]))
 
-        async with broker(serve=give) as at:
-            link = await connect(endpoint(CLIENT), HOST, at.port)
+        async with broker(way, serve=give) as at:
+            link = await at.link()
             found = [message[0] async for message in link if isinstance(message, list)]
             assert found == list(range(5_000))
             await refused("link.closed", link.send(encode(1)))
@@ -124,11 +122,11 @@ def test_everything_that_was_posted_arrives_before_the_goodbye() -> None:
     run(main())
 
 
-def test_closing_takes_no_longer_than_a_goodbye_may() -> None:
+def test_closing_takes_no_longer_than_a_goodbye_may(way: Way) -> None:
     limits = replace(LIMITS, link_goodbye=100)
 
     async def main() -> None:
-        async with broker(limits, wait_for_the_end) as at, raw(at):
+        async with broker(way, limits, wait_for_the_end) as at, raw(at):
             (link,) = at.served
             while link._channel._stalled is None:
                 link.post(encode(bytes(100_000)))
@@ -139,23 +137,12 @@ def test_closing_takes_no_longer_than_a_goodbye_may() -> None:
     run(main())
 
 
-def test_nobody_there() -> None:
-    async def main() -> None:
-        async with broker() as at:
-            port = at.port
-            error = await refused("link.address", listen(endpoint(CLIENT), HOST, port, echo))
-            assert isinstance(error, FailedError)
-        await refused("link.unreachable", connect(endpoint(CLIENT), HOST, port))
-
-    run(main())
-
-
-def test_a_quiet_link_lives_and_a_dead_one_does_not() -> None:
+def test_a_quiet_link_lives_and_a_dead_one_does_not(way: Way) -> None:
     limits = replace(LIMITS, link_keepalive=40, link_idle=200)
 
     async def main() -> None:
-        async with broker(limits) as at, raw(at) as dead:
-            quiet = await connect(endpoint(CLIENT, limits), HOST, at.port)
+        async with broker(way, limits) as at, raw(at) as dead:
+            quiet = await at.link(limits=limits)
             await at.ended("link.idle")
             assert encode("link.idle") in (await dead.goodbye(), b"")
             await quiet.send(encode("still here"))
@@ -165,13 +152,13 @@ def test_a_quiet_link_lives_and_a_dead_one_does_not() -> None:
     run(main())
 
 
-def test_an_error_of_the_service_is_told_as_its_code() -> None:
+def test_an_error_of_the_service_is_told_as_its_code(way: Way) -> None:
     async def deny(link: Link) -> None:
         raise RefusedError("guard.denied", "a secret reason")
 
     async def main() -> None:
-        async with broker(serve=deny) as at:
-            link = await connect(endpoint(CLIENT), HOST, at.port)
+        async with broker(way, serve=deny) as at:
+            link = await at.link()
             error = await refused("link.refused", link.receive())
             assert error.fields["reason"] == "guard.denied"
             assert "secret" not in str(error)
@@ -180,10 +167,10 @@ def test_an_error_of_the_service_is_told_as_its_code() -> None:
     run(main())
 
 
-def test_an_error_does_not_grow_by_being_raised() -> None:
+def test_an_error_does_not_grow_by_being_raised(way: Way) -> None:
     async def main() -> None:
-        async with broker() as at:
-            link = await connect(endpoint(CLIENT), HOST, at.port)
+        async with broker(way) as at:
+            link = await at.link()
             await link.close()
             depths = []
             for _ in range(3):
@@ -194,22 +181,10 @@ def test_an_error_does_not_grow_by_being_raised() -> None:
     run(main())
 
 
-def test_a_knock_at_a_closing_door_leaves_nothing_open() -> None:
+def test_closing_a_listener_ends_everything(way: Way) -> None:
     async def main() -> None:
-        async with broker() as at:
-            opened = [await asyncio.open_connection(HOST, at.port) for _ in range(3)]
-            await until(lambda: at.listener._greeting)
-        for _, writer in opened:
-            writer.transport.abort()
-
-    run(main())
-    gc.collect()
-
-
-def test_closing_a_listener_ends_everything() -> None:
-    async def main() -> None:
-        async with broker() as at, raw(at, shake=False):
-            link = await connect(endpoint(CLIENT), HOST, at.port)
+        async with broker(way) as at, raw(at, shake=False):
+            link = await at.link()
             await until(lambda: at.listener._greeting)
             await at.listener.close()
             assert [message async for message in link] == []
@@ -219,10 +194,10 @@ def test_closing_a_listener_ends_everything() -> None:
     run(main())
 
 
-def test_a_reader_of_frames_and_a_link_agree() -> None:
+def test_a_reader_of_frames_and_a_link_agree(way: Way) -> None:
     # What a link sends can be read by anybody who knows the format, octet by octet.
     async def main() -> None:
-        async with broker() as at, raw(at) as client:
+        async with broker(way) as at, raw(at) as client:
             client.write(frame_of([encode("x"), Encoded(b"\x01")]))
             reader = FrameReader()
             found: list[Wire] = []

@@ -123,7 +123,7 @@ class NatsTransport(asyncio.Transport):
             raise RefusedError(
                 "session.tampered", "somebody has added something to the handshake", hint="try another NATS server"
             )
-        self._channel.write(last)
+        self.write(last)
         self._sealing, self._opening = sealing, opening
 
     def grant(self) -> None:

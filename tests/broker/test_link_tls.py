@@ -1,0 +1,198 @@
+"""Links over TLS: what TLS is good for, and those who do not speak it."""
+
+import asyncio
+import gc
+import ssl
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from tests.broker.link_kit import (
+    BROKER,
+    CLIENT,
+    HOST,
+    LIMITS,
+    MALLORY,
+    NETWORK,
+    Tls,
+    broker,
+    echo,
+    endpoint,
+    fresh,
+    raw,
+    refused,
+    run,
+    until,
+    works,
+)
+
+from penstock.broker.handshake import Connecting, Terms
+from penstock.broker.link import connect, listen
+from penstock.codec.wire import encode, raw_frame
+from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
+from penstock.errors import FailedError
+from penstock.model import NetworkName
+
+way = Tls()
+
+
+def test_nobody_there() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            port = at.port
+            error = await refused("link.address", listen(endpoint(CLIENT), HOST, port, echo))
+            assert isinstance(error, FailedError)
+        await refused("link.unreachable", connect(endpoint(CLIENT), HOST, port))
+
+    run(main())
+
+
+def test_a_knock_at_a_closing_door_leaves_nothing_open() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            opened = [await asyncio.open_connection(HOST, at.port) for _ in range(3)]
+            await until(lambda: at.listener._greeting)
+        for _, writer in opened:
+            writer.transport.abort()
+
+    run(main())
+    gc.collect()
+
+
+def test_another_network_and_another_broker() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            elsewhere = NetworkName(MALLORY.principal, "elsewhere")
+            await refused("handshake.network", connect(endpoint(CLIENT, network=elsewhere), HOST, at.port))
+            await refused("handshake.peer", connect(endpoint(CLIENT), HOST, at.port, MALLORY.principal))
+            await refused("handshake.reflection", connect(endpoint(BROKER), HOST, at.port))
+            await until(lambda: len(at.reasons) == 3)
+            # The broker is told why.
+            assert at.reasons == ["handshake.network", "handshake.peer", "handshake.reflection"]
+            await works(at)
+
+    run(main())
+
+
+def test_somebody_in_the_middle_of_tls_is_found_out() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+
+            async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                with suppress(ConnectionError, ssl.SSLError):
+                    while data := await reader.read(65_536):
+                        writer.write(data)
+                    writer.close()
+
+            async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                onward = await asyncio.open_connection(HOST, at.port, ssl=client_context(), server_hostname="")
+                await asyncio.gather(carry(reader, onward[1]), carry(onward[0], writer))
+                onward[1].transport.abort()
+                writer.transport.abort()
+
+            context = server_context(new_certificate(fresh))
+            middle = await asyncio.start_server(between, HOST, 0, ssl=context)
+            port = middle.sockets[0].getsockname()[1]
+            error = await refused("link.refused", connect(endpoint(CLIENT), HOST, port, BROKER.principal))
+            assert error.fields["reason"] == "handshake.signature"
+            assert at.codes == ["handshake.signature"]
+            middle.close()
+            await middle.wait_closed()
+            await works(at)
+
+    run(main())
+
+
+def test_a_handshake_that_was_overheard_is_no_use() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            async with raw(at, shake=False) as client:
+                shown = peer_fingerprint(client.writer.get_extra_info("ssl_object"))
+                answer = Connecting(Terms(CLIENT, NETWORK, shown), fresh).receive(await client.frame())
+                assert answer is not None
+                client.write(raw_frame(answer))
+                assert b"proof" in await client.frame()
+            for _ in range(2):
+                async with raw(at, shake=False) as again:
+                    await again.frame()
+                    again.write(raw_frame(answer))
+                    assert await again.goodbye() == encode("handshake.signature")
+            assert at.codes.count("handshake.signature") == 2
+            await works(at)
+
+    run(main())
+
+
+def test_who_says_nothing_does_not_keep_others_out() -> None:
+    limits = replace(LIMITS, handshake_pending=4, handshake_time=10_000)
+
+    async def main() -> None:
+        async with broker(way, limits) as at:
+            plain = [await asyncio.open_connection(HOST, at.port) for _ in range(8)]
+            async with raw(at, shake=False) as one, raw(at, shake=False) as two:
+                # The oldest gave way; both of these wait for us, as six others do.
+                await works(at)
+                assert set(at.codes) == {"link.busy", "link.closed"}
+                assert len(at.listener._greeting) <= 4
+                assert one is not two
+            for _, writer in plain:
+                writer.transport.abort()
+
+    run(main())
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_a_handshake_has_a_time(with_tls: bool) -> None:
+    limits = replace(LIMITS, handshake_time=150)
+
+    async def main() -> None:
+        async with broker(way, limits) as at:
+            context = client_context() if with_tls else None
+            name = "" if with_tls else None
+            reader, writer = await asyncio.open_connection(HOST, at.port, ssl=context, server_hostname=name)
+            # A drop now and then is no sign of life: the head of a frame, or of a TLS greeting.
+            for octet in b"\x00\x00\x00\xff(((((" if with_tls else b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc":
+                writer.write(bytes((octet,)))
+                await asyncio.sleep(0.02)
+            await until(lambda: at.codes)
+            assert at.codes == ["handshake.timeout"]
+            assert reader is not None
+            writer.transport.abort()
+            await works(at)
+
+    run(main())
+
+
+def test_a_server_that_says_nothing_is_not_waited_for() -> None:
+    limits = replace(LIMITS, handshake_time=100)
+
+    async def main() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.transport.abort()
+
+        for context in (None, server_context(new_certificate(fresh))):
+            server = await asyncio.start_server(silent, HOST, 0, ssl=context)
+            port = server.sockets[0].getsockname()[1]
+            await refused("handshake.timeout", connect(endpoint(CLIENT, limits), HOST, port))
+            server.close()
+            await server.wait_closed()
+
+    run(main())
+
+
+def test_those_who_do_not_speak_tls_or_an_old_one() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            _, writer = await asyncio.open_connection(HOST, at.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            await at.ended("link.tls")
+            writer.transport.abort()
+            old = client_context()
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(HOST, at.port, ssl=old, server_hostname="")
+            await until(lambda: at.codes == ["link.tls", "link.tls"])
+            await works(at)
+
+    run(main())
