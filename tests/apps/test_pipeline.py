@@ -85,7 +85,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     }
     assert "engineer" in table
     assert str(who(5)) not in table
-    assert "3 decisions; 0 lines are no decisions" in table
+    assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table
 
 
 def test_what_if(plant: Shell) -> None:

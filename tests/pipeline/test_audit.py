@@ -32,7 +32,14 @@ from tests.pipeline.rows import collected
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.guard import EventRequest
-from penstock.guard.decision_log import Counts, DecisionRecord, read_record, record
+from penstock.guard.decision_log import (
+    Counts,
+    DecisionRecord,
+    RevocationRecord,
+    read_record,
+    read_revocation,
+    record,
+)
 from penstock.model import NetworkName
 from penstock.pipeline import audit as room
 from penstock.pipeline.audit import audit, log_frame, read_log, within
@@ -81,7 +88,28 @@ ENFORCED = [
         [(1, Counts(30, 2)), (1, Counts(10, 0)), (2, Counts(1, 41)), (3, Counts(42, 0)), (4, Counts(0, 7))]
     )
 ]
-RECORDS = DECIDED + ENFORCED
+
+
+def revoked(number: int, owner: SigningKey, order: str, seconds: float, *, broker: str = "broker") -> RevocationRecord:
+    return RevocationRecord(
+        id=f"r{number}",
+        source=broker,
+        time=NOW + timedelta(seconds=seconds),
+        owner=owner.principal,
+        revocation=order,
+        because=(TO_BILLING.id,) if order == "o1" else (TO_SMITH.id, TO_MET.id),
+        ordered=NOW,
+    )
+
+
+REVOKED = [
+    # Two brokers carry out one order; it takes as long as the slower of them.
+    revoked(0, MET, "o1", 1),
+    revoked(1, MET, "o1", 3, broker="other"),
+    revoked(2, MET, "o2", 5),
+    revoked(3, CAMERA, "o1", 0.25),
+]
+RECORDS: list[DecisionRecord | RevocationRecord] = [*DECIDED, *ENFORCED, *REVOKED]
 TYPE_TEXT = str(V8516.event_type.name)
 
 
@@ -220,6 +248,41 @@ def test_decisions_over_time(log: DataFrame) -> None:
     assert caught.value.code == "audit.width"
 
 
+def test_time_to_revoke(log: DataFrame) -> None:
+    found = room.revocations(log)
+    assert found.schema.simpleString() == room.REVOCATIONS.simpleString()
+    second = 1_000_000
+    assert rows(found) == {
+        (text(MET), 2, 3, 4.0 * second, 4.9 * second, 5 * second, micros(NOW) + 5 * second),
+        (text(CAMERA), 1, 1, 0.25 * second, 0.25 * second, second // 4, micros(NOW) + second // 4),
+    }
+    report = audit(log, until=NOW + HOUR)
+    assert [row[0] for row in report.revocations.rows] == [text(MET), text(CAMERA)]
+    assert audit(log, since=NOW + HOUR).revocations.rows == ()
+
+
+def test_a_revocation_that_cannot_be_is_put_aside(spark: SparkSession) -> None:
+    good: dict[str, Any] = REVOKED[0].to_cloud_event()
+    wrong: list[dict[str, Any]] = [
+        {"owner": None},
+        {"revocation": None},
+        {"because": []},
+        {"because": None},
+        {"ordered": "soon"},
+        {"ordered": None},
+        {"ordered": "2027-01-01T00:00:00Z"},
+    ]
+    broken = [json.dumps(good | {"data": good["data"] | change}) for change in wrong]
+    found, quarantined = read_log(
+        spark.createDataFrame([(line,) for line in [*broken, json.dumps(good)]], "value string")
+    )
+    assert [row.id for row in found.collect()] == ["r0"]
+    assert {(row.line, row.reason) for row in quarantined.collect()} == {(line, "log.field") for line in broken}
+    for line in broken:
+        with pytest.raises(MalformedError):
+            read_revocation(line)
+
+
 def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     report = audit(log, Policy(BAG), since=NOW, until=NOW + 3 * HOUR, top=2)
     assert report.decisions == 8
@@ -250,7 +313,7 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
 
 def test_moments_are_instants_whatever_the_session_says(spark: SparkSession) -> None:
     old = datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-    frame = log_frame(spark, [replace(RECORDS[0], time=old)])
+    frame = log_frame(spark, [replace(DECIDED[0], time=old)])
     report = audit(frame, width=timedelta(minutes=1))
     assert report.over_time.rows == ((datetime(1969, 12, 31, 23, 59, tzinfo=UTC), 1, 0, 0),)
     assert report.slowest.rows[0][1] == old

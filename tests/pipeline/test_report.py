@@ -68,6 +68,10 @@ REPORT = AuditReport(
         ("start", "permit", "deny", "indeterminate"),
         tuple((NOON + timedelta(hours=2 * n), 10 + n, n % 3, 1) for n in range(40)),
     ),
+    revocations=Table(
+        ("owner", "revocations", "credentials", "p50", "p95", "longest", "last"),
+        (*rows(str(OWNER), 3, 4, 1_500.0, 2_500.0, 3_000, NOON), *rows(HOSTILE, 1, 1, 1.0, 1.0, 1, NOON)),
+    ),
 )  # fmt: skip
 
 EMPTY = Table(("start", "permit", "deny", "indeterminate"), ())
@@ -166,6 +170,8 @@ def test_the_numbers_are_there() -> None:
     assert "There is more than is shown" in page
     for why in ("no credential", "kept back", "cert.expired"):
         assert f"<bdi>{why}</bdi>" in page
+    assert "3,000" in page.split("Time to revoke")[1]
+    assert "no revocations in this period" in PAGES["audit, nothing"]
     # Periods lie where they belong in time: 40 of them, every second one empty.
     assert "2026-05-01 12:00" in page
     assert page.count('class="a"/>') >= 40

@@ -5,13 +5,17 @@ A record of type `io.penstock.decision` is the answer to one request; its id is 
 were let through under it, and how many were not, since the one before. So decisions are counted by records of the first
 type, and events by those of the second.
 
+A record of type `io.penstock.revocation` says that one broker has carried out a revocation: when it was ordered, and
+when nothing passed any more by what was revoked.
+
 A record names principals, types and credentials, and carries codes in place of messages: no attribute value of any
 event stands in it, and no secret. The caller chooses ids, reads the clock and takes the time: see `Recorder`.
 """
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, NoReturn, TypeAlias
@@ -26,6 +30,7 @@ from penstock.trust.capabilities import Right
 
 DECIDED: Final = "io.penstock.decision"
 ENFORCED: Final = "io.penstock.decision.enforced"
+REVOKED: Final = "io.penstock.revocation"
 
 Resource: TypeAlias = TypeName | NetworkName
 
@@ -39,6 +44,7 @@ _CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+", re.ASCII)
 _ANSWER: Final = frozenset({"principal", "action", "resource", "effect", "because", "errors", "revision", "took"})
 _DOMAINS: Final = frozenset({"domain", "owner-domain"})
 _ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
+_REVOCATION: Final = frozenset({"owner", "revocation", "because", "ordered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +135,7 @@ class DecisionRecord:
             **({} if self.decision is None else {"decision": self.decision}),
             **self._numbers(),
         }
-        return {
-            "specversion": "1.0",
-            "id": self.id,
-            "source": self.source,
-            "type": self.type,
-            "time": _written(self.time),
-            "datacontenttype": "application/json",
-            "data": data,
-        }
+        return _cloud_event(self.id, self.source, self.type, self.time, data)
 
     def enforced(self, *, id: str, at: datetime, counts: Counts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
         """Return a record of what this decision was enforced on, since the last one.
@@ -148,7 +146,58 @@ class DecisionRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
-        return json.dumps(self.to_cloud_event(), ensure_ascii=False, separators=(",", ":"))
+        return _line(self.to_cloud_event())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationRecord:
+    """A revocation as one broker has carried it out.
+
+    `source` is that broker, `time` when it was complete there, and `ordered` when `owner` ordered it. `revocation` is
+    the id of the order, the same for all brokers, and `because` the ids of the credentials that count no longer. Raises
+    `MalformedError` (`log.field`, `value.zone`, `value.range`).
+    """
+
+    id: str
+    source: str
+    time: datetime
+    owner: Principal
+    revocation: str
+    because: tuple[str, ...]
+    ordered: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", in_utc(self.time))
+        object.__setattr__(self, "ordered", in_utc(self.ordered))
+        if not _URI_REFERENCE.fullmatch(self.source):
+            raise _field("source", "expected a URI reference, such as a principal or a name without spaces")
+        if not self.id or not self.revocation:
+            raise _field("id", "every record has an id of its own, and names the revocation")
+        if not self.because:
+            raise _field("because", "a revocation names what it revokes")
+        if self.time < self.ordered:
+            raise _field("ordered", "nothing is complete before it was ordered")
+        if not all(map(_is_text, (self.id, self.revocation, *self.because))):
+            raise _field("text", "a lone surrogate is no Unicode text")
+
+    @property
+    def took(self) -> timedelta:
+        """The time to revoke."""
+        return self.time - self.ordered
+
+    def to_cloud_event(self) -> dict[str, object]:
+        """Return the record as a CloudEvent in structured mode, as plain data."""
+        data = {
+            "owner": str(self.owner),
+            "revocation": self.revocation,
+            "because": list(self.because),
+            "ordered": _written(self.ordered),
+        }
+        return _cloud_event(self.id, self.source, REVOKED, self.time, data)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return _line(self.to_cloud_event())
 
 
 def record(  # noqa: PLR0913  # a record has as many parts as this; all but two are named
@@ -186,18 +235,37 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
 
 
 def read_record(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> DecisionRecord:
-    """Read a record from JSON.
+    """Read a record of a decision from JSON.
 
     Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
     Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
     """
+    return from_cloud_event(_parsed(text, limits))
+
+
+def read_revocation(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> RevocationRecord:
+    """Read a record of a revocation from JSON, as strictly. Raises as `read_record`."""
+    envelope, data = _envelope(_parsed(text, limits), REVOKED)
+    _only(data, _REVOCATION)
+    with _named_field():
+        return RevocationRecord(
+            id=_text(envelope, "id"),
+            source=_text(envelope, "source"),
+            time=_time(_text(envelope, "time")),
+            owner=Principal.parse(_text(data, "owner")),
+            revocation=_text(data, "revocation"),
+            because=_texts(data, "because"),
+            ordered=_time(_text(data, "ordered")),
+        )
+
+
+def _parsed(text: str | bytes, limits: Limits) -> object:
     if len(text) > limits.record_bytes:
         raise LimitError("log.limit", f"a record is longer than {limits.record_bytes} bytes")
     try:
-        found = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise MalformedError("log.json", "a record is not JSON", hint="expected one CloudEvent a line") from error
-    return from_cloud_event(found)
 
 
 def from_cloud_event(event: object) -> DecisionRecord:
@@ -206,13 +274,10 @@ def from_cloud_event(event: object) -> DecisionRecord:
     Raises `MalformedError`: `log.envelope` for what is no CloudEvent of ours, `log.field` for a part that is missing,
     unknown or wrong.
     """
-    envelope = _envelope(event)
-    data = envelope["data"]
-    if not isinstance(data, dict):
-        raise _field("data", "expected an object")
+    envelope, data = _envelope(event, DECIDED, ENFORCED)
     enforced = envelope["type"] == ENFORCED
     _only(data, _ANSWER | (_ENFORCEMENT if enforced else frozenset()), _DOMAINS)
-    try:
+    with _named_field():
         return DecisionRecord(
             id=_text(envelope, "id"),
             source=_text(envelope, "source"),
@@ -230,6 +295,13 @@ def from_cloud_event(event: object) -> DecisionRecord:
             decision=_text(data, "decision") if enforced else None,
             counts=Counts(_count(data, "passed"), _count(data, "refused")) if enforced else None,
         )
+
+
+@contextmanager
+def _named_field() -> Iterator[None]:
+    """Turn what is wrong with a part of a record into `log.field`."""
+    try:
+        yield
     except ValueError as error:
         raise _field("action", "the action or the effect is not one that Penstock knows") from error
     except MalformedError as error:
@@ -238,7 +310,8 @@ def from_cloud_event(event: object) -> DecisionRecord:
         raise MalformedError("log.field", f"a part of a record is malformed: {error.message}") from error
 
 
-def _envelope(event: object) -> Mapping[str, object]:
+def _envelope(event: object, *types: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Return the attributes of a CloudEvent of one of some types, and its data."""
     if not isinstance(event, dict) or not all(isinstance(name, str) for name in event):
         raise MalformedError("log.envelope", "a record is no JSON object")
     missing = _ENVELOPE - event.keys()
@@ -249,9 +322,27 @@ def _envelope(event: object) -> Mapping[str, object]:
             raise MalformedError("log.envelope", f"`{name[:80]}` is no name of a CloudEvents attribute")
     if event["specversion"] != "1.0" or event.get("datacontenttype", "application/json") != "application/json":
         raise MalformedError("log.envelope", "a record is a CloudEvent 1.0 with JSON data")
-    if event["type"] not in (DECIDED, ENFORCED):
-        raise MalformedError("log.envelope", "a CloudEvent is of another type", hint=f"expected `{DECIDED}`")
-    return event
+    if event["type"] not in types:
+        raise MalformedError("log.envelope", "a CloudEvent is of another type", hint=f"expected `{types[0]}`")
+    if not isinstance(event["data"], dict):
+        raise _field("data", "expected an object")
+    return event, event["data"]
+
+
+def _cloud_event(id_: str, source: str, kind: str, time: datetime, data: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "specversion": "1.0",
+        "id": id_,
+        "source": source,
+        "type": kind,
+        "time": _written(time),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+
+
+def _line(event: Mapping[str, object]) -> str:
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))
 
 
 def _resource(found: object) -> Resource:

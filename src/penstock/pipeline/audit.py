@@ -9,10 +9,12 @@
     durations         decisions  ->  percentiles of the time taken
     slowest           decisions  ->  those that took longest
     over_time         decisions  ->  effects by period
+    revocations       decisions  ->  how long it took until what was revoked counted nowhere
 
-A frame of decisions has the schema `DECISIONS`. Decisions are counted by the records that decide, events by those that
-enforce: what came of a decision may be recorded as often as one likes. Each transform gives a frame of the schema of
-the same name; `audit` runs them all and collects what a report shows, which is bounded.
+A frame of decisions has the schema `DECISIONS`; records of revocations stand in it too. Decisions are counted by the
+records that decide, events by those that enforce: what came of a decision may be recorded as often as one likes. Each
+transform gives a frame of the schema of the same name; `audit` runs them all and collects what a report shows, which is
+bounded.
 """
 
 from collections.abc import Iterable
@@ -35,7 +37,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Effect
-from penstock.guard.decision_log import DECIDED, ENFORCED, DecisionRecord
+from penstock.guard.decision_log import DECIDED, ENFORCED, REVOKED, DecisionRecord, RevocationRecord
 from penstock.model.instants import in_utc
 from penstock.model.values import Kind
 from penstock.pipeline.columns import literal, micros
@@ -69,9 +71,11 @@ DECISIONS: Final = _schema(
     decision=_TEXT,
     passed=_LONG,
     refused=_LONG,
+    ordered=_TIME,
 )
 """A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
-`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events."""
+`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
+revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; what is left is null."""
 
 QUARANTINE: Final = _schema(line=_TEXT, reason=_TEXT)
 RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
@@ -96,28 +100,41 @@ DURATIONS: Final = _schema(
 SLOWEST: Final = _schema(
     id=_TEXT, time=_TIME, source=_TEXT, principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, took=_LONG
 )
+REVOCATIONS: Final = _schema(
+    owner=_TEXT, revocations=_LONG, credentials=_LONG, p50=DoubleType(), p95=DoubleType(), longest=_LONG, last=_TIME
+)
 OVER_TIME: Final = _schema(start=_TIME, permit=_LONG, deny=_LONG, indeterminate=_LONG)
 
 _ENVELOPE: Final = (
     "specversion string, id string, source string, type string, time string, data struct<principal: string, domain:"
     " string, action: string, resource: struct<kind: string, owner: string, name: string, version: string>,"
     " `owner-domain`: string, effect: string, because: array<string>, errors: array<string>, revision: string,"
-    " took: bigint, decision: string, passed: bigint, refused: bigint>, _corrupt string"
+    " took: bigint, decision: string, passed: bigint, refused: bigint, owner: string, revocation: string,"
+    " ordered: string>, _corrupt string"
 )
 
 
-def log_frame(spark: SparkSession, records: Iterable[DecisionRecord]) -> DataFrame:
+def log_frame(spark: SparkSession, records: Iterable[DecisionRecord | RevocationRecord]) -> DataFrame:
     """Return a frame of decisions from records that are at hand."""
-    raw = StructType([StructField(f.name, _LONG if f.name == "time" else f.dataType) for f in DECISIONS])
+    times = {field.name for field in DECISIONS if field.dataType == _TIME}
+    raw = StructType([StructField(f.name, _LONG if f.name in times else f.dataType) for f in DECISIONS])
     made = spark.createDataFrame([_row(found) for found in records], raw)
-    return made.select(*(F.timestamp_micros("time").alias("time") if n == "time" else n for n in DECISIONS.names))
+    return made.select(*(F.timestamp_micros(n).alias(n) if n in times else n for n in DECISIONS.names))
 
 
-def _row(r: DecisionRecord) -> tuple[object, ...]:
+def _row(r: DecisionRecord | RevocationRecord) -> tuple[object, ...]:
+    if isinstance(r, RevocationRecord):
+        known = {"id": r.id, "source": r.source, "type": REVOKED, "time": micros(r.time), "principal": str(r.owner)}
+        known |= {"because": list(r.because), "decision": r.revocation, "ordered": micros(r.ordered)}
+        return tuple(known.get(name) for name in DECISIONS.names)
     counts = (None, None) if r.counts is None else (r.counts.passed, r.counts.refused)
     asked = (str(r.principal), r.domain, str(r.action), str(r.resource), r.owner_domain)
     answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took, r.decision or r.id)
-    return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts)
+    return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts, None)
+
+
+def _moment(written: Column) -> Column:
+    return F.try_to_timestamp(F.when(written.rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), written))
 
 
 def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -129,28 +146,33 @@ def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
     parsed = lines.select(
         F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
     )
-    moment = F.try_to_timestamp(F.when(F.col("e.time").rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), F.col("e.time")))
+    moment, ordered = _moment(F.col("e.time")), _moment(F.col("e.data.ordered"))
     data, kind = F.col("e.data"), F.col("e.data.resource.kind")
     name = F.concat(data["resource"]["owner"], F.lit("/"), data["resource"]["name"])
     resource = F.when(kind == "network", name).when(
         kind == "type", F.concat(name, F.lit("@"), data["resource"]["version"])
     )
-    enforced = F.col("e.type") == ENFORCED
+    enforced, revoked = _yes(F.col("e.type") == ENFORCED), _yes(F.col("e.type") == REVOKED)
+    types = F.col("e.type").isin(DECIDED, ENFORCED, REVOKED)
     wrong = [
         ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull()),
-        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & F.col("e.type").isin(DECIDED, ENFORCED))),
+        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & types)),
         ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
-        ("log.field", moment.isNull() | resource.isNull()),
-        ("log.field", _absent(*(data[n] for n in ("principal", "because", "errors", "revision", "took")))),
-        ("log.field", ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))),
-        ("log.field", _yes(enforced) & _absent(data["decision"], data["passed"], data["refused"])),
+        ("log.field", _absent(moment, data["because"])),
+        ("log.field", ~revoked & _absent(resource, *(data[n] for n in ("principal", "errors", "revision", "took")))),
+        ("log.field", ~revoked & ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))),
+        ("log.field", enforced & _absent(data["decision"], data["passed"], data["refused"])),
+        ("log.field", revoked & _absent(data["owner"], data["revocation"])),
+        ("log.field", revoked & ~_yes((F.size(data["because"]) > 0) & (ordered <= moment))),
     ]
     reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
     known = {
         "time": moment,
         "resource": resource,
         "owner_domain": data["owner-domain"],
-        "decision": F.when(enforced, data["decision"]).otherwise(F.col("e.id")),
+        "principal": F.when(revoked, data["owner"]).otherwise(data["principal"]),
+        "decision": F.when(enforced, data["decision"]).when(revoked, data["revocation"]).otherwise(F.col("e.id")),
+        "ordered": F.when(revoked, ordered),
         **{n: F.col(f"e.{n}") for n in ("id", "source", "type")},
     }
     columns = [known.get(field.name, data[field.name]).alias(field.name) for field in DECISIONS]
@@ -184,6 +206,10 @@ def within(log: DataFrame, since: datetime | None = None, until: datetime | None
 
 def _decides() -> Column:
     return F.col("type") == DECIDED
+
+
+def _revokes() -> Column:
+    return F.col("type") == REVOKED
 
 
 def _permitted() -> Column:
@@ -241,11 +267,15 @@ def _right(statement: Statement) -> str:
 
 def requests_made(log: DataFrame) -> DataFrame:
     """Return who asked for what, and how often it was permitted (`REQUESTS_MADE`)."""
-    found = log.groupBy("principal", "action", "resource").agg(
-        F.count_if(_decides() & _permitted()).alias("permitted"),
-        F.count_if(_decides() & ~_permitted()).alias("refused"),
-        _sum("passed").alias("events"),
-        F.max("time").alias("last"),
+    found = (
+        log.where(~_revokes())
+        .groupBy("principal", "action", "resource")
+        .agg(
+            F.count_if(_decides() & _permitted()).alias("permitted"),
+            F.count_if(_decides() & ~_permitted()).alias("refused"),
+            _sum("passed").alias("events"),
+            F.max("time").alias("last"),
+        )
     )
     return _shaped(found, REQUESTS_MADE)
 
@@ -321,6 +351,27 @@ def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFram
     return _shaped(log.where(_decides()).groupBy(start).agg(*counts), OVER_TIME)
 
 
+def revocations(log: DataFrame) -> DataFrame:
+    """Return how long revocations took, by owner (`REVOCATIONS`); in microseconds, exact percentiles.
+
+    A revocation is complete when the last broker that tells of it has carried it out.
+    """
+    told = log.where(_revokes())
+    whole = told.groupBy("principal", "decision").agg(
+        (F.unix_micros(F.max("time")) - F.unix_micros(F.min("ordered"))).alias("took"),
+        F.size(F.array_distinct(F.flatten(F.collect_set("because")))).alias("credentials"),
+        F.max("time").alias("last"),
+    )
+    found = whole.groupBy(F.col("principal").alias("owner")).agg(
+        F.count(F.lit(1)).alias("revocations"),
+        F.sum("credentials").alias("credentials"),
+        *(F.percentile("took", F.lit(share / 100)).alias(f"p{share}") for share in (50, 95)),
+        F.max("took").alias("longest"),
+        F.max("last").alias("last"),
+    )
+    return _shaped(found, REVOCATIONS)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows that were collected for a report. `more` says that there are others, which come after in the same order."""
@@ -355,11 +406,12 @@ class AuditReport:
     over_time: Table
     #: of one period in `over_time`
     width: timedelta = timedelta(hours=1)
+    revocations: Table = Table(tuple(REVOCATIONS.names), ())
 
     def tables(self) -> dict[str, Table]:
         """Return all tables by name."""
         names = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "slowest")
-        found = {name: getattr(self, name) for name in (*names, "over_time")}
+        found = {name: getattr(self, name) for name in (*names, "over_time", "revocations")}
         return {name: table for name, table in found.items() if table is not None}
 
     def as_dict(self) -> dict[str, object]:
@@ -415,6 +467,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
         slowest=_table(slowest(log, top + 1), top),
         over_time=_table(over_time(log, width).orderBy("start"), periods),
         width=width,
+        revocations=_table(revocations(log).orderBy(F.desc("longest"), "owner"), top),
     )
 
 

@@ -5,7 +5,7 @@ names is hostile: it is escaped, what does not print is replaced, and the page f
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from html import escape
@@ -55,10 +55,13 @@ _OPEN: Final = 24
 _STAMP: Final = 120
 
 Cell: TypeAlias = object
+#: columns with principals, or texts that begin with one
+_PRINCIPALS: Final = frozenset({"principal", "owner", "resource", "issuer", "subject", "source"})
 _HEADINGS: Final[Mapping[str, str]] = {
     "took": "took (µs)",
     "p50": "median (µs)",
     "p90": "90 % (µs)",
+    "p95": "95 % (µs)",
     "p99": "99 % (µs)",
     "longest": "longest (µs)",
     "origin": "from",
@@ -197,6 +200,7 @@ def audit_html(
         text = "Credentials that no permission rested on in this period: candidates for not being renewed."
         parts.append(part("Rights that were not used", text, report.rights_unused))
     parts += [
+        _revoked(report, shown, part),
         part("Requests", "Who asked for what.", report.requests_made),
         part(
             "Time taken",
@@ -211,6 +215,20 @@ def audit_html(
     return _page(title, f"From {since} to {until} (UTC)", facts, parts, _made(at))
 
 
+def _revoked(report: AuditReport, names: "_Names", part: Callable[[str, str, Table, str], str]) -> str:
+    title = "Time to revoke"
+    if not report.revocations.rows:
+        return _section(title, "There were no revocations in this period.")
+    text = "From when an owner ordered a revocation to when the last broker had carried it out."
+    bars = [
+        (f"{names.principal(str(row[0]))}, {share}", round(float(str(row[at]))))
+        for row in report.revocations.rows
+        for share, at in _TO_REVOKE
+    ]
+    figure = _bars("f5", "Microseconds that a revocation took, by owner", bars, "a")
+    return part(title, text, report.revocations, figure)
+
+
 def _reasoned(refusals: Table) -> Table:
     """Return refusals with a reason in each row, also where there is no code."""
     effect, code = refusals.columns.index("effect"), refusals.columns.index("code")
@@ -219,6 +237,7 @@ def _reasoned(refusals: Table) -> Table:
 
 
 _SHARES: Final = ((50, 2), (90, 3), (99, 4))
+_TO_REVOKE: Final = (("median", 3), ("95 %", 4), ("longest", 5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +257,7 @@ class _Names:
     def cell(self, column: str, value: object) -> Cell:
         if value is None:
             return "unknown"
-        if isinstance(value, str) and column in ("principal", "resource", "issuer", "subject", "source"):
+        if isinstance(value, str) and column in _PRINCIPALS:
             return self.principal(value)
         return value
 

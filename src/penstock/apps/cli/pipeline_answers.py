@@ -22,7 +22,7 @@ from penstock.pipeline.whatif import Change, Comparison
 
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
-_SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations")
+_SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "revocations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,8 @@ def show_report(report: AuditReport, done: Done | None, names: Petnames, output:
             say(name.replace("_", " "))
             _show_table(table, names)
             say()
+    if not report.revocations.rows:
+        say("no revocations in this period")
     counted = "" if done is None else f"; {done.counts.get('quarantined', 0):,} lines are no decisions"
     say(f"{report.decisions:,} decisions{counted}")
 
