@@ -24,7 +24,7 @@ from penstock.trust.event_types import (
     sign_type,
     verify_type,
 )
-from penstock.trust.tags import Tag, parse_tag, to_sexp
+from penstock.trust.tags import Tag, covers, parse_tag, to_sexp
 
 _NAME = 2
 
@@ -50,14 +50,14 @@ def verify_topic(
 
 
 def topic_tag(
-    owner: Principal,
+    owner: Principal | None,
     patterns: Iterable[str],
     rights: Iterable[Right],
     *,
     super_topics: bool = False,
     when: Iterable[str] = (),
 ) -> Tag:
-    """Return rights on the topics of one owner that match one of the patterns; `**` in them is one or more levels.
+    """Return rights on the topics of an owner, or of all, that match a pattern; `**` in it is one or more levels.
 
     With `super_topics` the rights are on all their super-topics too, as somebody needs who shall publish. Raises
     `MalformedError` (`topic.pattern`, `capability.right`), `LimitError` (`topic.limit`), and `SelectorError` for a
@@ -74,3 +74,15 @@ def topic_tag(
     if not isinstance(body, tuple):
         raise MalformedError("capability.malformed", "a right on event types is a list")
     return parse_tag((*body[:_NAME], (b"*", b"set", *members), *body[_NAME + 1 :]))
+
+
+def lacking_above(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of the super-topics that rights on these topics are not on, those of the first levels first.
+
+    Raises as `topic_tag` does.
+    """
+    chosen = tuple(patterns)
+    given = topic_tag(None, chosen, [Right.PUBLISH])
+    needed = {above.text for text in chosen for above in TopicPattern(text).super_patterns}
+    found = (text for text in needed if not covers(given, topic_tag(None, [text], [Right.PUBLISH])))
+    return tuple(sorted(found, key=lambda text: (text.count("/"), text)))

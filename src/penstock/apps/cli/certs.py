@@ -129,7 +129,7 @@ def issue(  # noqa: PLR0913  # one argument an option
         subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
         return Authorisation(key.principal, subject, wanted, propagate, validity, check_comment(comment))
 
-    _issue(
+    issue_certificate(
         session,
         state,
         key_file,
@@ -184,7 +184,7 @@ def name(  # noqa: PLR0913  # one argument an option
         subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
         return Naming(key.principal, written, subject, validity, check_comment(comment))
 
-    _issue(
+    issue_certificate(
         session,
         state,
         key_file,
@@ -195,7 +195,7 @@ def name(  # noqa: PLR0913  # one argument an option
     )
 
 
-def _issue(  # noqa: PLR0913, PLR0917  # what the two commands that sign share
+def issue_certificate(  # noqa: PLR0913, PLR0917  # what the commands that sign certificates share
     session: Session,
     state: Callable[[SigningKey], Statement],
     key_file: str,
@@ -205,6 +205,7 @@ def _issue(  # noqa: PLR0913, PLR0917  # what the two commands that sign share
     output: str,
     more: tuple[Warned, ...] = (),
 ) -> None:
+    """Sign what `state` says, warn about what should be known of it, write it, and answer."""
     key = open_key(key_file, passphrase_file)
     statement = state(key)
     certificate = sign(statement, key)

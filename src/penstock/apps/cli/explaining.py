@@ -1,7 +1,7 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
 import click
 
@@ -16,8 +16,10 @@ from penstock.apps.cli.session import Session, one_answer, say_json, warn
 from penstock.apps.cli.trusted import load_verified_type, usable_credentials
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Branch, CapabilityAuthority, EventRequest, NetworkRequest, environment_schema
+from penstock.guard.topics import super_topics
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
+from penstock.model.topics import TopicName, is_topic
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right, type_request
@@ -25,6 +27,8 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import Question
+
+T = TypeVar("T")
 
 _HINTS: Final = {
     "guard.not-now": "ask about another time with --at",
@@ -90,8 +94,7 @@ def explain(  # noqa: PLR0913  # one argument an option
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
-        asked = list(_questions(authority, when, who, Right(right), verified or name, place))
-        answers = [ask(one) for one in asked]
+        answers = list(_answers(_questions(authority, when, who, Right(right), verified or name, place)))
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
     wording = Wording(names, None if verified is None else verified.event_type)
@@ -148,14 +151,36 @@ def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
     if right.on_network or about is None:
         return
     if isinstance(about, VerifiedType):
-        name = about.event_type.name
-        request = EventRequest(who, right, about, when.now)
-        what = f"{_verb(right)} {name.name}@{name.version}"
-        yield Asked(what, authority.question(request), authority, when, request, name, about.event_type)
-    else:
+        for verified in (*_above(right, super_topics(about)), about):
+            name = verified.event_type.name
+            request = EventRequest(who, right, verified, when.now)
+            question = authority.question(request)
+            yield Asked(_what(right, name), question, authority, when, request, name, verified.event_type)
+        return
+    supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
+    for name in (*_above(right, supers), about):
         evidence = sift(authority.credentials, when.now)
-        question = Question(authority.credentials, evidence, about.owner, who, type_request(about, right))
-        yield Asked(f"{_verb(right)} {about.name}@{about.version}", question, authority, when, name=about)
+        question = Question(authority.credentials, evidence, name.owner, who, type_request(name, right))
+        yield Asked(_what(right, name), question, authority, when, name=name)
+
+
+def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:
+    """Yield what is asked about first: whoever publishes on a topic needs the right on all those that it is part of."""
+    if right is Right.PUBLISH:
+        yield from reversed(tuple(supers))
+
+
+def _answers(questions: Iterable[Asked]) -> Iterator[Answer]:
+    for asked in questions:
+        answer = ask(asked)
+        yield answer
+        if asked.name is not None and is_topic(asked.name) and not answer.allowed:
+            # What is refused above is refused below, and for that reason.
+            return
+
+
+def _what(right: Right, name: TypeName) -> str:
+    return f"{_verb(right)} {name.name}@{name.version}"
 
 
 def _verb(right: Right) -> str:

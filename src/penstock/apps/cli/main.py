@@ -17,6 +17,7 @@ NOUNS = {
     "name": Noun(f"{_HERE}.petnames:name", "Your own names for principals."),
     "cert": Noun(f"{_HERE}.certs:cert", "Certificates: who gives which right to whom."),
     "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),
+    "topic": Noun(f"{_HERE}.topics:topic", "Topics: plain messages under names that form a tree."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),

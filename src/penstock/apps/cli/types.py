@@ -102,7 +102,7 @@ def define(  # noqa: PLR0913  # one argument an option
     )
     bag = load_credentials(credentials)
     if not unchecked:
-        _check_owner(principal, bag, owner)
+        check_owner(principal, bag, owner)
     signed = sign_type(definition, key, bag)
     if not unchecked:
         shelf.verify(signed, session.now)
@@ -172,7 +172,7 @@ def edit(  # noqa: PLR0913  # one argument an option
     _finish(signed, names, destination, output, changes(before.definition, definition))
 
 
-def _check_owner(principal: Principal, bag: Credentials, written: str | None) -> None:
+def check_owner(principal: Principal, bag: Credentials, written: str | None) -> None:
     """Say early, and in the words of the command line, what a verifier would miss of a quorum."""
     if principal.scheme == THRESHOLD and principal not in bag.thresholds():
         raise RefusedError(
