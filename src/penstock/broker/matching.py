@@ -21,7 +21,7 @@ from penstock.broker.intervals import IntervalTree
 from penstock.errors import EvaluationError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar, Schema
-from penstock.selector import Compiled, Selector, compile_selector
+from penstock.selector import ALWAYS, Compiled, Selector, compile_selector
 from penstock.selector.ast import And, Attribute, Condition, walk
 from penstock.selector.text import render
 
@@ -30,6 +30,8 @@ Values: TypeAlias = Mapping[str, Scalar]
 
 #: So many clauses of a node are tried one by one before they are spread over routes.
 _FEW: Final = 8
+#: Few selectors are compiled once so many events have come since one was added or removed.
+_CALM: Final = 16
 #: Places that the constraints after the first may multiply a clause into.
 _PLACES: Final = 64
 
@@ -50,6 +52,9 @@ class Matcher(Generic[K]):
         self._root: _Node[K] = _Node(0)
         self._entries: dict[Selector, _Entry[K]] = {}
         self._selectors: dict[K, Selector] = {}
+        #: how often an event was matched since the last change, and the quick way that is found after some times
+        self._calm = 0
+        self._quick: list[tuple[Compiled | None, list[K]]] | None = None
         self._residuals: WeakValueDictionary[str, _Residual] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -74,6 +79,7 @@ class Matcher(Generic[K]):
         if schema is not None:
             selector.check(schema, missing="null")
         self.remove(key)
+        self._calm, self._quick = 0, None
         entry = self._entries.get(selector)
         if entry is None:
             entry = self._entries[selector] = _Entry()
@@ -88,6 +94,7 @@ class Matcher(Generic[K]):
         selector = self._selectors.pop(key, None)
         if selector is None:
             return False
+        self._calm, self._quick = 0, None
         entry = self._entries[selector]
         del entry.keys[key]
         if not entry.keys:
@@ -101,6 +108,11 @@ class Matcher(Generic[K]):
 
         An attribute that is not there is null; a selector in error does not match.
         """
+        if self._quick is not None:
+            return _tried(self._quick, values)
+        self._calm += 1
+        if self._calm == _CALM and len(self._entries) <= _FEW:
+            self._quick = [(_compiled(selector), list(entry.keys)) for selector, entry in self._entries.items()]
         facts = _Facts(values)
         found: list[K] = []
         seen: set[_Entry[K]] = set()
@@ -128,6 +140,22 @@ class Matcher(Generic[K]):
             names = frozenset(node.name for node in walk(root) if isinstance(node, Attribute))
             known = self._residuals[text] = _Residual(Selector(text, root, names))
         return known
+
+
+def _compiled(selector: Selector) -> Compiled | None:
+    return None if selector == ALWAYS else compile_selector(selector)
+
+
+def _tried(few: list[tuple[Compiled | None, list[K]]], values: Values) -> list[K]:
+    """Return the keys of those few selectors that are TRUE."""
+    found: list[K] = []
+    for holds, keys in few:
+        try:
+            if holds is None or holds(values) is True:
+                found += keys
+        except EvaluationError:
+            continue
+    return found
 
 
 class _Facts(dict[str, Fact]):

@@ -210,6 +210,8 @@ class Withdraw:
 
 Body: TypeAlias = Greeting | Pulse | Again | Announcement | Disclosure | Enter | Withdraw | Publications
 _BODIES: Final = {kind.KIND: kind for kind in (Greeting, Pulse, Again, Announcement, Disclosure, Enter, Withdraw)}
+#: the kinds of what stands in a hop: counts, the kind of its body, and that
+_FORMS: Final = frozenset(((int, int, int, str, dict), (int, int, int, str, list)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +234,12 @@ class Hop:
         Raises `MalformedError`: `message.malformed`, and what names, principals, values and selectors raise; and
         `LimitError` (`message.limit`, `selector.limit`).
         """
-        if type(tree) is not list or len(tree) != len(cls._FORM) or tuple(map(type, tree[:4])) != cls._FORM[:4]:
+        if type(tree) is not list or tuple(map(type, tree)) not in _FORMS:
             malformed("a hop")
         incarnation, session, number, kind, body = tree
-        if min(incarnation, session, number) < 0 or max(incarnation, session, number) > INTEGER_MAX:
-            malformed("the count of a hop")
+        if not (0 <= incarnation <= INTEGER_MAX and 0 <= session <= INTEGER_MAX and 0 <= number <= INTEGER_MAX):
+            malformed("the counts of a hop")
         return cls(Stamp(incarnation, session), number, _read_body(kind, body))
-
-    #: the kinds of what stands in a tree
-    _FORM: ClassVar = (int, int, int, str, object)
 
 
 def _read_body(name: str, tree: object) -> Body:

@@ -1,9 +1,9 @@
 """Events between brokers, many of one kind at once.
 
 A block of events has a header, which says of which type they are and which attributes they have, and columns: their
-numbers, ids and times, and one for each attribute. Header and columns travel as octets. A header is written and read
-once for all the blocks that have it; columns are checked as a whole rather than value by value, and go on to the next
-broker as they came where all of them are wanted there.
+numbers, ids and times, and one for each attribute, all in one list. Header and columns travel as octets. A header is
+written and read once for all the blocks that have it; columns are checked as a whole rather than value by value, and go
+on to the next broker as they came where all of them are wanted there.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +42,9 @@ _TEXTS: Final = frozenset((str,))
 _SHORT: Final = 4_096
 _HEADERS: Final = 1_024
 
+#: columns besides those of attributes
+_FIXED: Final = 3
+
 _Column: TypeAlias = list[Any]
 
 
@@ -58,6 +61,8 @@ class Header:
     def of(cls, events: Sequence[TransitEvent]) -> "Header":
         """Return the header of events of one type."""
         first = events[0]
+        if len(events) == 1:
+            return _header(first.key, first.ancestors, tuple(first.values))
         attributes = dict.fromkeys(chain.from_iterable(event.values for event in events))
         return _header(first.key, first.ancestors, tuple(attributes))
 
@@ -161,7 +166,7 @@ class Publications:
         Raises `LimitError` (`route.event-size`) when one event alone is too large.
         """
         count = len(self.events)
-        if count <= limits.route_block_events and len(self._write()) <= limits.route_block_bytes:
+        if count <= limits.route_block_events and self._fits(limits):
             yield self
         elif count == 1:
             raise LimitError("route.event-size", f"an event takes more than {limits.route_block_bytes} octets")
@@ -175,6 +180,11 @@ class Publications:
         header = cast("Header", self._header).octets
         origin = principal_tree(self.origin)
         return [origin, self.incarnation, self.hops, self.retain, self.state, header, columns]
+
+    def _fits(self, limits: Limits) -> bool:
+        octets, header = self._write(), cast("Header", self._header)
+        cells = len(self.events) * (len(header.attributes) + _FIXED)
+        return len(octets) <= limits.route_block_bytes and cells <= limits.wire_items
 
     def _write(self) -> bytes:
         if not self._columns:
@@ -220,10 +230,17 @@ def blocks(
 
 def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -> tuple[Header, bytes]:
     header = Header.of(events)
+    cells: list[Scalar] = [*numbers]
+    cells += [event.id for event in events]
+    cells += [event.time for event in events]
     rows = [event.values for event in events]
-    columns = [[row.get(name) for row in rows] for name in header.attributes]
-    octets = encode([numbers, [event.id for event in events], [event.time for event in events], *columns], limits=_WIDE)
-    return header, octets
+    if len(rows) == 1:
+        # The header has the attributes in the order in which its only event has them.
+        cells += rows[0].values()
+    else:
+        for name in header.attributes:
+            cells += [row.get(name) for row in rows]
+    return header, encode(cells, limits=_WIDE)
 
 
 #: how much goes into a block is decided when it has been written
@@ -233,54 +250,49 @@ _WIDE: Final = Limits(frame_bytes=1 << 62, wire_items=1 << 30)
 def _read_columns(header: Header, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
     if len(octets) > DEFAULT_LIMITS.route_block_bytes:
         too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
-    columns = decode(octets)
-    width = len(header.attributes) + 3
-    if type(columns) is not list or len(columns) != width or {*map(type, columns)} != {list}:
+    tree, width = decode(octets), len(header.attributes) + _FIXED
+    if type(tree) is not list or not tree or len(tree) % width:
         malformed("the columns of events")
-    numbers, ids, times, *values = cast("list[_Column]", columns)
-    if {*map(len, (numbers, ids, times, *values))} != {len(numbers)} or not numbers:
-        malformed("the columns of events differ")
-    if len(numbers) > DEFAULT_LIMITS.route_block_events:
+    cells: _Column = tree
+    count = len(cells) // width
+    if count > DEFAULT_LIMITS.route_block_events:
         too_many("events", DEFAULT_LIMITS.route_block_events)
+    numbers, ids = cells[:count], cells[count : 2 * count]
+    times, values = cells[2 * count : _FIXED * count], cells[_FIXED * count :]
     _check_numbers(numbers)
     if not _TEXTS.issuperset(map(type, ids)) or not _TIMES.issuperset(map(type, times)):
         malformed("the ids and times of events")
-    nulls = [_check_values(column) for column in values]
-    return tuple(numbers), _events(header, ids, times, values, nulls=any(nulls))
+    kinds = _check_values(values)
+    rows = _rows(header.attributes, values, count, nulls=NoneType in kinds)
+    key, ancestors = header.type, header.ancestors
+    events = [TransitEvent(key, ancestors, MappingProxyType(rows[i]), ids[i], times[i]) for i in range(count)]
+    return tuple(numbers), tuple(events)
 
 
 def _check_numbers(numbers: _Column) -> None:
     if not _NUMBERS.issuperset(map(type, numbers)) or not 0 <= numbers[0] <= numbers[-1] <= INTEGER_MAX:
         malformed("the numbers of events")
-    if not all(map(lt, numbers, numbers[1:])):
+    if len(numbers) > 1 and not all(map(lt, numbers, numbers[1:])):
         malformed("the numbers of events do not rise")
 
 
-def _check_values(column: _Column) -> bool:
-    """Check the values of one attribute, and say whether there are nulls among them."""
-    kinds = {*map(type, column)}
+def _check_values(values: _Column) -> set[type]:
+    """Check values of attributes, and return their kinds."""
+    kinds = {*map(type, values)}
     if not kinds <= _KINDS:
         malformed("the value of an attribute")
-    if int in kinds:
-        # A codec reads integers that are too great, though none that are too small.
-        check_value(Kind.INTEGER, max(column if len(kinds) == 1 else [v for v in column if type(v) is int]))
-    return NoneType in kinds
+    # A codec reads integers that are too great, though none that are too small.
+    if int in kinds and (most := max([value for value in values if type(value) is int])) > INTEGER_MAX:
+        check_value(Kind.INTEGER, most)
+    return kinds
 
 
-def _events(
-    header: Header, ids: _Column, times: _Column, columns: list[_Column], *, nulls: bool
-) -> tuple[TransitEvent, ...]:
-    key, ancestors, names = header.type, header.ancestors, header.attributes
-    rows: Iterable[dict[str, Scalar]]
-    if not columns:
-        rows = [{} for _ in ids]
-    elif nulls:
-        rows = [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in zip(*columns, strict=True)]
-    else:
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return tuple(
-        [
-            TransitEvent(key, ancestors, MappingProxyType(row), name, time)
-            for row, name, time in zip(rows, ids, times, strict=True)
-        ]
-    )
+def _rows(names: tuple[str, ...], values: _Column, count: int, *, nulls: bool) -> list[dict[str, Scalar]]:
+    """Return the values of each event, nulls left out."""
+    rows: Iterable[Sequence[Scalar]] = [values]
+    if count > 1:
+        columns = [values[start : start + count] for start in range(0, len(values), count)]
+        rows = zip(*columns, strict=True) if columns else [()] * count
+    if nulls:
+        return [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in rows]
+    return [dict(zip(names, row, strict=True)) for row in rows]

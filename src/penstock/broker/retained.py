@@ -6,7 +6,8 @@ what is kept of what he wants; a broker that is told passes on what it did not h
 broker that has it, and each broker passes on each event once.
 
 What is kept is current only where a subscription brings what follows. What no subscription wants any more is therefore
-let go, except at the brokers of those who published it, and where the way to these is cut off for now. The memory is bounded, the least recent being forgotten first.
+let go, except at the brokers of those who published it, and where the way to these is cut off for now. The memory is
+bounded, the least recent being forgotten first.
 """
 
 from collections import OrderedDict

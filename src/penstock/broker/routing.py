@@ -12,6 +12,7 @@ At most once: an event's origin numbers it, and each broker takes each number on
 In source order while the path stays the same, because links keep order.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -510,24 +511,24 @@ class Router:
         tree = self._trees.get(block.type)
         if tree is None or block.hops >= self._limits.network_hops:
             return
-        places: dict[Principal, list[int]] = {}
+        match, places = tree.index.match, defaultdict[Principal, list[int]](list)
         for place, event in enumerate(block.events):
-            for peer in {peer for peer, _ in tree.index.match(event.values)}:
-                places.setdefault(peer, []).append(place)
+            for peer in {peer for peer, _ in match(event.values)}:
+                places[peer].append(place)
         for peer, wanted in places.items():
             if peer != came_from and self._allowed(block.type, peer):
                 for part in block.pick(wanted).onward().parts(self._limits):
                     yield peer, part
 
     def _matched(self, block: Publications) -> tuple[tuple[tuple[str, ...], TransitEvent], ...]:
+        # A key stands for a subscription to one type, so that no two of these know the same key.
+        matchers = [self._clients[key].match for key in (block.type, *block.ancestors) if key in self._clients]
         found: list[tuple[tuple[str, ...], TransitEvent]] = []
-        for event in block.events:
-            keys: set[str] = set()
-            for key in (block.type, *block.ancestors):
-                if key in self._clients:
-                    keys.update(self._clients[key].match(event.values))
+        for event in block.events if matchers else ():
+            keys = [key for match in matchers for key in match(event.values)]
             if keys:
-                found.append((tuple(sorted(keys)), event))
+                keys.sort()
+                found.append((tuple(keys), event))
         return tuple(found)
 
     # State.
