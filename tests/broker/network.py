@@ -69,6 +69,8 @@ class Network:
         self.links: dict[frozenset[str], int] = {}
         self.delivered: list[Delivery] = []
         self.cuts: list[Cut] = []
+        #: of brokers that are not called by the hash of their name
+        self.principals: dict[str, Principal] = {}
         #: what publishers were told last, by broker and key
         self.wanted: dict[tuple[str, str], bool] = {}
         self.disclosed: list[tuple[str, str, bytes]] = []
@@ -85,7 +87,7 @@ class Network:
 
     def start(self, *names: str) -> None:
         for name in names:
-            who = principal(name)
+            who = self._who(name)
             self.names[who] = name
             self.routers[name] = Router(who, next(self._incarnations), self.settings)
             client = self.clients.setdefault(name, Client())
@@ -101,7 +103,7 @@ class Network:
                 continue
             self.links[link] = next(self._sessions)
             for here, there in ((one, other), (other, one)):
-                self._do(here, self.routers[here].link_up(principal(there), self.now))
+                self._do(here, self.routers[here].link_up(self._who(there), self.now))
 
     def disconnect(self, *pairs: tuple[str, str]) -> None:
         """Break links; each end finds out in its own time."""
@@ -216,6 +218,9 @@ class Network:
 
     # How it works.
 
+    def _who(self, name: str) -> Principal:
+        return self.principals.get(name) or principal(name)
+
     def _do(self, name: str, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
@@ -250,7 +255,7 @@ class Network:
         def arrive() -> None:
             link = self.links.get(frozenset((here, there)))
             if there in self.routers and link is not None and session in (None, link):
-                self._do(there, self.routers[there].receive(principal(here), hop, self.now))
+                self._do(there, self.routers[there].receive(self._who(here), hop, self.now))
 
         return arrive
 
@@ -260,7 +265,7 @@ class Network:
         def lost() -> None:
             # A link that was made again in the meantime was `link_up` again too.
             if self.routers.get(here) is router is not None and self.links.get(frozenset((here, there))) == session:
-                self._do(here, router.link_down(principal(there)))
+                self._do(here, router.link_down(self._who(there)))
 
         return lost
 

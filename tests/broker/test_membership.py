@@ -11,7 +11,7 @@ from tests.broker.network import OWNER, principal
 
 from penstock.broker.hops import Heard, Hops
 from penstock.broker.membership import Membership, View, announced_words, rendezvous, weight
-from penstock.broker.messages import Announcement, Hop, Pulse, Stamp, Withdraw
+from penstock.broker.messages import Announcement, Disclosure, Hop, Pulse, Stamp, Withdraw
 from penstock.codec.sexp import canonical
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.limits import Limits
@@ -328,3 +328,110 @@ class TestHops:
         with pytest.raises(RefusedError) as caught:
             one.hear(other.again())
         assert caught.value.code == "network.stamp"
+
+
+class TestDisclosures:
+    def told(self, number: int, octets: bytes, incarnation: int = 1) -> Disclosure:
+        return Disclosure(B, incarnation, number, octets)
+
+    def test_the_latest_wins_and_is_told_to_new_neighbours(self) -> None:
+        members = line_of_three()
+        first, second = self.told(1, b"1"), self.told(2, b"2")
+
+        assert members.hear_disclosure(second) == (second, b"2")
+        assert members.hear_disclosure(first) == (None, None)
+        own = members.disclose(b"mine")
+        bodies = members.announcements()
+        assert bodies[-2:] == [own, second]
+        assert all(isinstance(body, Announcement) for body in bodies[:-2])
+
+    def test_only_what_is_new_is_reported(self) -> None:
+        members = line_of_three()
+        again = self.told(2, b"same")
+        members.hear_disclosure(self.told(1, b"same"))
+
+        assert members.hear_disclosure(again) == (again, None)
+
+    def test_nothing_is_taken_of_strangers(self) -> None:
+        members = line_of_three()
+
+        assert members.hear_disclosure(Disclosure(D, 1, 1, b"x")) == (None, None)
+
+    def test_what_an_earlier_life_disclosed_is_outdone(self) -> None:
+        members = Membership(A, 1)
+        assert members.hear_disclosure(Disclosure(A, 7, 7, b"old")) == (None, None)
+        members.disclose(b"new")
+        corrected, _ = members.hear_disclosure(Disclosure(A, 7, 7, b"old"))
+
+        assert corrected is not None
+        assert corrected.order > (7, 7)
+        assert corrected.octets == b"new"
+        assert members.disclose(b"newer").order > corrected.order
+
+    def test_it_goes_with_the_broker(self) -> None:
+        members = line_of_three()
+        members.hear_disclosure(self.told(1, b"1"))
+        members.link_down(B)
+
+        assert members.forget(100, 60) == [B]
+        assert not [body for body in members.announcements() if isinstance(body, Disclosure)]
+        assert members.forget(200, 60) == []
+
+    def test_its_length_is_bounded(self) -> None:
+        members = Membership(A, 1, limits=Limits(network_disclosure=3))
+        members.disclose(b"abc")
+        with pytest.raises(LimitError):
+            members.disclose(b"abcd")
+
+    def test_what_is_renewed_is_later_than_before(self) -> None:
+        members = Membership(A, 1)
+        before: list[Announcement | Disclosure] = [members.own, members.disclose(b"x")]
+
+        assert all(old.order < new.order for old, new in zip(before, members.renew(), strict=True))
+
+
+class TestAdmission:
+    def members(self, limits: Limits | None = None) -> tuple[Membership, set[Principal]]:
+        admitted = {A, B}
+        return Membership(A, 1, admitted=admitted.__contains__, limits=limits or Limits()), admitted
+
+    def test_who_is_not_admitted_does_not_count_and_is_not_passed_on(self) -> None:
+        members, _ = self.members()
+        members.link_up(C)
+
+        assert members.hear(said(C, 1, A), 0) is None
+        assert set(members.view.links) == {A}
+        assert members.announcements() == [members.own]
+
+    def test_he_can_be_admitted_for_what_he_disclosed(self) -> None:
+        members, admitted = self.members()
+        members.link_up(C)
+        announcement, disclosure = said(C, 1, A), Disclosure(C, 1, 1, b"credentials")
+        members.hear(announcement, 0)
+        assert members.hear_disclosure(disclosure) == (None, b"credentials")
+
+        admitted.add(C)
+        assert members.review() == [announcement, disclosure]
+        assert set(members.view.links) == {A, C}
+        assert members.review() == []
+
+    def test_who_is_no_longer_admitted_is_put_aside(self) -> None:
+        members, admitted = self.members()
+        members.link_up(B)
+        members.hear(said(B, 1, A), 0)
+        assert set(members.view.links) == {A, B}
+        admitted.remove(B)
+
+        assert members.review() == []
+        assert set(members.view.links) == {A}
+        assert members.hear(said(B, 2, A, C), 0) is None
+
+    def test_those_who_wait_are_bounded(self) -> None:
+        members, _ = self.members(Limits(network_waiting=3))
+        for number in range(9):
+            members.hear(said(principal(f"ghost {number}"), 1), 0)
+            members.hear_disclosure(Disclosure(principal(f"ghost {number}"), 1, 1, b"x"))
+
+        assert len(members._waiting) == 3
+        assert members.forget(0, 60) == [principal(f"ghost {number}") for number in range(6)]
+        assert members.forget(61, 60) == [principal(f"ghost {number}") for number in range(6, 9)]

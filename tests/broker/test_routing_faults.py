@@ -339,3 +339,78 @@ class TestOverlays:
         router.advertise("pub", NEWS.key)
 
         assert not [o for o in router.publish("pub", [Event.of(NEWS, {}).to_transit()]) if isinstance(o, Send)]
+
+
+class TestDisclosure:
+    def test_everybody_hears_once_what_a_broker_discloses_also_who_comes_late(self) -> None:
+        network = three_domains(2)
+        network._do("p1", network.routers["p1"].disclose(b"first"))
+        network.run()
+        network.start("late")
+        network.connect(("late", "c1"))
+        network.run()
+        network._do("p1", network.routers["p1"].disclose(b"second"))
+        network.run()
+
+        others = {*BROKERS, "late"} - {"p1"}
+        assert Counter(network.disclosed) == Counter(
+            (name, "p1", octets) for name in others for octets in (b"first", b"second")
+        )
+
+    def test_it_is_forgotten_with_the_broker(self) -> None:
+        network = three_domains(2)
+        network._do("p1", network.routers["p1"].disclose(b"first"))
+        network.run()
+        network.kill("p1")
+        network.wait(650)
+
+        assert Counter(network.disclosed) == Counter(
+            (name, "p1", octets) for name in BROKERS if name != "p1" for octets in (b"first", b"")
+        )
+
+    def test_what_some_have_forgotten_comes_again(self) -> None:
+        network = three_domains(2)
+        network._do("p1", network.routers["p1"].disclose(b"first"))
+        network.run()
+        forgetful = network.routers["c2"]._members
+        del forgetful._known[principal("p1")]
+        forgetful._view = None
+        network.disclosed.clear()
+        network.wait(310)
+
+        assert network.disclosed == [("c2", "p1", b"first")]
+        assert principal("p1") in network.routers["c2"].view.links
+
+
+class TestAdmission:
+    def test_who_is_not_admitted_takes_no_part_until_he_is(self) -> None:
+        strangers = {principal("c1")}
+        network = Network(0, settings=Settings(admitted=lambda broker: broker not in strangers))
+        network.start("a", "b", "c1")
+        network.connect(("a", "b"), ("b", "c1"))
+        network.advertise("a", "pub", NEWS)
+        network.subscribe("c1", "sub", NEWS)
+        network.run()
+        network._do("c1", network.routers["c1"].disclose(b"credentials"))
+        network.run()
+        network.publish("a", "pub", "1")
+        network.run()
+        assert network.delivered == []
+        assert network.disclosed == [("b", "c1", b"credentials")]
+        assert network.held()["b"] == 0
+
+        strangers.clear()
+        for name, router in network.routers.items():
+            network._do(name, router.trust_changed())
+        network.run()
+        assert check_delivery(network, [("a", "pub", {})]) == 1
+        assert ("a", "c1", b"credentials") in network.disclosed
+
+        strangers.add(principal("c1"))
+        for name, router in network.routers.items():
+            network._do(name, router.trust_changed())
+        network.run()
+        network.delivered.clear()
+        network.publish("a", "pub", "2")
+        network.run()
+        assert network.delivered == []
