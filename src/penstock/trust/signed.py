@@ -63,6 +63,10 @@ class SignedValue(Generic[V_co]):
         """Return the signed statement in canonical form."""
         return canonical(self.to_sexp())
 
+    def unverified(self) -> "UnverifiedValue[V_co]":
+        """Return the statement as others get it."""
+        return UnverifiedValue(self.value, self.digest, self.body, self.key, self.octets)
+
 
 @dataclass(frozen=True, slots=True)
 class UnverifiedValue(Generic[V_co]):

@@ -1,0 +1,344 @@
+"""Policy evolution at one broker: what it knows of owners' policies, and whether it may go on by it (section 6.2, 6.3).
+
+A plain state machine. Whoever drives it tells it what comes, and carries out what it returns, in order:
+
+1. Policy events are taken from anybody: the owner's signature and the chain say what they are worth. `Changed` says
+   what holds now; once that is enforced the driver says so (`enforced`), and only then is it acknowledged.
+2. A time-stamp is taken from its owner, or from a neighbour that is trusted with the owner's types and signed for this
+   broker. It says how far the owner is, and for how long that is good.
+3. A broker that has not enforced all that the owner has signed, whose last stamp is over, or whose owner forked its
+   policy delivers none of the owner's types and asks for its policy anew. `delivers` is asked with each delivery, so
+   that no tick has to come in time.
+
+None of this is for clients: what they would learn of it is who was granted what.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from penstock.broker.policy_log import Fork, PolicyLog, Reason
+from penstock.broker.sessions import earliest
+from penstock.crypto import SigningKey
+from penstock.errors import LimitError, RefusedError
+from penstock.model.instants import in_utc
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeName
+from penstock.model.principals import Principal
+from penstock.trust.caches import CertificateCache
+from penstock.trust.credentials import CertificateVerifier, Credentials
+from penstock.trust.event_types import UnverifiedType
+from penstock.trust.policy_events import PolicyEvent
+from penstock.trust.policy_state import PolicyState
+from penstock.trust.revocations import Revocations
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+from penstock.trust.snapshots import read_snapshot, write_snapshot
+from penstock.trust.stamps import Acknowledgement, CarriedStamp, HopStamp, TimeStamp
+
+NO_SKEW: Final = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """An owner's policy is now another: to be enforced, and then told with `enforced`."""
+
+    owner: Principal
+    number: int
+    state: PolicyState
+    installed: tuple[UnverifiedType, ...] = field(default=(), repr=False)
+    removed: tuple[TypeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """To be sent to the owner, and to whoever waits for a revocation to be complete."""
+
+    acknowledgement: SignedValue[Acknowledgement]
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The owner's types are not delivered any more."""
+
+    owner: Principal
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """The owner's types are delivered again."""
+
+    owner: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Resubscribe:
+    """To ask for the owner's policy and time-stamps anew, by another way if there is one."""
+
+    owner: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """To the operator, and to all who rely on the owner: two statements that cannot both be true."""
+
+    owner: Principal
+    fork: Fork
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """To the operator: a policy event that the owner signed and nobody can apply."""
+
+    owner: Principal
+    number: int
+    code: str
+    message: str
+
+
+Output: TypeAlias = Changed | Acknowledge | Stale | Fresh | Resubscribe | Forked | Unusable
+
+Trusts: TypeAlias = Callable[[datetime, Principal, Principal], bool]
+"""Says whether an owner's types are trusted to a broker: `Overlay.trusts`."""
+
+
+class _Followed:
+    """An owner's log, and what was said about it last."""
+
+    def __init__(self, log: PolicyLog) -> None:
+        self.log = log
+        self.told: Reason | None = None
+        self.fork_told = False
+        self.asked: datetime | None = None
+        self.acknowledged: datetime | None = None
+
+
+class PolicyKeeper:
+    """See the module.
+
+    `skew` bounds the difference between any two clocks. With `strict` an owner without time-stamps is not delivered at
+    all: right for a broker that may have lost what it knew; otherwise such an owner does not use them, until the first
+    stamp comes or its policy requires them. `now` never goes back.
+    """
+
+    def __init__(  # noqa: PLR0913  # each argument is one of the things that a broker goes by
+        self,
+        key: SigningKey,
+        trusts: Trusts,
+        *,
+        skew: timedelta = NO_SKEW,
+        strict: bool = False,
+        verifier: CertificateVerifier | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._key = key
+        self._trusts = trusts
+        self._skew = skew
+        self._strict = strict
+        self._verifier = verifier or CertificateCache()
+        self._limits = limits
+        self._retry = timedelta(milliseconds=limits.policy_retry)
+        self._owners: dict[Principal, _Followed] = {}
+
+    # What comes.
+
+    def receive(self, now: datetime, unverified: UnverifiedValue[PolicyEvent]) -> list[Output]:
+        """Take in a policy event: in any order, and as often as it comes.
+
+        Raises `RefusedError` (`evolution.wrong-key`, `key.bad-signature`), `LimitError` (`evolution.owners`).
+        """
+        event = unverified.verify()
+        return self._take(now, event.value.owner, events=[event])
+
+    def stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> list[Output]:
+        """Take in a time-stamp from a neighbour, or from the owner itself.
+
+        (1) The owner signed it. (2) The sender may hand it on, and did so for this broker. (3) Neither lies in the
+        future, or a clock that is wrong would keep a broker going for longer than the owner wants.
+
+        Raises `RefusedError`: as `receive` does, `evolution.untrusted`, `evolution.not-for-us`, `evolution.future`.
+        """
+        stamp = carried.stamp.verify()
+        times = [stamp.value.time]
+        if sender != stamp.value.owner:
+            times.append(self._check_hop(now, sender, stamp, carried.hop))
+        if max(times) - self._skew > in_utc(now):
+            raise RefusedError(
+                "evolution.future", "a time-stamp lies in the future", hint="set the clocks, or allow for more skew"
+            )
+        return self._take(now, stamp.value.owner, stamps=[stamp])
+
+    def _check_hop(
+        self, now: datetime, sender: Principal, stamp: SignedValue[TimeStamp], hop: UnverifiedValue[HopStamp] | None
+    ) -> datetime:
+        if not self._trusts(now, stamp.value.owner, sender):
+            raise RefusedError(
+                "evolution.untrusted",
+                f"{sender.short} is not trusted with what {stamp.value.owner.short} owns",
+                hint="the owner grants `route` to brokers that it trusts",
+            )
+        # Section 6.3: stamps "would need to be signed by its neighbouring brokers".
+        said = None if hop is None else hop.verify().value
+        if said is None or (said.stamp, said.sender, said.receiver) != (stamp.digest, sender, self._key.principal):
+            raise RefusedError("evolution.not-for-us", f"{sender.short} did not sign this time-stamp for this broker")
+        return said.time
+
+    def enforced(self, now: datetime, owner: Principal, number: int) -> list[Output]:
+        """Take note that what `Changed` said is enforced from now on."""
+        followed = self._owners.get(owner)
+        if followed is None:
+            return []
+        log = followed.log
+        log.enforced = max(log.enforced, min(number, log.applied))
+        return [*self._acknowledge(now, followed), *self._tell(now, followed, log.enforced)]
+
+    def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
+        """Notice what has not come, and say when to call again at the latest."""
+        said: list[Output] = []
+        turn: datetime | None = None
+        for followed in self._owners.values():
+            said += self._tell(now, followed, followed.log.enforced)
+            if followed.told is None and followed.log.stamp is not None:
+                turn = earliest(turn, _after(followed.log.stamp.value.until))
+            elif followed.asked is not None and followed.told is not Reason.FORKED:
+                turn = earliest(turn, followed.asked + self._retry)
+        return said, turn
+
+    # What is known.
+
+    def delivers(self, now: datetime, owner: Principal) -> bool:
+        """Say whether the owner's types may be delivered at this very moment."""
+        log = self._log(owner)
+        return log.staleness(in_utc(now), log.enforced, strict=self._strict) is None
+
+    def owners(self) -> Iterator[Principal]:
+        """Yield the owners whose policy is known."""
+        return iter(self._owners)
+
+    def state(self, owner: Principal) -> PolicyState:
+        """Return what an owner's policy comes to, whether it is enforced already or not."""
+        return self._log(owner).state
+
+    def log(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:
+        """Return the owner's events from the last checkpoint on: what a broker that asks for them needs."""
+        return tuple(self._log(owner).events)
+
+    def credentials(self) -> Credentials:
+        """Return what all owners have published and not revoked; none of those that forked."""
+        bag = Credentials()
+        for followed in self._owners.values():
+            if followed.log.fork is None:
+                bag += followed.log.state.credentials
+        return bag
+
+    def revocations(self) -> Revocations:
+        """Return what was revoked, by whom; of those that forked too."""
+        return Revocations({owner: followed.log.state.revoked for owner, followed in self._owners.items()})
+
+    def hand_on(self, now: datetime, owner: Principal, receiver: Principal) -> CarriedStamp | None:
+        """Return the owner's last stamp, signed for a neighbour; None where there is none or it is not trusted."""
+        log = self._log(owner)
+        if log.stamp is None or log.fork is not None or not self._trusts(now, owner, receiver):
+            return None
+        hop = sign_value(HopStamp(log.stamp.digest, self._key.principal, receiver, in_utc(now)), self._key)
+        return CarriedStamp(log.stamp.unverified(), hop.unverified())
+
+    # What is kept.
+
+    def snapshot(self, now: datetime, owner: Principal) -> bytes:
+        """Return all that must not be forgotten about an owner, signed by this broker."""
+        log = self._log(owner)
+        return write_snapshot(owner, log.all_events(), log.all_stamps(), in_utc(now), self._key)
+
+    def restore(self, now: datetime, data: bytes) -> list[Output]:
+        """Take in what `snapshot` returned, as if it came anew: every signature and the chain are verified.
+
+        Raises what `read_snapshot` raises, and `LimitError` (`evolution.owners`).
+        """
+        owner, events, stamps = read_snapshot(data, self._key.principal)
+        return self._take(now, owner, events=events, stamps=stamps)
+
+    def forget(self, owner: Principal) -> None:
+        """Forget an owner, for an operator who has settled a fork. With its revocations, so that care is needed."""
+        self._owners.pop(owner, None)
+
+    # What follows.
+
+    def _take(
+        self,
+        now: datetime,
+        owner: Principal,
+        *,
+        events: Iterable[SignedValue[PolicyEvent]] = (),
+        stamps: Iterable[SignedValue[TimeStamp]] = (),
+    ) -> list[Output]:
+        followed = self._follow(owner)
+        log = followed.log
+        before, applied, bound = log.state, log.applied, log.bound(strict=self._strict)
+        for event in events:
+            log.take_event(event)
+        for stamp in stamps:
+            log.take_stamp(stamp)
+        said: list[Output] = [Unusable(owner, number, error.code, error.message) for number, error in log.unusable]
+        log.unusable.clear()
+        if log.applied != applied:
+            said.append(_changed(log, before))
+        elif log.bound(strict=self._strict) and not bound:
+            # Whoever waits for this broker may count from now on that it stops by itself.
+            said += self._acknowledge(now, followed)
+        # What was applied a moment ago is about to be enforced: that alone is no news.
+        return [*said, *self._tell(now, followed, log.applied if log.applied != applied else log.enforced)]
+
+    def _log(self, owner: Principal) -> PolicyLog:
+        followed = self._owners.get(owner)
+        return PolicyLog(owner, self._verifier, limits=self._limits) if followed is None else followed.log
+
+    def _follow(self, owner: Principal) -> _Followed:
+        followed = self._owners.get(owner)
+        if followed is None:
+            if len(self._owners) >= self._limits.policy_owners:
+                raise LimitError("evolution.owners", f"the policies of {self._limits.policy_owners} owners are kept")
+            followed = self._owners[owner] = _Followed(PolicyLog(owner, self._verifier, limits=self._limits))
+        return followed
+
+    def _acknowledge(self, now: datetime, followed: _Followed) -> Iterator[Output]:
+        log, last = followed.log, followed.acknowledged
+        head = log.digest_at(log.enforced)
+        if log.fork is None and head is not None:
+            # The last word counts, so that there must be a last one.
+            time = in_utc(now) if last is None else max(in_utc(now), last + datetime.resolution)
+            followed.acknowledged = time
+            stamped = log.bound(strict=self._strict)
+            value = Acknowledgement(self._key.principal, log.owner, log.enforced, head, time, stamped)
+            yield Acknowledge(sign_value(value, self._key))
+
+    def _tell(self, now: datetime, followed: _Followed, reached: int) -> Iterator[Output]:
+        """Say what has become of an owner since it was last told; ask again while it is stale."""
+        log = followed.log
+        if log.fork is not None and not followed.fork_told:
+            followed.fork_told = True
+            yield Forked(log.owner, log.fork)
+        reason = log.staleness(in_utc(now), reached, strict=self._strict)
+        if reason is None and reached != log.enforced:
+            return
+        if reason is not followed.told:
+            followed.told = reason
+            yield Fresh(log.owner) if reason is None else Stale(log.owner, reason)
+        if reason is None:
+            followed.asked = None
+        elif reason is not Reason.FORKED and (followed.asked is None or now >= followed.asked + self._retry):
+            followed.asked = now
+            yield Resubscribe(log.owner)
+
+
+def _after(instant: datetime) -> datetime | None:
+    """Return the first instant that is later, if there is one."""
+    return instant + datetime.resolution if instant < datetime.max.replace(tzinfo=instant.tzinfo) else None
+
+
+def _changed(log: PolicyLog, before: PolicyState) -> Changed:
+    old, new = before.types, log.state.types
+    installed = tuple(definition for name, definition in new.items() if old.get(name) != definition)
+    removed = tuple(name for name, definition in old.items() if new.get(name) != definition)
+    return Changed(log.owner, log.applied, log.state, installed, removed)

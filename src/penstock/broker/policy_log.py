@@ -1,0 +1,201 @@
+"""What a broker knows of one owner's policy: the chain that it has applied, and how far the owner says that it goes.
+
+The rules, in the order in which they are asked:
+
+1. What the owner signed twice under one number, or on top of something else than what came before, is a fork. The two
+   statements that show it are kept, and nothing of that owner counts from then on: which of two policies holds, nobody
+   can know.
+2. Events are applied in the order of their numbers, whenever and however often they come; those that wait for one that
+   is missing wait. What is older than what was applied changes nothing.
+3. A checkpoint needs nothing that came before it.
+4. What the owner says exists and is not enforced here, leaves the broker behind: every number that it signed counts,
+   in an event or in a time-stamp, before anything else in it is looked at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from penstock.errors import LimitError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.trust.credentials import CertificateVerifier
+from penstock.trust.policy_events import BEGINNING, PolicyEvent
+from penstock.trust.policy_state import PolicyState
+from penstock.trust.signed import SignedValue
+from penstock.trust.stamps import TimeStamp
+
+
+class Reason(StrEnum):
+    """Why a broker does not deliver an owner's types."""
+
+    FORKED = "forked"
+    BEHIND = "behind"
+    UNSTAMPED = "unstamped"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Two statements of an owner that cannot both be true: two events, or an event and a time-stamp."""
+
+    number: int
+    events: tuple[SignedValue[PolicyEvent], ...]
+    stamp: SignedValue[TimeStamp] | None = None
+
+
+class PolicyLog:
+    """See the module."""
+
+    def __init__(self, owner: Principal, verifier: CertificateVerifier, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.owner = owner
+        self.state = PolicyState()
+        #: from the last checkpoint, or from the first event
+        self.events: list[SignedValue[PolicyEvent]] = []
+        self.pending: dict[int, SignedValue[PolicyEvent]] = {}
+        #: what was left out although the owner signed it, to be told to the operator
+        self.unusable: list[tuple[int, PenstockError]] = []
+        self.stamp: SignedValue[TimeStamp] | None = None
+        self.fork: Fork | None = None
+        #: the highest number that the owner has signed, and that which is enforced here
+        self.known = 0
+        self.enforced = 0
+        self._verifier = verifier
+        self._limits = limits
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+
+    @property
+    def applied(self) -> int:
+        """The number of the last event that the state rests on."""
+        return self.events[-1].value.number if self.events else 0
+
+    def digest_at(self, number: int) -> bytes | None:
+        """Return the digest of an event that was applied; None where it was forgotten or is not here."""
+        if number == 0:
+            return BEGINNING
+        first = self.events[0].value.number if self.events else 1
+        return self.events[number - first].digest if first <= number <= self.applied else None
+
+    # What the owner says.
+
+    def take_event(self, event: SignedValue[PolicyEvent]) -> None:
+        """Take in an event.
+
+        One with certificates that do not verify, or beyond a bound, is left out, and the broker behind until a
+        checkpoint goes past it.
+        """
+        number = event.value.number
+        self.known = max(self.known, number)
+        if self.fork is not None or self._contradicts(event):
+            return
+        if number > self.applied:
+            self.pending[number] = event
+            self._sizes[number] = len(event.to_bytes())
+            self._apply()
+            self._forget_far()
+
+    def take_stamp(self, stamp: SignedValue[TimeStamp]) -> None:
+        """Take in a time-stamp; one that is older than the last still says how far the owner was."""
+        self.known = max(self.known, stamp.value.number)
+        if self.fork is not None:
+            return
+        found = self._event_at(stamp.value.number)
+        if found is not None and found.digest != stamp.value.head:
+            self.fork = Fork(stamp.value.number, (found,), stamp)
+        elif self.stamp is None or stamp.value.time > self.stamp.value.time:
+            self.stamp = stamp
+
+    def _contradicts(self, event: SignedValue[PolicyEvent]) -> bool:
+        """Note a fork where an event and something that is here cannot both be true."""
+        value = event.value
+        same, before, after = (self._event_at(value.number + step) for step in (0, -1, 1))
+        stamp = self.stamp
+        if same is not None and same.digest != event.digest:
+            self.fork = Fork(value.number, (same, event))
+        elif before is not None and before.digest != value.previous:
+            self.fork = Fork(value.number, (before, event))
+        elif after is not None and after.value.previous != event.digest:
+            self.fork = Fork(value.number, (event, after))
+        elif stamp is not None and stamp.value.number == value.number and stamp.value.head != event.digest:
+            self.fork = Fork(value.number, (event,), stamp)
+        return self.fork is not None
+
+    def _event_at(self, number: int) -> SignedValue[PolicyEvent] | None:
+        first = self.events[0].value.number if self.events else 1
+        if first <= number <= self.applied:
+            return self.events[number - first]
+        return self.pending.get(number)
+
+    def _apply(self) -> None:
+        """Apply what can be: the latest checkpoint that waits, and then one after the other."""
+        for number in sorted((n for n, event in self.pending.items() if event.value.checkpoint), reverse=True):
+            if number > self.applied:
+                self._extend(self.pending[number])
+        while self.applied + 1 in self.pending:
+            self._extend(self.pending[self.applied + 1])
+
+    def _extend(self, event: SignedValue[PolicyEvent]) -> None:
+        number, checkpoint = event.value.number, event.value.checkpoint
+        size = self._sizes[number] + (0 if checkpoint else self._bytes)
+        try:
+            if size > self._limits.policy_log_bytes:
+                raise LimitError(
+                    "evolution.limit",
+                    f"the policy events of one owner take more than {self._limits.policy_log_bytes} bytes",
+                    hint="the owner signs a checkpoint",
+                )
+            self.state = self.state.after(event.value, self._verifier, limits=self._limits)
+        except PenstockError as error:
+            self.unusable.append((number, error))
+            self._drop(number)
+            return
+        if checkpoint:
+            self.events.clear()
+        self.events.append(event)
+        self._bytes = size
+        for waiting in [waiting for waiting in self.pending if waiting <= number]:
+            self._drop(waiting)
+
+    def _drop(self, number: int) -> None:
+        del self.pending[number], self._sizes[number]
+
+    def _forget_far(self) -> None:
+        """Of what waits, keep what is next: whoever asks again gets the rest."""
+        over = sum(self._sizes.values()) - self._limits.policy_pending_bytes
+        for number in sorted(self.pending, reverse=True) if over > 0 else ():
+            over -= self._sizes[number]
+            self._drop(number)
+            if over <= 0:
+                break
+
+    # What follows from it.
+
+    def bound(self, *, strict: bool) -> bool:
+        """Say whether this broker stops by itself where the owner's stamps fail to come."""
+        return strict or self.stamp is not None or self.state.stamps_required
+
+    def staleness(self, now: datetime, reached: int, *, strict: bool) -> Reason | None:
+        """Say why a broker that has reached a number is not to deliver the owner's types; None where it is."""
+        if self.fork is not None:
+            return Reason.FORKED
+        if reached < self.known:
+            return Reason.BEHIND
+        if self.stamp is None:
+            return Reason.UNSTAMPED if self.bound(strict=strict) else None
+        return Reason.SILENT if now > self.stamp.value.until else None
+
+    def all_events(self) -> Iterator[SignedValue[PolicyEvent]]:
+        """Yield the events that must not be forgotten, in the order in which they can be taken in again."""
+        yield from self.events
+        yield from self.pending.values()
+        if self.fork is not None:
+            yield from self.fork.events
+
+    def all_stamps(self) -> Iterator[SignedValue[TimeStamp]]:
+        """Yield the time-stamps that must not be forgotten."""
+        if self.stamp is not None:
+            yield self.stamp
+        if self.fork is not None and self.fork.stamp is not None:
+            yield self.fork.stamp

@@ -1,0 +1,378 @@
+"""Policy evolution at one broker: what it applies, what it acknowledges, and when it stops."""
+
+from datetime import timedelta
+
+import pytest
+from tests.broker.policy_node import PolicyNode, names
+from tests.trust.kit import NOW, key, refused, who
+from tests.trust.policy_kit import (
+    BROKER,
+    NEIGHBOUR,
+    OTHER,
+    OWNER,
+    PERIOD,
+    RIGHTS,
+    SECOND,
+    TYPES,
+    at,
+    author,
+    install,
+    remove,
+    revoke,
+)
+from tests.trust.types_kit import PLATE
+
+from penstock.broker.evolution import Acknowledge, Changed, Forked
+from penstock.model.limits import Limits
+from penstock.model.types import TypeDefinition
+from penstock.trust.certificates import UnverifiedCertificate
+from penstock.trust.credentials import Credentials, UnverifiedCredentials
+from penstock.trust.policy_events import BEGINNING, PolicyEvent, Publish, RequireStamps
+from penstock.trust.policy_state import publish
+from penstock.trust.signed import SignedValue, sign_value
+from penstock.trust.stamps import CarriedStamp, HopStamp, TimeStamp
+
+
+def published(node: PolicyNode) -> set[str]:
+    return {certificate.id for certificate in node.keeper.credentials()}
+
+
+# What is applied.
+
+
+def test_what_an_owner_publishes_is_applied_and_acknowledged() -> None:
+    node, policy = PolicyNode(), author()
+    assert names(node.event(policy.change(NOW, publish(RIGHTS[0]), install()))) == ["changed 1", "ack 1"]
+    changed, acknowledge = node.said
+    assert isinstance(changed, Changed)
+    assert isinstance(acknowledge, Acknowledge)
+    assert [one.definition for one in changed.installed] == [PLATE]
+    assert changed.state == policy.state
+    ack = acknowledge.acknowledgement.unverified().verify().value
+    assert (ack.broker, ack.owner, ack.number, ack.head) == (who(BROKER), who(OWNER), 1, policy.head)
+    assert published(node) == {RIGHTS[0].id}
+    assert node.delivers()
+
+
+def test_events_come_in_any_order_and_more_than_once() -> None:
+    node, policy = PolicyNode(), author()
+    events = [policy.change(NOW, publish(right)) for right in RIGHTS[:3]]
+    assert names(node.event(events[2])) == ["behind", "resubscribe"]
+    assert not node.delivers()
+    assert names(node.event(events[1], events[2])) == []
+    assert names(node.event(events[0])) == ["changed 3", "ack 3", "fresh"]
+    assert node.state == policy.state
+    assert node.delivers()
+    assert names(node.event(*events)) == []
+
+
+def test_revoked_rights_do_not_come_back_with_old_events() -> None:
+    node, policy = PolicyNode(), author()
+    events = [policy.change(NOW, publish(*RIGHTS)), policy.change(NOW, revoke(RIGHTS[0]))]
+    node.event(*events, events[0], events[0])
+    node.event(policy.checkpoint(NOW), *events)
+    assert RIGHTS[0].id not in published(node)
+    bag = Credentials.of(*RIGHTS)
+    assert node.keeper.revocations().strike(bag, who(OWNER)) == Credentials.of(*RIGHTS[1:])
+
+
+def test_types_are_replaced_by_removing_and_installing() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW, install(TYPES[0]), install(TYPES[1])))
+    wider = TypeDefinition(PLATE.name, PLATE.attributes[:1])
+    changed = node.event(policy.change(NOW, install(wider), remove(TYPES[1].name)))[0]
+    assert isinstance(changed, Changed)
+    assert [one.definition for one in changed.installed] == [wider]
+    assert set(changed.removed) == {PLATE.name, TYPES[1].name}
+
+
+def test_a_checkpoint_needs_nothing_before_it() -> None:
+    policy = author()
+    for right in RIGHTS:
+        policy.change(NOW, publish(right))
+    policy.change(NOW, revoke(RIGHTS[0]))
+    checkpoint, after = policy.checkpoint(NOW), policy.change(NOW, install())
+    late = PolicyNode()
+    assert names(late.event(after)) == ["behind", "resubscribe"]
+    assert names(late.event(checkpoint)) == ["changed 9", "ack 9", "fresh"]
+    assert late.state == policy.state
+    assert [event.value.number for event in late.keeper.log(who(OWNER))] == [8, 9]
+
+
+def test_owners_do_not_mix() -> None:
+    node, one, other = PolicyNode(), author(OWNER), author(OTHER)
+    node.event(one.change(NOW, publish(RIGHTS[0])), other.change(NOW, revoke(RIGHTS[0])))
+    assert published(node) == {RIGHTS[0].id}
+    assert set(node.keeper.owners()) == {who(OWNER), who(OTHER)}
+
+
+def test_only_the_owner_changes_its_policy() -> None:
+    node = PolicyNode()
+    signed = author().change(NOW, publish(*RIGHTS))
+    forged = SignedValue(signed.value, signed.digest, signed.body, key(OTHER).public, signed.octets)
+    with refused("evolution.wrong-key"):
+        node.event(forged)
+    assert not list(node.keeper.owners())
+
+
+def test_nothing_is_acknowledged_before_it_is_enforced() -> None:
+    node, policy = PolicyNode(enforces=False), author()
+    assert names(node.event(policy.change(NOW, publish(RIGHTS[0])))) == ["changed 1"]
+    assert not node.delivers()
+    # Whoever drives it has failed to enforce what it was told.
+    assert names(node.tick()) == ["behind", "resubscribe"]
+    assert names(node.keeper.enforced(NOW, who(OWNER), 1)) == ["ack 1", "fresh"]
+    assert node.delivers()
+    assert node.keeper.enforced(NOW, who(OTHER), 1) == []
+
+
+def test_an_event_that_nobody_can_apply_leaves_the_broker_behind() -> None:
+    spoilt = UnverifiedCertificate(RIGHTS[0].statement, RIGHTS[0].to_sexps()[0], key(OWNER).public, bytes(64), b"")
+    bad = PolicyEvent(who(OWNER), 1, BEGINNING, NOW, (Publish(UnverifiedCredentials((spoilt,))),))
+    signed = sign_value(bad, key(OWNER))
+    node = PolicyNode()
+    assert names(node.event(signed)) == ["unusable 1 key.bad-signature", "behind", "resubscribe"]
+    assert not node.delivers()
+    past = PolicyEvent(who(OWNER), 2, signed.digest, NOW, (), checkpoint=True)
+    assert names(node.event(sign_value(past, key(OWNER)))) == ["changed 2", "ack 2", "fresh"]
+
+
+def test_a_log_has_a_bound_that_a_checkpoint_resets() -> None:
+    node, policy = PolicyNode(limits=Limits(policy_log_bytes=2_000)), author()
+    events = [policy.change(NOW, publish(right)) for right in RIGHTS]
+    said = names(node.event(*events))
+    assert any(word.startswith("unusable") and word.endswith("evolution.limit") for word in said)
+    assert not node.delivers()
+    assert names(node.event(policy.change(NOW, checkpoint=True)))[-1] == "fresh"
+
+
+def test_what_waits_has_a_bound() -> None:
+    node, policy = PolicyNode(limits=Limits(policy_pending_bytes=2_000)), author()
+    events = [policy.change(NOW, publish(right)) for right in RIGHTS * 4]
+    node.event(*reversed(events[1:]))
+    assert names(node.event(events[0]))[0] != f"changed {len(events)}"
+    assert not node.delivers()
+    node.event(*events)
+    assert node.delivers()
+    assert node.state == policy.state
+
+
+def test_owners_are_bounded() -> None:
+    node = PolicyNode(limits=Limits(policy_owners=1))
+    node.event(author(OWNER).change(NOW))
+    with refused("evolution.owners"):
+        node.event(author(OTHER).change(NOW))
+    node.keeper.forget(who(OWNER))
+    node.event(author(OTHER).change(NOW))
+
+
+# Time-stamps.
+
+
+def test_an_owner_without_stamps_is_delivered_unless_the_operator_is_strict() -> None:
+    event = author().change(NOW)
+    for strict in (False, True):
+        node = PolicyNode(strict=strict)
+        assert node.delivers() is not strict
+        node.event(event)
+        assert node.delivers() is not strict
+        assert node.delivers(at(10**6)) is not strict
+
+
+def test_a_broker_behind_the_head_stops() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW))
+    missed = policy.change(NOW, revoke(RIGHTS[0]))
+    assert names(node.stamp(policy.stamp(NOW, PERIOD))) == ["ack 1 stamped", "behind", "resubscribe"]
+    assert not node.delivers()
+    assert names(node.event(missed)) == ["changed 2", "ack 2 stamped", "fresh"]
+    assert node.delivers()
+
+
+def test_a_broker_without_a_newer_stamp_stops() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW))
+    node.stamp(policy.stamp(NOW, PERIOD))
+    assert node.delivers(at(10))
+    assert not node.delivers(at(10.000001))
+    _, turn = node.keeper.tick(NOW)
+    assert turn == at(10) + timedelta.resolution
+    assert names(node.tick(at(10))) == []
+    assert names(node.tick(turn)) == ["silent", "resubscribe"]
+    _, again = node.keeper.tick(turn)
+    assert again == turn + 5 * SECOND
+    assert names(node.tick(turn + SECOND)) == []
+    assert names(node.tick(again)) == ["resubscribe"]
+    node.now = at(16)
+    assert names(node.stamp(policy.stamp(at(16), PERIOD))) == ["fresh"]
+    assert node.delivers()
+
+
+def test_old_stamps_do_not_keep_a_broker_going() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW))
+    old = policy.stamp(NOW, PERIOD)
+    node.now = at(5)
+    node.stamp(policy.stamp(at(5), PERIOD))
+    node.stamp(old)
+    assert node.delivers(at(15))
+    node.now = at(16)
+    node.stamp(old)
+    assert not node.delivers()
+
+
+def test_stamps_that_are_required_have_to_be_there() -> None:
+    node, policy = PolicyNode(), author()
+    event = policy.change(NOW, RequireStamps())
+    assert names(node.event(event)) == ["changed 1", "ack 1 stamped", "unstamped", "resubscribe"]
+    assert not node.delivers()
+    node.stamp(policy.stamp(NOW, PERIOD))
+    assert node.delivers()
+
+
+def test_a_stamp_from_the_future_is_refused() -> None:
+    policy = author()
+    stamp = policy.stamp(at(3), PERIOD)
+    with refused("evolution.future"):
+        PolicyNode().stamp(stamp)
+    with refused("evolution.future"):
+        PolicyNode(skew=2 * SECOND).stamp(stamp)
+    PolicyNode(skew=3 * SECOND).stamp(stamp)
+
+
+def test_stamps_are_signed_from_hop_to_hop() -> None:
+    near, far, policy = PolicyNode(BROKER, trusted={NEIGHBOUR}), PolicyNode(NEIGHBOUR, trusted={BROKER}), author()
+    assert near.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR)) is None
+    near.stamp(policy.stamp(NOW, PERIOD))
+    carried = near.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR))
+    assert carried is not None
+    far.hear(BROKER, carried)
+    assert far.keeper.hand_on(NOW, who(OWNER), who(BROKER)) is not None
+    near.trusted.clear()
+    assert near.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR)) is None
+
+
+def hop(stamp: SignedValue[TimeStamp], sender: int, receiver: int, digest: bytes | None = None) -> CarriedStamp:
+    said = sign_value(HopStamp(digest or stamp.digest, who(sender), who(receiver), NOW), key(sender))
+    return CarriedStamp(stamp.unverified(), said.unverified())
+
+
+def test_a_stamp_is_taken_only_from_a_trusted_neighbour_that_signed_it_for_this_broker() -> None:
+    node, stamp = PolicyNode(trusted={NEIGHBOUR}), author().stamp(NOW, PERIOD)
+    with refused("evolution.untrusted"):
+        node.hear(OTHER, hop(stamp, OTHER, BROKER))
+    wrong = (
+        CarriedStamp(stamp.unverified()),
+        hop(stamp, OTHER, BROKER),
+        hop(stamp, NEIGHBOUR, OTHER),
+        hop(stamp, NEIGHBOUR, BROKER, bytes(32)),
+    )
+    for carried in wrong:
+        with refused("evolution.not-for-us"):
+            node.hear(NEIGHBOUR, carried)
+    assert not list(node.keeper.owners())
+    node.hear(NEIGHBOUR, hop(stamp, NEIGHBOUR, BROKER))
+
+
+# Forks.
+
+
+def twins() -> tuple[SignedValue[PolicyEvent], SignedValue[PolicyEvent]]:
+    return author().change(NOW, publish(RIGHTS[0])), author().change(NOW, publish(RIGHTS[1]))
+
+
+def test_two_events_with_one_number_are_a_fork() -> None:
+    node, (one, other) = PolicyNode(), twins()
+    node.event(one)
+    assert names(node.event(other)) == ["fork 1", "forked"]
+    forked = node.said[-2]
+    assert isinstance(forked, Forked)
+    assert set(forked.fork.events) == {one, other}
+    assert not node.delivers()
+    assert published(node) == set()
+    # Nothing helps but an operator who has settled it.
+    assert names(node.event(one, other)) == []
+    assert names(node.tick(at(3600))) == []
+    assert node.keeper.tick(node.now)[1] is None
+    node.keeper.forget(who(OWNER))
+    assert node.delivers()
+
+
+def later(previous: SignedValue[PolicyEvent], number: int) -> SignedValue[PolicyEvent]:
+    return sign_value(PolicyEvent(who(OWNER), number, previous.digest, NOW, ()), key(OWNER))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_event_on_top_of_another_one_is_a_fork(order: tuple[int, int]) -> None:
+    one, other = twins()
+    events = (one, later(other, 2))
+    node = PolicyNode()
+    node.event(*(events[i] for i in order))
+    assert "forked" in names(node.said)
+    assert not node.delivers()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_stamp_with_another_head_is_a_fork(order: tuple[int, int]) -> None:
+    one, other = author(), author()
+    event, _ = one.change(NOW, publish(RIGHTS[0])), other.change(NOW)
+    stamp = other.stamp(NOW, PERIOD)
+    node = PolicyNode()
+    for i in order:
+        node.event(event) if i else node.stamp(stamp)
+    assert "forked" in names(node.said)
+    assert not node.delivers()
+
+
+def test_two_that_wait_are_a_fork_too() -> None:
+    one, other = twins()
+    node = PolicyNode()
+    node.event(later(one, 5))
+    assert names(node.event(later(other, 5)))[0] == "fork 5"
+
+
+def test_nobody_hands_on_the_stamps_of_an_owner_who_forked() -> None:
+    node, policy = PolicyNode(trusted={NEIGHBOUR}), author()
+    node.stamp(policy.stamp(NOW, PERIOD))
+    node.event(*twins())
+    assert node.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR)) is None
+
+
+# Snapshots.
+
+
+def test_a_broker_goes_on_from_its_snapshot() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW, publish(*RIGHTS), install()), policy.change(NOW, revoke(RIGHTS[0])))
+    node.stamp(policy.stamp(NOW, PERIOD))
+    again = PolicyNode(now=at(1))
+    said = names(again.restore(node.keeper.snapshot(NOW, who(OWNER))))
+    assert said[0] == "changed 2"
+    assert said[-1] == "ack 2 stamped"
+    assert again.state == node.state
+    assert again.delivers()
+    assert not again.delivers(at(11))
+    assert again.keeper.snapshot(NOW, who(OWNER)) == node.keeper.snapshot(NOW, who(OWNER))
+
+
+def test_a_gap_and_a_fork_are_not_forgotten() -> None:
+    policy = author()
+    first, second = policy.change(NOW), policy.change(NOW)
+    gap = PolicyNode()
+    gap.event(second)
+    again = PolicyNode()
+    again.restore(gap.keeper.snapshot(NOW, who(OWNER)))
+    assert not again.delivers()
+    again.event(first)
+    assert again.delivers()
+    for one, other in (twins(), (first, later(twins()[0], 2)), (later(first, 5), later(second, 5))):
+        forked = PolicyNode()
+        forked.event(one, other)
+        restored = PolicyNode()
+        restored.restore(forked.keeper.snapshot(NOW, who(OWNER)))
+        assert "forked" in names(restored.said)
+
+
+def test_the_snapshot_of_an_unknown_owner_holds_nothing() -> None:
+    node = PolicyNode()
+    assert node.restore(node.keeper.snapshot(NOW, who(OWNER))) == []
