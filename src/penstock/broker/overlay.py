@@ -1,0 +1,156 @@
+"""Which brokers are trusted with which types (Belokosztolszki et al., sections 5 and 6.3).
+
+An owner grants `route` on its types to brokers that it trusts, or to domains that pass it on to theirs: the paper's
+certificate chains, as capabilities. Brokers that have no such right are to routing as if they had failed, so that each
+type has an overlay of its own. The answer comes from the reduction that decides everything else. The right is
+unconditional: it covers all versions of a type, and one that depends on attributes, events or the environment does not
+count, because nobody asks those at each hop.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from penstock.broker.sessions import earliest, turning_point
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.caches import Recent
+from penstock.trust.capabilities import EVENT_TYPE, Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.revocations import Revocations
+from penstock.trust.tags import ANY, Set, Tag
+
+#: of a tag about event types: its head, owner, name, version and right
+_PLACES: Final = 5
+_VERSION: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeOpen:
+    """Types that every broker of the network may carry: those of some owners, or all.
+
+    For a network of one organisation, whose brokers are all its own. Whoever joins as a broker then reads the events.
+    """
+
+    owners: frozenset[Principal] = frozenset()
+    everyone: bool = False
+
+    def covers(self, owner: Principal) -> bool:
+        """Say whether the types of an owner need no right."""
+        return self.everyone or owner in self.owners
+
+
+CLOSED = UnsafeOpen()
+"""The default: a broker carries what it has the right to carry."""
+
+
+class Overlay:
+    """See the module. Answers are remembered until what they rest on changes, or a date among it passes.
+
+    A type that its owner's word gives to nobody is carried by the owner alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        unsafe_open: UnsafeOpen = CLOSED,
+        online: OnlineChecker = no_online_checker,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._open = unsafe_open
+        self._online = online
+        self._limits = limits
+        self._policy = Credentials()
+        self._revocations = Revocations()
+        self._disclosed: dict[Principal, Credentials] = {}
+        self._turn: datetime | None = None
+        self._bag: Credentials | None = None
+        self._evidence: dict[Principal, Evidence] = {}
+        self._answers: Recent[tuple[TypeKey | Principal, Principal], bool] = Recent(limits.cache_entries)
+
+    # What the answers rest on.
+
+    def change(self, policy: Credentials, revocations: Revocations) -> None:
+        """Take in what owners have published and revoked."""
+        self._policy, self._revocations = policy, revocations
+        self._forget()
+
+    def disclose(self, broker: Principal, credentials: Credentials) -> None:
+        """Take in what a broker shows for itself, in the place of what it showed before."""
+        if self._disclosed.get(broker) != credentials:
+            self._disclosed[broker] = credentials
+            self._forget()
+
+    def leave(self, broker: Principal) -> None:
+        """Forget what a broker has shown."""
+        if self._disclosed.pop(broker, None) is not None:
+            self._forget()
+
+    # What follows from it.
+
+    def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:
+        """Say whether a broker may carry the events of a type."""
+        owner = of_type.owner
+        return broker == owner or self._open.covers(owner) or self._remembered(now, of_type, broker)
+
+    def trusted(self, now: datetime, of_type: TypeKey, brokers: Iterable[Principal]) -> frozenset[Principal]:
+        """Return those of some brokers that may carry the events of a type: its overlay."""
+        return frozenset(broker for broker in brokers if self.may_route(now, of_type, broker))
+
+    def trusts(self, now: datetime, owner: Principal, broker: Principal) -> bool:
+        """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it."""
+        return broker == owner or self._open.covers(owner) or self._remembered(now, owner, broker)
+
+    def turns(self) -> datetime | None:
+        """Return when answers may change by themselves, as far as they have been asked for."""
+        return self._turn
+
+    def _remembered(self, now: datetime, about: TypeKey | Principal, broker: Principal) -> bool:
+        if self._turn is not None and now >= self._turn:
+            self._forget()
+        known = self._answers.get((about, broker))
+        if known is None:
+            known = self._ask(now, about, broker)
+            self._answers.put((about, broker), known)
+        return known
+
+    def _ask(self, now: datetime, about: TypeKey | Principal, broker: Principal) -> bool:
+        owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
+        request: Tag = (EVENT_TYPE, str(owner).encode(), name, ANY, Right.ROUTE.encode())
+        findings = follow(self._usable(now, owner), owner, broker, request, limits=self._limits)
+        whole = [grant for grant in findings.grants if any(map(_unconditional, _members(grant.tag)))]
+        self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
+        return bool(whole)
+
+    def _usable(self, now: datetime, owner: Principal) -> Evidence:
+        """Return what counts by an owner's word now. Dates are asked here, so that they have to be asked again."""
+        if self._bag is None:
+            self._bag = _together(self._policy, *self._disclosed.values())
+            dates = turning_point((certificate.statement.validity for certificate in self._bag), now)
+            self._turn = earliest(self._turn, dates)
+        if owner not in self._evidence:
+            self._evidence[owner] = sift(self._revocations.strike(self._bag, owner), now, self._online)
+        return self._evidence[owner]
+
+    def _forget(self) -> None:
+        self._turn = self._bag = None
+        self._evidence = {}
+        self._answers = Recent(self._limits.cache_entries)
+
+
+def _members(tag: Tag) -> Iterable[Tag]:
+    return tag.members() if isinstance(tag, Set) else (tag,)
+
+
+def _unconditional(tag: Tag) -> bool:
+    """Say whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
+    return isinstance(tag, tuple) and len(tag) == _PLACES and tag[_VERSION] is ANY
+
+
+def _together(*bags: Credentials) -> Credentials:
+    certificates = {certificate.id: certificate for bag in bags for certificate in bag}
+    quorums = dict.fromkeys(quorum for bag in bags for quorum in bag.quorums)
+    return Credentials(tuple(certificates.values()), tuple(quorums))
