@@ -1,0 +1,186 @@
+"""When a revocation is complete: at whom it is enforced, who stops by himself, and whom to wait for.
+
+Policy event N is complete for a set of brokers when each of them has acknowledged N or a later one, or cannot deliver
+any more without it. The second holds for a broker that goes by time-stamps (it says so when it acknowledges) as soon as
+the last stamp that does not speak of N is over on its clock:
+
+    deadline(N) = time of N + longest period of the stamps before N + skew
+
+because stamps before N carry no later time than N, and a stamp that speaks of N stops whoever has not enforced it.
+`skew` bounds the difference between any two clocks. docs/explanation/policy-evolution.md has the argument in full.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from penstock.errors import LimitError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.trust.caches import Recent
+from penstock.trust.policy_events import PolicyEvent
+from penstock.trust.signed import SignedValue
+from penstock.trust.stamps import Acknowledgement, TimeStamp
+
+
+class Progress(StrEnum):
+    """How far one broker is. The first two count as done."""
+
+    ACKNOWLEDGED = "acknowledged"
+    RUN_OUT = "run-out"
+    WAITING = "waiting"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One broker and one policy event: since when it is done, or until when to wait at the latest; None if unknown."""
+
+    broker: Principal
+    progress: Progress
+    at: datetime | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether this broker delivers nothing more that the event forbids."""
+        return self.progress in (Progress.ACKNOWLEDGED, Progress.RUN_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One policy event and all brokers that are trusted. `at` is there once it is complete."""
+
+    number: int
+    brokers: tuple[Standing, ...]
+    at: datetime | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all are done. Of no brokers nothing is known: that is not complete."""
+        return self.at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    digest: bytes
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """One acknowledgement, and when it came."""
+
+    number: int
+    head: bytes
+    came: datetime
+
+
+@dataclass(slots=True)
+class _Acknowledged:
+    """What one broker says: rising numbers, up to its last word; that may go back, where it lost what it knew."""
+
+    words: list[_Word] = field(default_factory=list)
+    last: datetime | None = None
+    stamped: bool = False
+
+
+class Completeness:
+    """Follows the policy events of one owner. Takes in verified statements only."""
+
+    def __init__(self, owner: Principal, *, skew: timedelta, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._owner = owner
+        self._skew = skew
+        self._limits = limits
+        self._events: Recent[int, _Event] = Recent(limits.cache_entries)
+        #: by the number of the head that they speak of: the longest period, and the latest time
+        self._stamps: dict[int, tuple[int, datetime]] = {}
+        self._brokers: dict[Principal, _Acknowledged] = {}
+
+    def published(self, event: SignedValue[PolicyEvent]) -> None:
+        """Take in a policy event. Raises `RefusedError` (`evolution.other-owner`)."""
+        self._check(event.value.owner)
+        self._events.put(event.value.number, _Event(event.digest, event.value.time))
+
+    def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
+        """Take in a time-stamp. Raises `RefusedError` (`evolution.other-owner`)."""
+        self._check(stamp.value.owner)
+        value = stamp.value
+        period, time = self._stamps.get(value.number, (value.period, value.time))
+        self._stamps[value.number] = max(period, value.period), max(time, value.time)
+        if len(self._stamps) > self._limits.cache_entries:
+            # Two become one that counts for more events: deadlines only become later.
+            first, second = sorted(self._stamps)[:2]
+            longest, latest = self._stamps.pop(second)
+            period, time = self._stamps[first]
+            self._stamps[first] = max(period, longest), max(time, latest)
+
+    def acknowledged(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
+        """Take in an acknowledgement.
+
+        Raises `RefusedError` (`evolution.other-owner`), `LimitError` (`evolution.limit`).
+        """
+        value = acknowledgement.value
+        self._check(value.owner)
+        if value.broker not in self._brokers and len(self._brokers) >= self._limits.network_brokers:
+            raise LimitError("evolution.limit", f"more than {self._limits.network_brokers} brokers acknowledge")
+        known = self._brokers.setdefault(value.broker, _Acknowledged())
+        if known.last is not None and value.time <= known.last:
+            return
+        known.last, known.stamped = value.time, value.stamped
+        kept = [word for word in known.words if word.number < value.number or (word.number, word.head) == _of(value)]
+        if not kept or kept[-1].number < value.number:
+            kept.append(_Word(value.number, value.head, now))
+        known.words = kept[-self._limits.policy_acknowledgements :]
+
+    def of(self, now: datetime, number: int, brokers: Iterable[Principal]) -> Completion:
+        """Say how far a policy event is with these brokers: those that are trusted with the owner's types.
+
+        Raises `RefusedError` (`evolution.unknown-number`).
+        """
+        if self._events.get(number) is None:
+            raise RefusedError("evolution.unknown-number", f"policy event {number} is not known here")
+        deadline = self.deadline(number)
+        standings = tuple(self._standing(now, number, broker, deadline) for broker in sorted(set(brokers)))
+        times = [standing.at for standing in standings if standing.done and standing.at is not None]
+        complete = bool(standings) and len(times) == len(standings)
+        return Completion(number, standings, max(times) if complete else None)
+
+    def deadline(self, number: int) -> datetime | None:
+        """Return when a broker that goes by stamps stops without this event; None where no stamp tells."""
+        event = self._events.get(number)
+        earlier = [stamp for head, stamp in self._stamps.items() if head < number]
+        if event is None or not earlier:
+            return None
+        period = max(period for period, _ in earlier)
+        # An owner whose stamps go back after the event is at fault; waiting for them too costs nothing.
+        last = max(event.time, *(time for _, time in earlier))
+        return last + timedelta(milliseconds=period) + self._skew
+
+    def _standing(self, now: datetime, number: int, broker: Principal, deadline: datetime | None) -> Standing:
+        known = self._brokers.get(broker)
+        if known is None:
+            return Standing(broker, Progress.WAITING)
+        if any(self._diverges(word) for word in known.words):
+            return Standing(broker, Progress.DIVERGED)
+        for word in known.words[bisect_left(known.words, number, key=lambda word: word.number) :]:
+            event = self._events.get(word.number)
+            if event is not None and event.digest == word.head:
+                return Standing(broker, Progress.ACKNOWLEDGED, word.came)
+        if not known.stamped or deadline is None:
+            return Standing(broker, Progress.WAITING)
+        return Standing(broker, Progress.RUN_OUT if now > deadline else Progress.WAITING, deadline)
+
+    def _diverges(self, word: _Word) -> bool:
+        """Say whether a broker enforces another policy than the owner's own record has."""
+        event = self._events.get(word.number)
+        return event is not None and event.digest != word.head
+
+    def _check(self, owner: Principal) -> None:
+        if owner != self._owner:
+            raise RefusedError("evolution.other-owner", f"this is about {owner.short}, not {self._owner.short}")
+
+
+def _of(value: Acknowledgement) -> tuple[int, bytes]:
+    return value.number, value.head

@@ -1,0 +1,175 @@
+"""When a revocation is complete, and whom it waits for."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from tests.trust.kit import NOW, key, refused, who
+from tests.trust.policy_kit import OTHER, OWNER, PERIOD, RIGHTS, at, author, revoke
+
+from penstock.broker.completeness import Completeness, Completion, Progress
+from penstock.model.limits import Limits
+from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.signed import SignedValue, sign_value
+from penstock.trust.stamps import Acknowledgement
+
+ONE, TWO = 31, 32
+SKEW = timedelta(seconds=2)
+
+
+class Scene:
+    """An owner that published (1), stamped, and revoked (2) five seconds later."""
+
+    def __init__(self, *, stamps: bool = True, limits: Limits | None = None) -> None:
+        self.policy: PolicyAuthor = author()
+        self.completeness = Completeness(who(OWNER), skew=SKEW, limits=limits or Limits())
+        self.events = [self.policy.change(NOW, publish(*RIGHTS))]
+        if stamps:
+            self.completeness.stamped(self.policy.stamp(NOW, PERIOD))
+        self.events.append(self.policy.change(at(5), revoke(RIGHTS[0])))
+        for event in self.events:
+            self.completeness.published(event)
+
+    def ack(self, broker: int, number: int, seconds: float, *, stamped: bool = True, came: float | None = None) -> None:
+        head = self.events[number - 1].digest if number else bytes(32)
+        value = Acknowledgement(who(broker), who(OWNER), number, head, at(seconds), stamped)
+        self.completeness.acknowledged(at(seconds if came is None else came), sign_value(value, key(broker)))
+
+    def of(self, seconds: float, *brokers: int, number: int = 2) -> Completion:
+        return self.completeness.of(at(seconds), number, [who(broker) for broker in brokers])
+
+    def progress(self, seconds: float, broker: int) -> tuple[Progress, datetime | None]:
+        (standing,) = self.of(seconds, broker).brokers
+        return standing.progress, standing.at
+
+
+def test_a_revocation_is_complete_when_all_have_acknowledged_it() -> None:
+    scene = Scene()
+    scene.ack(ONE, 2, 6, came=7)
+    assert not scene.of(7, ONE, TWO).complete
+    scene.ack(TWO, 1, 6)
+    scene.ack(TWO, 2, 8)
+    found = scene.of(9, ONE, TWO)
+    assert found.complete
+    assert found.at == at(8)
+    assert {(one.broker, one.progress, one.at) for one in found.brokers} == {
+        (who(ONE), Progress.ACKNOWLEDGED, at(7)),
+        (who(TWO), Progress.ACKNOWLEDGED, at(8)),
+    }
+
+
+def test_a_later_acknowledgement_counts_for_what_came_before() -> None:
+    scene = Scene()
+    scene.ack(ONE, 2, 6)
+    assert scene.of(7, ONE, number=1).complete
+
+
+def test_a_silent_broker_is_done_when_the_last_stamp_without_it_is_over() -> None:
+    scene = Scene()
+    scene.ack(ONE, 1, 1)
+    # Five seconds until the revocation, ten of the stamp, two between the clocks.
+    assert scene.completeness.deadline(2) == at(17)
+    assert scene.progress(17, ONE) == (Progress.WAITING, at(17))
+    assert scene.progress(17.1, ONE) == (Progress.RUN_OUT, at(17))
+    assert scene.of(18, ONE).at == at(17)
+
+
+def test_stamps_after_the_revocation_do_not_delay_it() -> None:
+    scene = Scene()
+    scene.completeness.stamped(scene.policy.stamp(at(6), PERIOD * 100))
+    assert scene.completeness.deadline(2) == at(17)
+
+
+def test_the_longest_of_the_earlier_periods_counts() -> None:
+    scene = Scene(stamps=False)
+    policy = author()
+    policy.change(NOW, publish(*RIGHTS))
+    for seconds, period in ((1, 30_000), (2, 1_000)):
+        scene.completeness.stamped(policy.stamp(at(seconds), period))
+    assert scene.completeness.deadline(2) == at(5 + 30 + 2)
+    # An owner that stamps the old head after the revocation has made a mistake, and it is waited for.
+    scene.completeness.stamped(policy.stamp(at(20), 1_000))
+    assert scene.completeness.deadline(2) == at(20 + 30 + 2)
+
+
+def test_a_broker_that_does_not_go_by_stamps_is_waited_for() -> None:
+    scene = Scene()
+    scene.ack(ONE, 1, 1, stamped=False)
+    assert scene.progress(10**6, ONE) == (Progress.WAITING, None)
+    assert scene.progress(10**6, TWO) == (Progress.WAITING, None)
+
+
+def test_without_stamps_nothing_runs_out() -> None:
+    scene = Scene(stamps=False)
+    scene.ack(ONE, 1, 1)
+    assert scene.progress(10**6, ONE) == (Progress.WAITING, None)
+
+
+def test_of_no_brokers_nothing_is_known() -> None:
+    assert not Scene().of(10**6).complete
+
+
+def test_the_last_word_of_a_broker_counts() -> None:
+    scene = Scene()
+    scene.ack(ONE, 2, 6)
+    # It lost what it knew.
+    scene.ack(ONE, 0, 8, stamped=False)
+    assert scene.progress(9, ONE)[0] is Progress.WAITING
+    # What it said before comes again, from somebody who wants it to be believed.
+    scene.ack(ONE, 2, 6, came=9)
+    assert scene.progress(10**6, ONE)[0] is Progress.WAITING
+    scene.ack(ONE, 2, 10)
+    assert scene.progress(11, ONE) == (Progress.ACKNOWLEDGED, at(10))
+    scene.ack(ONE, 2, 12)
+    assert scene.progress(13, ONE) == (Progress.ACKNOWLEDGED, at(10))
+
+
+def test_a_broker_that_enforces_another_policy_is_not_counted() -> None:
+    scene = Scene()
+    other = Acknowledgement(who(ONE), who(OWNER), 2, b"x" * 32, at(6))
+    scene.completeness.acknowledged(at(6), sign_value(other, key(ONE)))
+    assert scene.progress(10**6, ONE)[0] is Progress.DIVERGED
+    ahead = replace(other, broker=who(TWO), number=3)
+    scene.completeness.acknowledged(at(6), sign_value(ahead, key(TWO)))
+    # The owner does not know of a third: it may be on another chain.
+    assert scene.progress(7, TWO)[0] is Progress.WAITING
+    third = scene.policy.change(at(7))
+    scene.completeness.published(third)
+    assert scene.progress(10**6, TWO)[0] is Progress.DIVERGED
+
+
+def test_only_what_is_about_the_owner_is_taken() -> None:
+    scene, other = Scene(), author(OTHER)
+    foreign = Acknowledgement(who(ONE), who(OTHER), 0, bytes(32), NOW)
+    with refused("evolution.other-owner"):
+        scene.completeness.published(other.change(NOW))
+    with refused("evolution.other-owner"):
+        scene.completeness.stamped(other.stamp(NOW, PERIOD))
+    with refused("evolution.other-owner"):
+        scene.completeness.acknowledged(NOW, sign_value(foreign, key(ONE)))
+    with refused("evolution.unknown-number"):
+        scene.of(1, ONE, number=3)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    scene = Scene(limits=Limits(network_brokers=1, policy_acknowledgements=1, cache_entries=3))
+    scene.ack(ONE, 1, 1)
+    with refused("evolution.limit"):
+        scene.ack(TWO, 1, 1)
+    scene.ack(ONE, 2, 6)
+    assert scene.progress(7, ONE) == (Progress.ACKNOWLEDGED, at(6))
+    deadline = scene.completeness.deadline(2)
+    for _ in range(10):
+        scene.policy.change(at(20))
+        scene.completeness.stamped(scene.policy.stamp(at(20), PERIOD * 10))
+    found = scene.completeness.deadline(2)
+    assert deadline is not None
+    assert found is not None
+    # Forgetting makes a deadline later, never earlier.
+    assert found >= deadline
+
+
+def test_a_word_is_signed_before_it_is_taken() -> None:
+    signed: SignedValue[Acknowledgement] = sign_value(
+        Acknowledgement(who(ONE), who(OWNER), 0, bytes(32), NOW), key(ONE)
+    )
+    assert signed.unverified().verify() == signed
