@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from inspect import isawaitable
 from itertools import count
@@ -22,18 +23,19 @@ Taken: TypeAlias = Callable[[Event], Awaitable[None] | None]
 """Is called with each event; what it returns is waited for."""
 
 #: events that go in one message, and that wait for who reads before the broker has to
-_BLOCK: Final = 256
+BLOCK: Final = 256
 _WAITING: Final = 16_384
+_CLOSED: Final = "client.closed"
 
 
 class Session(Protocol):
     """What feeds and subscriptions need of their client."""
 
-    async def send(self, request: protocol.Request) -> None:
-        """Send a message."""
-
-    async def publish_rows(self, feed: "Feed", rows: list[Row]) -> None:
+    async def publish_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
         """Publish rows, and wait until they are taken."""
+
+    async def post_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
+        """Publish rows."""
 
     async def restrictions(self, held: "Feed | Subscription") -> Mapping[str, Wire]:
         """Ask how a request is restricted."""
@@ -42,13 +44,28 @@ class Session(Protocol):
         """End a request."""
 
 
+def call_back(callback: Callable[..., object], *arguments: object) -> object:
+    """Call what an application gave; what it raises is the event loop's to report, and the session goes on."""
+    try:
+        return callback(*arguments)
+    except Exception as error:  # noqa: BLE001  # an application may raise anything
+        _report(error)
+        return None
+
+
+def _report(error: Exception) -> None:
+    context = {"message": "a callback of a Penstock client failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
+
+
 class _Held:
-    """A request that stands."""
+    """A request of a client; it `stands` from when it was accepted until it is ended."""
 
     def __init__(self, session: Session, id: str, event_type: EventType) -> None:  # noqa: A002  # the client's name
         self._session = session
         self.id = id
         self.type = event_type
+        self.stands = False
         self.ended: PenstockError | None = None
 
     def __repr__(self) -> str:
@@ -57,6 +74,7 @@ class _Held:
     def end(self, error: PenstockError) -> None:
         """Take note that it stands no longer."""
         self.ended = self.ended or error
+        self.stands = False
 
     def check(self) -> None:
         """Raise what it ended with, if it has."""
@@ -89,7 +107,7 @@ class Feed(_Held):
         self._rows: list[Row] = []
         self._flushing: asyncio.Task[None] | None = None
 
-    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Request:
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
         """Return what is asked of the broker."""
         return protocol.Advertise(number, self.id, self.type.name, definitions)
 
@@ -111,12 +129,14 @@ class Feed(_Held):
         await self._session.publish_rows(self, [row])
 
     async def publish_many(self, events: Sequence[Mapping[str, Scalar]]) -> None:
-        """Publish events together, and wait until the broker has taken them. Raises as `publish`."""
+        """Publish events together, and wait until the broker has taken them: all but those that it refuses.
+
+        Raises as `publish`, for the first that is refused, whose place is in the error's `position`.
+        """
         self.check()
         rows = [self._row(values, "", None) for values in events]
         await self.flush()
-        for start in range(0, len(rows), _BLOCK):
-            await self._session.publish_rows(self, rows[start : start + _BLOCK])
+        await self._session.publish_rows(self, rows)
 
     async def post(
         self,
@@ -131,16 +151,21 @@ class Feed(_Held):
         """
         self.check()
         self._rows.append(self._row(values, id, time))
-        if len(self._rows) >= _BLOCK:
+        if len(self._rows) >= BLOCK:
             await self.flush()
         elif self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self.flush())
+            self._flushing = asyncio.create_task(self._flush_soon())
 
     async def flush(self) -> None:
         """Send what was posted. Raises `FailedError` (`client.*`)."""
         if self._rows:
             rows, self._rows = self._rows, []
-            await self._session.send(protocol.Publish(0, self.id, self.type.name, rows))
+            await self._session.post_rows(self, rows)
+
+    async def _flush_soon(self) -> None:
+        # Why a feed has ended is told to whoever uses it next.
+        with suppress(PenstockError):
+            await self.flush()
 
     async def restrictions(self) -> Mapping[str, Wire]:
         """Ask how the advertisement is restricted. Raises `RefusedError`."""
@@ -172,7 +197,11 @@ class Feed(_Held):
 
 
 class Subscription(_Held):
-    """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source."""
+    """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source.
+
+    Who does not read keeps its broker from sending, and all that comes to the same client waits with it; a broker cuts
+    clients that leave it waiting for long.
+    """
 
     def __init__(
         self,
@@ -187,10 +216,11 @@ class Subscription(_Held):
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
         self._events: deque[Event] = deque()
+        self._calling: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
 
-    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Request:
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
         """Return what is asked of the broker."""
         return protocol.Subscribe(number, self.id, self.type.name, self.selector, definitions)
 
@@ -202,8 +232,8 @@ class Subscription(_Held):
                 raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has other attributes")
             values: Mapping[str, Scalar] = MappingProxyType(dict(zip(names, row[2:], strict=True)))  # type: ignore[arg-type]  # the broker's word
             self._events.append(Event(event_type, values, row[0], row[1]))  # type: ignore[arg-type]  # seen when read
-        if self._callback is not None:
-            return self._call(self._callback)
+        if self._callback is not None and (self._calling is None or self._calling.done()):
+            self._calling = asyncio.create_task(self._call(self._callback))
         self._arrived.set()
         if len(self._events) < _WAITING:
             return None
@@ -214,14 +244,20 @@ class Subscription(_Held):
         await self._room.wait()
 
     async def _call(self, callback: Taken) -> None:
+        """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
         while self._events:
-            answer = callback(self._events.popleft())
+            answer = call_back(callback, self._take_one())
             if isawaitable(answer):
-                await answer
+                try:
+                    await answer
+                except Exception as error:  # noqa: BLE001  # an application may raise anything
+                    _report(error)
 
     def end(self, error: PenstockError) -> None:
         """Take note that it stands no longer: who reads gets what has come, and then the error."""
         super().end(error)
+        if self._callback is not None and error.code == _CLOSED:
+            self._events.clear()
         self._arrived.set()
         self._room.set()
 
@@ -231,11 +267,14 @@ class Subscription(_Held):
     async def __anext__(self) -> Event:
         while not self._events:
             if self.ended is not None:
-                if self.ended.code == "client.closed":
+                if self.ended.code == _CLOSED:
                     raise StopAsyncIteration
                 raise self.ended.with_traceback(None)
             self._arrived.clear()
             await self._arrived.wait()
+        return self._take_one()
+
+    def _take_one(self) -> Event:
         event = self._events.popleft()
         if len(self._events) < _WAITING // 2:
             self._room.set()

@@ -333,8 +333,8 @@ class LocalBroker:
             self._library.remove(name)
             self._all_stale()
         for unverified in installed:
-            self._all_stale()
             self._library.add(unverified, now)
+            self._all_stale()
         self._catch_up(now)
         return self._said()
 

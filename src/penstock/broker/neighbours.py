@@ -15,6 +15,7 @@ from penstock.broker.link import Endpoint, Link, connect
 from penstock.broker.messages import Hop
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
 from penstock.broker.routing import Cut, Disclosed, Send
+from penstock.broker.turns import Turns
 from penstock.codec.wire import Wire, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
@@ -117,15 +118,18 @@ class Neighbours:
         core, link = self._core, neighbour.link
         peer = link.peer.principal
         loop = asyncio.get_running_loop()
+        turns = Turns()
         self._choose(peer, neighbour)
         core.settle(core.router.link_up(peer, loop.time()))
         try:
             while True:
-                if self._neighbours.get(peer) is not neighbour:
-                    return
+                turns.begin()
                 for tree in waiting:
+                    if self._neighbours.get(peer) is not neighbour:
+                        return
                     core.now()
                     core.settle(core.router.receive(peer, Hop.from_tree(tree), loop.time()))
+                    await turns.over()
                 waiting = await link.receive()
         finally:
             if self._neighbours.get(peer) is neighbour:

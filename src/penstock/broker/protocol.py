@@ -7,24 +7,25 @@ a client or a broker has come, and what follows between brokers is in `broker.me
                        restrictions, evolve, status, publish
     broker -> client   welcome, accepted, refused, answered, events, quenched
 
-Requests are numbered by the client, and answers carry the number. `publish` under number 0 is answered only if it is
-refused. Events travel as rows, many in one message: the id, the time, and a value for each attribute of the type's
-version, in its order; null is a value that is not there or may not be seen.
+Requests are numbered by the client, and answers carry the number. `publish` is answered by `refused` for each event
+that is, and by `accepted` in the end; under number 0 by the refusals alone. Events travel as rows, many in one message:
+the id, the time, and a value for each attribute of the type's version, in its order; null is a value that is not there
+or may not be seen.
 
 `read_request` and `read_word` read exactly what `to_tree` writes, within `Limits`; whatever else a tree is, they raise
 `MalformedError` (`protocol.malformed`) or what the parts of a message raise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
-from penstock.codec.wire import Wire, Writable
-from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.codec.wire import Encoded, Wire, Writable, encode
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.values import INTEGER_MAX
 
@@ -51,7 +52,7 @@ class Hello:
     role: Role
     credentials: bytes = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["hello", VERSION, str(self.role), self.credentials]
 
@@ -62,7 +63,7 @@ class Welcome:
 
     credentials: bytes = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["welcome", VERSION, self.credentials]
 
@@ -74,7 +75,7 @@ class Disclose:
     number: int
     credentials: bytes = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["disclose", self.number, self.credentials]
 
@@ -86,7 +87,7 @@ class Describe:
     number: int
     type: TypeName
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["describe", self.number, str(self.type)]
 
@@ -98,7 +99,7 @@ class AddType:
     number: int
     definition: bytes = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["add-type", self.number, self.definition]
 
@@ -110,7 +111,7 @@ class RemoveType:
     number: int
     type: TypeName
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["remove-type", self.number, str(self.type)]
 
@@ -125,7 +126,7 @@ class Subscribe:
     selector: str = field(repr=False)
     definitions: tuple[bytes, ...] = field(default=(), repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["subscribe", self.number, self.id, str(self.type), self.selector, self.definitions]
 
@@ -139,7 +140,7 @@ class Advertise:
     type: TypeName
     definitions: tuple[bytes, ...] = field(default=(), repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["advertise", self.number, self.id, str(self.type), self.definitions]
 
@@ -153,7 +154,7 @@ class Named:
     word: str
     id: str
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return [self.word, self.number, self.id]
 
@@ -165,7 +166,7 @@ class Evolve:
     number: int
     signed: bytes = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["evolve", self.number, self.signed]
 
@@ -176,7 +177,7 @@ class Status:
 
     number: int
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["status", self.number]
 
@@ -190,14 +191,22 @@ class Publish:
     type: TypeName
     rows: Sequence[Row] = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["publish", self.number, self.advertisement, str(self.type), self.rows]
 
 
-Request: TypeAlias = (
-    Hello | Disclose | Describe | AddType | RemoveType | Subscribe | Advertise | Named | Evolve | Status | Publish
+Asking: TypeAlias = (
+    Disclose | Describe | AddType | RemoveType | Subscribe | Advertise | Named | Evolve | Status | Publish
 )
+"""What has a number, and an answer."""
+
+Request: TypeAlias = Hello | Asking
+
+
+def word_of(request: Request) -> str:
+    """Return the word that a request begins with."""
+    return str(request.to_tree()[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +215,7 @@ class Accepted:
 
     number: int
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["accepted", self.number]
 
@@ -222,7 +231,7 @@ class Refused:
     detail: Wire = field(default=None, repr=False)
     position: int = 0
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["refused", self.number, self.code, self.message, self.hint, self.detail, self.position]
 
@@ -234,7 +243,7 @@ class Answered:
     number: int
     answer: Wire = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["answered", self.number, self.answer]
 
@@ -246,7 +255,7 @@ class Events:
     subscription: str
     rows: Sequence[Row] = field(repr=False)
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["events", self.subscription, self.rows]
 
@@ -258,12 +267,28 @@ class Quenched:
     advertisement: str
     quiet: bool
 
-    def to_tree(self) -> Writable:
+    def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
         return ["quenched", self.advertisement, self.quiet]
 
 
 Word: TypeAlias = Welcome | Accepted | Refused | Answered | Events | Quenched
+
+
+def write_rows(
+    message: Callable[[Sequence[Row]], Publish | Events], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS
+) -> list[Encoded]:
+    """Return rows in one message, or in more of them where they are too large for one.
+
+    Raises `LimitError` (`wire.limit`) for a row that is too large for any, `MalformedError` (`wire.value`).
+    """
+    try:
+        return [encode(message(rows).to_tree(), limits=limits)]
+    except LimitError:
+        middle = len(rows) // 2
+        if not middle:
+            raise
+        return [*write_rows(message, rows[:middle], limits), *write_rows(message, rows[middle:], limits)]
 
 
 def read_request(tree: Wire) -> Request:
@@ -353,7 +378,9 @@ def _type(text: str) -> TypeName:
 
 
 def _octets(items: list[Wire]) -> tuple[bytes, ...]:
-    if len(items) > DEFAULT_LIMITS.type_depth or not all(type(item) is bytes for item in items):
+    if len(items) > DEFAULT_LIMITS.type_history + DEFAULT_LIMITS.type_depth or not all(
+        type(item) is bytes for item in items
+    ):
         raise _malformed("definitions")
     return tuple(items)  # type: ignore[arg-type]  # octets, as just seen
 

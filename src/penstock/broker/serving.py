@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, TypeAlias, cast
@@ -9,15 +10,17 @@ from typing import Final, TypeAlias, cast
 from penstock.broker import protocol, requests
 from penstock.broker.core import Core
 from penstock.broker.link import Link, Rate
-from penstock.broker.protocol import Row, read_request, row_of
+from penstock.broker.protocol import Row, read_request, row_of, write_rows
 from penstock.broker.requests import Detail, ToClient
-from penstock.codec.wire import Wire, encode
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.broker.turns import Turns
+from penstock.codec.wire import Encoded, Wire, encode
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import Event
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS, parse
-from penstock.trust.event_types import read_type
+from penstock.trust.event_types import UnverifiedType, read_type
 
 Question: TypeAlias = Callable[[Principal], Wire]
 """Answers what operators ask. Raises `RefusedError` for others."""
@@ -35,7 +38,6 @@ class _Client:
     link: Link
     #: the request that is being answered
     number: int = 0
-    refused: bool = False
 
 
 class Clients:
@@ -63,25 +65,37 @@ class Clients:
         self._clients[client.session] = client
         try:
             core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
-            while client.session in self._clients:
-                asked = 0
-                for tree in waiting:
-                    asked += self._take(client, read_request(tree))
-                if asked:
-                    await asyncio.sleep(self._charge(link.peer.principal, asked))
-                waiting = await link.receive()
+            if local.knows(client.session):
+                await self._converse(client, waiting)
         finally:
             if self._clients.pop(client.session, None) is not None and local.knows(client.session):
                 core.settle(local.disconnect(core.now(), client.session))
+
+    async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
+        """Take what a client says. Nobody else waits for long, however much it is at once."""
+        turns, loop = Turns(), asyncio.get_running_loop()
+        rate = self._rate(client.link.peer.principal)
+        while True:
+            turns.begin()
+            for tree in waiting:
+                if client.session not in self._clients:
+                    return
+                pause = 0.0
+                if self._take(client, read_request(tree)):
+                    pause = rate.charge(1, 0, loop.time())
+                await turns.over(pause)
+            waiting = await client.link.receive()
 
     def _give(self, given: requests.Given) -> None:
         """Send events to a client."""
         client = self._clients.get(given.session)
         if client is not None:
+            limits = self._core.settings.limits
             self._core.counts["delivered"] += len(given.events)
             rows = [row_of(event.values, event.id, event.time) for event in given.events]
-            for part in _parts(rows):
-                self._post(client, protocol.Events(given.subscription, part))
+            for start in range(0, len(rows), _ROWS):
+                part = rows[start : start + _ROWS]
+                self._send(client, write_rows(lambda rows: protocol.Events(given.subscription, rows), part, limits))
 
     def _tell(self, word: ToClient) -> None:
         """Send an answer or a notice to a client."""
@@ -95,7 +109,6 @@ class Clients:
                 else:
                     self._post(client, protocol.Accepted(client.number))
             case requests.Refused(_, _, code, message, detail, hint, position):
-                client.refused = True
                 told = None if detail is None else detail_tree(detail)
                 self._post(client, protocol.Refused(client.number, code, message, hint, told, position))
             case requests.Answered(_, _, detail):
@@ -108,10 +121,16 @@ class Clients:
 
     def _post(self, client: _Client, word: protocol.Word) -> None:
         try:
-            client.link.post(encode(word.to_tree(), limits=self._core.settings.limits))
-        except PenstockError:
-            # The link is at its end, and whoever serves it will see that.
-            return
+            self._send(client, [encode(word.to_tree(), limits=self._core.settings.limits)])
+        except LimitError as error:
+            self._core.note(error)
+            self._send(client, [encode(protocol.Refused(client.number, error.code, error.message).to_tree())])
+
+    def _send(self, client: _Client, messages: Sequence[Encoded]) -> None:
+        # A link that is at its end says so to whoever serves it.
+        with suppress(PenstockError):
+            for message in messages:
+                client.link.post(message)
 
     def _close(self, link: Link, code: str) -> None:
         task = asyncio.create_task(link.close(code))
@@ -120,24 +139,29 @@ class Clients:
 
     # What clients ask.
 
-    def _charge(self, principal: Principal, requests_: int) -> float:
-        """Return for how long nothing is taken of a principal that asks too often: its links wait, nobody else does."""
+    def _rate(self, principal: Principal) -> Rate:
+        """Return how fast requests of a principal are taken: its links wait, nobody else does."""
         rate = self._rates.get(principal)
         if rate is None:
+            if len(self._rates) >= DEFAULT_LIMITS.cache_entries:
+                # Who is connected keeps the rate that it has; the others begin anew.
+                self._rates.clear()
             limits = self._core.settings.limits
             rate = self._rates[principal] = Rate(limits.client_requests, limits.client_requests_burst)
-        return rate.charge(requests_, 0, asyncio.get_running_loop().time())
+        return rate
 
     def _take(self, client: _Client, request: protocol.Request) -> bool:
         """Do what a client asks. Return whether it counts as a request."""
         if isinstance(request, protocol.Hello):
             raise MalformedError("protocol.malformed", "a second hello")
-        client.number, client.refused = request.number, False
+        client.number = request.number
         try:
             self._obey(client, request)
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
             self._post(client, protocol.Refused(request.number, error.code, error.message, error.hint))
+        if isinstance(request, protocol.Publish) and request.number:
+            self._post(client, protocol.Accepted(request.number))
         return not isinstance(request, protocol.Publish)
 
     def _obey(self, client: _Client, request: protocol.Request) -> None:
@@ -179,9 +203,13 @@ class Clients:
         """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""
         core = self._core
         new = [read_type(definition, limits=core.settings.limits) for definition in definitions]
-        new = [unverified for unverified in new if unverified.definition.name not in core.library]
+        new = [unverified for unverified in new if not self._knows(unverified)]
         if new:
             core.settle(core.local.change(core.now(), installed=new))
+
+    def _knows(self, unverified: UnverifiedType) -> bool:
+        name, library = unverified.definition.name, self._core.library
+        return name in library and library.definitions(name)[-1].fingerprint == unverified.fingerprint
 
     def _publish(self, client: _Client, request: protocol.Publish) -> None:
         core = self._core
@@ -190,24 +218,19 @@ class Clients:
         core.counts["published"] += len(request.rows)
         events = _events(event_type, request.rows)
         core.settle(core.local.publish(now, client.session, request.advertisement, events))
-        if request.number:
-            self._post(client, protocol.Accepted(request.number))
 
 
 def _events(event_type: EventType, rows: Sequence[Row]) -> Iterator[Event]:
-    """Yield events as a client wrote them. Whether their values fit is asked when they are checked."""
+    """Return events as a client wrote them. Raises `MalformedError` (`protocol.row`) before there are any.
+
+    Whether their values fit is asked when they are checked.
+    """
     names = [attribute.name for attribute in event_type.attributes]
     width = len(names) + 2
-    for row in rows:
-        if len(row) != width:
-            raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has {len(names)} attributes")
-        # What a row holds was seen when it was read; whether values fit is asked when the event is checked.
-        yield Event(event_type, dict(zip(names, row[2:], strict=True)), row[0], row[1])  # type: ignore[arg-type]  # so
-
-
-def _parts(rows: list[Row]) -> Iterator[list[Row]]:
-    for start in range(0, len(rows), _ROWS):
-        yield rows[start : start + _ROWS]
+    if any(len(row) != width for row in rows):
+        raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has {len(names)} attributes")
+    # What a row holds was seen when it was read.
+    return (Event(event_type, dict(zip(names, row[2:], strict=True)), row[0], row[1]) for row in rows)  # type: ignore[arg-type]  # so
 
 
 def detail_tree(detail: Detail) -> Wire:
