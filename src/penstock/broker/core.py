@@ -3,7 +3,7 @@
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final, TypeAlias
 
@@ -12,6 +12,7 @@ from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
 from penstock.broker.outcomes import require
+from penstock.broker.proofs import KeyProof
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
@@ -90,7 +91,8 @@ class Core:
         )
         # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
         incarnation = int(self._now.timestamp() * 1000)
-        self.exchange = Exchange(local, Router(self.principal, incarnation, settings.router))
+        proved = replace(settings.router, proof=KeyProof(settings.key, settings.network))
+        self.exchange = Exchange(local, Router(self.principal, incarnation, proved))
 
     @property
     def local(self) -> LocalBroker:
