@@ -12,7 +12,7 @@ from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
 from penstock.broker.outcomes import require
-from penstock.broker.proofs import KeyProof
+from penstock.broker.proofs import SignedProof
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
@@ -91,7 +91,7 @@ class Core:
         )
         # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
         incarnation = int(self._now.timestamp() * 1000)
-        proved = replace(settings.router, proof=KeyProof(settings.key, settings.network))
+        proved = replace(settings.router, proof=SignedProof(settings.key, settings.network, settings.limits))
         self.exchange = Exchange(local, Router(self.principal, incarnation, proved))
 
     @property
