@@ -134,7 +134,7 @@ class TestLateSubscribers:
         network.unsubscribe("a", "low")
         network.run()
 
-        assert [sample.event.id for sample in network.routers["b"]._retained.of_type(NEWS.key)] == ["high"]
+        assert [sample.event.id for sample in network.routers["b"]._carrier.retained.of_type(NEWS.key)] == ["high"]
 
 
 class TestPartitions:
@@ -213,7 +213,7 @@ class TestNeighbours:
         router.receive(c, Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
         router.receive(b, Hop(Stamp(1, 1), 1, self.block(9, state=False)), 0)
         router.receive(c, Hop(Stamp(1, 1), 2, Enter(2, Subscription(SPORT.key))), 0)
-        router._retained = Retained()
+        router._carrier.retained = Retained()
         router.subscribe("sub", NEWS.key)
         outputs = router.receive(b, Hop(Stamp(1, 1), 2, self.block(1, state=True)), 0)
         again = router.receive(c, Hop(Stamp(1, 1), 3, self.block(1, state=True)), 0)

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.broker.membership import Admitted, MayRoute, anybody, everybody
+from penstock.broker.membership import TRUSTING, Admitted, MayRoute, Proof, anybody, everybody
 from penstock.broker.messages import Hop
-from penstock.broker.proofs import TRUSTING, Proof
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -20,11 +19,15 @@ class Send:
     hop: Hop
 
 
+Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
+"""Events in the order of their arrival, each with the keys of the clients' subscriptions that it matches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give events, in this order, to subscriptions of this broker's clients: the keys of those that each matches."""
+    """Give events to clients."""
 
-    deliveries: tuple[tuple[tuple[str, ...], TransitEvent], ...]
+    deliveries: Deliveries
 
 
 @dataclass(frozen=True, slots=True)

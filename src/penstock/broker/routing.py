@@ -12,16 +12,16 @@ At most once: an event's origin numbers it, and each broker takes each number on
 In source order while the path stays the same, because links keep order.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.broker.copies import Copies
-from penstock.broker.entries import Advertisement, Entry, Filter, Interest, Subscription
+from penstock.broker.carrying import Carrier
+from penstock.broker.entries import Advertisement, Entry, Filter, Subscription
 from penstock.broker.filters import passes
+from penstock.broker.forest import Forest
 from penstock.broker.hops import Heard, Hops
-from penstock.broker.matching import Matcher
+from penstock.broker.ledger import Ledger
 from penstock.broker.membership import Membership, View
 from penstock.broker.messages import Announcement, Body, Disclosure, Enter, Hop, Pulse, Withdraw
 from penstock.broker.outputs import Cut as Cut
@@ -33,9 +33,8 @@ from penstock.broker.outputs import Send as Send
 from penstock.broker.outputs import Settings as Settings
 from penstock.broker.outputs import Size as Size
 from penstock.broker.publications import Publications, blocks, check_slot
-from penstock.broker.retained import Retained, Sample
-from penstock.broker.trees import Side, Tree
-from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.broker.trees import Tree
+from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -49,11 +48,7 @@ class _Neighbour:
     hops: Hops
     up: bool = False
     last: float = 0.0
-    #: what it has entered, and the handles of that which it may enter
-    entered: dict[int, Entry] = field(default_factory=dict)
-    heeded: set[int] = field(default_factory=set)
-    told: dict[TypeKey, dict[Entry, int]] = field(default_factory=dict)
-    handles: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +71,10 @@ class Router:
         )
         self._view: View | None = None
         self._neighbours: dict[Principal, _Neighbour] = {}
-        self._trees: dict[TypeKey, Tree] = {}
-        self._changed: dict[TypeKey, None] = {}
+        self._forest = Forest(lambda key: self._members.view.parent(key, self._may_route))
+        self._carrier = Carrier(self._forest, self._allowed, self._limits)
         self._advertised: dict[str, _Advertised] = {}
-        self._subscribed: dict[str, Subscription] = {}
-        self._clients: dict[TypeKey, Matcher[str]] = {}
-        #: for types with subscriptions of clients, the sub-types whose trees these have joined
-        self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
         self._published = 0
-        self._copies = Copies(self._limits)
-        self._retained = Retained(self._limits)
-        #: types of which less may be wanted now of what is retained
-        self._unwanted: set[TypeKey] = set()
         self._pulsed = float("-inf")
         self._renewed: float | None = None
         self._outputs: list[Output] = []
@@ -164,39 +151,33 @@ class Router:
         entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
         self._advertised[key] = _Advertised(entries, None if own.filter.selector == ALWAYS else passes(own.filter))
         for entry in entries:
-            self._put(None, key, entry)
+            self._forest.put(None, key, entry)
         return self._settle()
 
     def unadvertise(self, key: str) -> list[Output]:
         """Take an advertisement back. Raises `RefusedError` (`route.unknown`)."""
         _old(key, self._advertised)
         for entry in self._advertised.pop(key).entries:
-            self._remove(None, key, entry)
+            self._forest.remove(None, key, entry)
         return self._settle()
 
     def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None) -> list[Output]:
-        """Let a client have the events of a type and its sub-types that pass a filter.
+        """Let a client have the events of a type and its sub-types that pass a filter, and the state that there is.
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
-        _new(key, self._subscribed)
-        entry = self._subscribed[key] = Subscription(of_type, filter_ or Filter())
-        self._clients.setdefault(of_type, Matcher()).add(key, entry.filter.selector)
-        for tree in (of_type, *self._joined.get(of_type, ())):
-            self._place(key, entry, tree)
-        self._show_to_client(key, entry)
+        _new(key, self._forest.subscribed)
+        entry = Subscription(of_type, filter_ or Filter())
+        self._forest.subscribe(key, entry)
+        shown = self._carrier.shown_to_client(entry)
+        if shown:
+            self._outputs.append(Deliver(tuple(((key,), event) for event in shown)))
         return self._settle()
 
     def unsubscribe(self, key: str) -> list[Output]:
         """Take a subscription back. Raises `RefusedError` (`route.unknown`)."""
-        _old(key, self._subscribed)
-        entry = self._subscribed.pop(key)
-        index = self._clients[entry.tree]
-        index.remove(key)
-        if not len(index):
-            del self._clients[entry.tree]
-        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
-            self._displace(key, entry, tree)
+        _old(key, self._forest.subscribed)
+        self._forest.unsubscribe(key)
         return self._settle()
 
     def publish(self, key: str, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
@@ -216,7 +197,7 @@ class Router:
         check_slot(retain)
         for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
             self._published += len(block.events)
-            self._forward(block, None)
+            self._carry(block, None)
         return self._settle()
 
     # What operators and tests look at.
@@ -228,22 +209,22 @@ class Router:
 
     def size(self) -> Size:
         """Count what the router holds."""
-        neighbours = self._neighbours.values()
-        entered = [entry for neighbour in neighbours for entry in neighbour.entered.values()]
-        told = sum(len(entries) for neighbour in neighbours for entries in neighbour.told.values())
+        ledgers = [neighbour.ledger for neighbour in self._neighbours.values()]
+        entered = [entry for ledger in ledgers for entry in ledger.entered.values()]
+        told = sum(len(entries) for ledger in ledgers for entries in ledger.told.values())
         subscriptions = sum(isinstance(entry, Subscription) for entry in entered)
-        clients = len(self._advertised) + len(self._subscribed)
-        return Size(clients, len(entered), subscriptions, told, len(self._trees), len(self._retained))
+        clients = len(self._advertised) + len(self._forest.subscribed)
+        trees, retained = len(self._forest.trees), len(self._carrier.retained)
+        return Size(clients, len(entered), subscriptions, told, trees, retained)
 
     def trust_changed(self) -> list[Output]:
         """Find all paths anew: `may_route` or `admitted` answers otherwise than before."""
         self._view = None
         for news in self._members.review():
             self._spread(news)
-        for key in self._trees:
-            self._change(key)
+        self._forest.change_all()
         for peer, neighbour in self._neighbours.items():
-            for handle, entry in neighbour.entered.items():
+            for handle, entry in neighbour.ledger.entered.items():
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
         return self._settle()
 
@@ -281,49 +262,39 @@ class Router:
                 if octets is not None:
                     self._outputs.append(Disclosed(body.broker, octets))
             case Enter(handle, entry):
-                self._enter(peer, neighbour, handle, entry)
+                neighbour.ledger.enter(handle, entry, self._limits.route_entries)
+                self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
             case Withdraw(handle):
-                if handle not in neighbour.entered:
-                    raise MalformedError("route.handle", "a neighbour withdraws what it has not entered")
-                entry = neighbour.entered.pop(handle)
-                self._heed(peer, neighbour, handle, entry, allowed=False)
+                self._heed(peer, neighbour, handle, neighbour.ledger.withdraw(handle), allowed=False)
             case Publications():
-                self._forward(body, peer)
-
-    def _enter(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry) -> None:
-        if handle in neighbour.entered:
-            raise MalformedError("route.handle", "a neighbour enters two things under one handle")
-        if len(neighbour.entered) >= self._limits.route_entries:
-            raise LimitError("route.limit", f"a neighbour enters more than {self._limits.route_entries} things")
-        neighbour.entered[handle] = entry
-        self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
+                self._carry(body, peer)
 
     def _heed(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry, *, allowed: bool) -> None:
-        """Let an entry count, or no longer."""
-        if allowed and handle not in neighbour.heeded:
-            neighbour.heeded.add(handle)
-            self._put(peer, handle, entry)
-            if isinstance(entry, Subscription):
-                self._show_to_neighbour(peer, entry)
-        elif not allowed and handle in neighbour.heeded:
-            neighbour.heeded.discard(handle)
-            self._remove(peer, handle, entry)
+        """Let an entry count, or no longer. A subscription also asks for the state that there is."""
+        if not neighbour.ledger.heed(handle, allowed=allowed):
+            return
+        if not allowed:
+            self._forest.remove(peer, handle, entry)
+            return
+        self._forest.put(peer, handle, entry)
+        if isinstance(entry, Subscription):
+            for block in self._carrier.shown_to_neighbour(entry):
+                self._say(peer, block)
 
     def _begin(self, peer: Principal, neighbour: _Neighbour) -> None:
         """Begin a session, and tell everything anew in it."""
         self._outputs.append(Send(peer, neighbour.hops.begin()))
         for announcement in self._members.announcements():
             self._say(peer, announcement)
-        neighbour.told, neighbour.handles = {}, 0
-        for key in self._trees:
-            self._change(key)
+        neighbour.ledger.forget_told()
+        self._forest.change_all()
 
     def _down(self, peer: Principal) -> None:
         neighbour = self._neighbours.get(peer)
         if neighbour is None or not neighbour.up:
             return
         neighbour.up = False
-        neighbour.told = {}
+        neighbour.ledger.forget_told()
         self._empty(peer, neighbour)
         self._spread(self._members.link_down(peer))
 
@@ -332,9 +303,9 @@ class Router:
         self._outputs.append(Cut(peer, reason))
 
     def _empty(self, peer: Principal, neighbour: _Neighbour) -> None:
-        for handle, entry in neighbour.entered.items():
+        for handle, entry in neighbour.ledger.entered.items():
             self._heed(peer, neighbour, handle, entry, allowed=False)
-        neighbour.entered = {}
+        neighbour.ledger.entered = {}
 
     def _up(self) -> list[Principal]:
         return [peer for peer, neighbour in self._neighbours.items() if neighbour.up]
@@ -357,215 +328,55 @@ class Router:
             for news in self._members.renew():
                 self._spread(news)
 
-    # Trees.
-
-    def _tree(self, key: TypeKey) -> Tree:
-        if key not in self._trees:
-            self._trees[key] = Tree(key, self._members.view.parent(key, self._may_route))
-        self._changed[key] = None
-        return self._trees[key]
-
-    def _change(self, key: TypeKey) -> None:
-        """Have everything about a tree told anew where it differs."""
-        self._trees[key].changed = True
-        self._changed[key] = None
-
-    def _put(self, side: Side, name: str | int, entry: Entry) -> None:
-        self._tree(entry.tree).put(side, name, entry)
-        if isinstance(entry, Advertisement):
-            self._unwanted.add(entry.tree)
-
-    def _remove(self, side: Side, name: str | int, entry: Entry) -> None:
-        self._tree(entry.tree).remove(side, name, entry)
-        self._unwanted.add(entry.tree)
-
-    def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
-        self._put(None, key, Interest(tree))
-        self._put(None, key, replace(entry, tree=tree))
-
-    def _displace(self, key: str, entry: Subscription, tree: TypeKey) -> None:
-        self._remove(None, key, Interest(tree))
-        self._remove(None, key, replace(entry, tree=tree))
+    # What follows from what happened.
 
     def _settle(self) -> list[Output]:
         """Tell the neighbours what follows from what happened, and return all that is to be done."""
         if self._view is not self._members.view:
             self._view = self._members.view
-            self._find_parents(self._view)
-        if self._changed:
-            self._tell_changes(sorted(self._join_all()))
-        for key in self._unwanted:
-            self._retained.prune(key, self._is_wanted)
-        self._unwanted = set()
+            self._forest.find_parents()
+        trees = self._forest.changed()
+        if trees:
+            self._tell_changes(trees)
+            self._carrier.prune()
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def _tell_changes(self, keys: list[TypeKey]) -> None:
-        entering: list[tuple[Principal, TypeKey, Entry]] = []
-        withdrawing: list[tuple[Principal, TypeKey, Entry]] = []
-        for key in keys:
-            self._outputs.extend(Interested(*change) for change in self._trees[key].demanded())
-            self._compare(self._trees[key], entering, withdrawing)
+    def _tell_changes(self, trees: list[Tree]) -> None:
+        moves: list[tuple[Principal, Entry, bool]] = []
+        for tree in trees:
+            self._outputs.extend(Interested(*change) for change in tree.demanded())
+            for peer, wanted in self._wanted(tree).items():
+                differing = self._neighbours[peer].ledger.differing(tree.key, wanted)
+                moves.extend((peer, entry, holds) for entry, holds in differing)
         # A path is laid before the old one is given up.
-        for peer, key, entry in entering:
-            self._tell(peer, key, entry)
-        for peer, key, entry in withdrawing:
-            self._untell(peer, key, entry)
-        for key in keys:
-            if not len(self._trees[key]):
-                del self._trees[key]
+        for peer, entry, holds in sorted(moves, key=lambda move: not move[2]):
+            ledger = self._neighbours[peer].ledger
+            self._say(peer, ledger.tell(entry) if holds else ledger.untell(entry))
+        self._forest.drop_empty(trees)
 
-    def _find_parents(self, view: View) -> None:
-        for key, tree in self._trees.items():
-            parent = view.parent(key, self._may_route)
-            if parent != tree.parent:
-                tree.parent = parent
-                self._change(key)
-
-    def _join_all(self) -> set[TypeKey]:
-        """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
-        changed: set[TypeKey] = set()
-        while self._changed:
-            key, _ = self._changed.popitem()
-            changed.add(key)
-            self._join_offered(key)
-        return changed
-
-    def _join_offered(self, key: TypeKey) -> None:
-        """Let clients' subscriptions to a type take part in the trees of the sub-types that are advertised."""
-        before = self._joined.pop(key, frozenset())
-        offered = self._trees[key].offered() if key in self._clients else frozenset()
-        if offered:
-            self._joined[key] = offered
-        if offered == before:
-            return
-        for name, entry in self._subscribed.items():
-            if entry.tree == key:
-                for sub_type in sorted(offered - before):
-                    self._place(name, entry, sub_type)
-                for sub_type in sorted(before - offered):
-                    self._displace(name, entry, sub_type)
-
-    def _compare(
-        self,
-        tree: Tree,
-        entering: list[tuple[Principal, TypeKey, Entry]],
-        withdrawing: list[tuple[Principal, TypeKey, Entry]],
-    ) -> None:
+    def _wanted(self, tree: Tree) -> Mapping[Principal, Mapping[Entry, bool]]:
+        """Return which entries of a tree each neighbour should know, of those that have changed."""
         everything, moves = tree.changed, tree.moves()
-        for peer in self._up() if everything else moves:
-            told = self._neighbours[peer].told.get(tree.key, {})
-            if not everything:
-                wanted = moves[peer]
-            elif self._allowed(tree.key, peer):
-                wanted = {**dict.fromkeys(told, False), **dict.fromkeys(tree.entries_for(peer), True)}
-            else:
-                wanted = dict.fromkeys(told, False)
-            entering.extend((peer, tree.key, entry) for entry, holds in wanted.items() if holds and entry not in told)
-            withdrawing.extend(
-                (peer, tree.key, entry) for entry, holds in wanted.items() if not holds and entry in told
-            )
+        if not everything:
+            return moves
+        wanted: dict[Principal, dict[Entry, bool]] = {}
+        for peer in self._up():
+            told = self._neighbours[peer].ledger.told.get(tree.key, {})
+            wanted[peer] = dict.fromkeys(told, False)
+            if self._allowed(tree.key, peer):
+                wanted[peer].update(dict.fromkeys(tree.entries_for(peer), True))
+        return wanted
 
     def _allowed(self, key: TypeKey, peer: Principal) -> bool:
         return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)
 
-    def _tell(self, peer: Principal, key: TypeKey, entry: Entry) -> None:
-        neighbour = self._neighbours[peer]
-        neighbour.handles += 1
-        neighbour.told.setdefault(key, {})[entry] = neighbour.handles
-        self._say(peer, Enter(neighbour.handles, entry))
-
-    def _untell(self, peer: Principal, key: TypeKey, entry: Entry) -> None:
-        told = self._neighbours[peer].told
-        self._say(peer, Withdraw(told[key].pop(entry)))
-        if not told[key]:
-            del told[key]
-
-    # Events.
-
-    def _forward(self, block: Publications, came_from: Side) -> None:
-        if came_from is not None and not self._allowed(block.type, came_from):
-            return
-        if not block.state:
-            places = self._copies.first(block)
-            if places:
-                fresh = block.pick(places)
-                self._carry(fresh, came_from)
-                if fresh.retain:
-                    self._retain(fresh, came_from)
-        elif block.retain and self._retain(block, came_from):
-            # It may have come before, and been forgotten; should it yet come by another way, it is a copy.
-            self._copies.first(block)
-            self._carry(block, came_from)
-
-    def _carry(self, block: Publications, came_from: Side) -> None:
-        """Give events to clients, and to the neighbours whose subscriptions they match."""
-        sends = list(self._onward(block, came_from))
-        deliveries = self._matched(block)
-        if deliveries:
-            self._outputs.append(Deliver(deliveries))
-        for peer, part in sends:
+    def _carry(self, block: Publications, came_from: Principal | None) -> None:
+        carried = self._carrier.carry(block, came_from)
+        if carried.deliveries:
+            self._outputs.append(Deliver(carried.deliveries))
+        for peer, part in carried.sends:
             self._say(peer, part)
-
-    def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
-        tree = self._trees.get(block.type)
-        if tree is None or block.hops >= self._limits.network_hops:
-            return
-        match, places = tree.index.match, defaultdict[Principal, list[int]](list)
-        for place, event in enumerate(block.events):
-            for peer in {peer for peer, _ in match(event.values)}:
-                places[peer].append(place)
-        for peer, wanted in places.items():
-            if peer != came_from and self._allowed(block.type, peer):
-                for part in block.pick(wanted).onward().parts(self._limits):
-                    yield peer, part
-
-    def _matched(self, block: Publications) -> tuple[tuple[tuple[str, ...], TransitEvent], ...]:
-        # A key stands for a subscription to one type, so that no two of these know the same key.
-        matchers = [self._clients[key].match for key in (block.type, *block.ancestors) if key in self._clients]
-        found: list[tuple[tuple[str, ...], TransitEvent]] = []
-        for event in block.events if matchers else ():
-            keys = [key for match in matchers for key in match(event.values)]
-            if keys:
-                keys.sort()
-                found.append((tuple(keys), event))
-        return tuple(found)
-
-    # State.
-
-    def _retain(self, block: Publications, source: Side) -> bool:
-        """Keep the latest of some events of one slot; say whether it is later than what was kept."""
-        samples = (Sample(block.pick([place]), source) for place in range(len(block.events)))
-        latest = max(samples, key=lambda sample: sample.order)
-        return self._is_wanted(latest) and self._retained.keep(latest)
-
-    def _show_to_client(self, key: str, entry: Subscription) -> None:
-        if len(self._retained):
-            passing = passes(entry.filter)
-            events = [sample.event for sample in self._retained.of_line(entry.tree)]
-            found = tuple(((key,), event) for event in events if passing(event.values))
-            if found:
-                self._outputs.append(Deliver(found))
-
-    def _show_to_neighbour(self, peer: Principal, entry: Subscription) -> None:
-        if entry.tree in self._retained:
-            passing = passes(entry.filter)
-            for sample in self._retained.of_type(entry.tree):
-                if passing(sample.event.values) and sample.block.hops < self._limits.network_hops:
-                    self._say(peer, replace(sample.block, state=True).onward())
-
-    def _is_wanted(self, sample: Sample) -> bool:
-        """Say whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
-        event, tree = sample.event, self._trees.get(sample.event.key)
-        if sample.source is None or any(
-            key in self._clients and self._clients[key].match(event.values) for key in (event.key, *event.ancestors)
-        ):
-            return True
-        if tree is None:
-            return False
-        if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
-            return True
-        return bool(tree.interests) and not any(side is not None for side in tree.advertisements)
 
 
 def _new(key: str, taken: dict[str, _T]) -> None:

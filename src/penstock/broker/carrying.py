@@ -1,0 +1,141 @@
+"""Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from penstock.broker.copies import Copies
+from penstock.broker.entries import Subscription
+from penstock.broker.filters import passes
+from penstock.broker.forest import Forest
+from penstock.broker.outputs import Deliveries
+from penstock.broker.publications import Publications
+from penstock.broker.retained import Retained, Sample
+from penstock.broker.trees import Side
+from penstock.errors import LimitError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+
+Allowed: TypeAlias = Callable[[TypeKey, Principal], bool]
+"""Whether events of a type may come from a neighbour, and go to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What becomes of events: who of the clients gets which, and what is said to which neighbour."""
+
+    deliveries: Deliveries = ()
+    sends: tuple[tuple[Principal, Publications], ...] = ()
+
+
+_NOTHING = Carried()
+
+
+class Carrier:
+    """What one broker does with events, and what it remembers of them."""
+
+    def __init__(self, forest: Forest, allowed: Allowed, limits: Limits) -> None:
+        self._forest = forest
+        self._allowed = allowed
+        self._limits = limits
+        self._copies = Copies(limits)
+        self.retained = Retained(limits)
+
+    def carry(self, block: Publications, came_from: Side) -> Carried:
+        """Take events of a side. Raises `LimitError` (`route.event-size`)."""
+        if came_from is not None and not self._allowed(block.type, came_from):
+            return _NOTHING
+        return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
+
+    def shown_to_client(self, entry: Subscription) -> list[TransitEvent]:
+        """Return the state that a new subscription of a client asks for."""
+        if not len(self.retained):
+            return []
+        passing = passes(entry.filter)
+        return [sample.event for sample in self.retained.of_line(entry.tree) if passing(sample.event.values)]
+
+    def shown_to_neighbour(self, entry: Subscription) -> list[Publications]:
+        """Return the state that a new subscription of a neighbour asks for."""
+        if entry.tree not in self.retained:
+            return []
+        passing = passes(entry.filter)
+        samples = [sample for sample in self.retained.of_type(entry.tree) if passing(sample.event.values)]
+        blocks = [sample.block for sample in samples if sample.block.hops < self._limits.network_hops]
+        return [replace(block, state=True).onward() for block in blocks]
+
+    def prune(self) -> None:
+        """Let go of state that nobody wants any more."""
+        for key in self._forest.unwanted():
+            self.retained.prune(key, self._is_wanted)
+
+    def _carry_events(self, block: Publications, came_from: Side) -> Carried:
+        places = self._copies.first(block)
+        if not places:
+            return _NOTHING
+        fresh = block.pick(places)
+        carried = self._sides(fresh, came_from)
+        if fresh.retain:
+            self._retain(fresh, came_from)
+        return carried
+
+    def _carry_state(self, block: Publications, came_from: Side) -> Carried:
+        if not block.retain or not self._retain(block, came_from):
+            return _NOTHING
+        # It may have come before, and been forgotten; should it yet come by another way, it is a copy.
+        self._copies.first(block)
+        return self._sides(block, came_from)
+
+    def _sides(self, block: Publications, came_from: Side) -> Carried:
+        return Carried(self._matched(block), tuple(self._onward(block, came_from)))
+
+    def _matched(self, block: Publications) -> Deliveries:
+        matchers = self._forest.matchers((block.type, *block.ancestors))
+        found: list[tuple[tuple[str, ...], TransitEvent]] = []
+        for event in block.events if matchers else ():
+            keys = [key for match in matchers for key in match(event.values)]
+            if keys:
+                keys.sort()
+                found.append((tuple(keys), event))
+        return tuple(found)
+
+    def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
+        tree = self._forest.trees.get(block.type)
+        if tree is None or block.hops >= self._limits.network_hops:
+            return
+        match, places = tree.index.match, defaultdict[Principal, list[int]](list)
+        for place, event in enumerate(block.events):
+            for peer in {peer for peer, _ in match(event.values)}:
+                places[peer].append(place)
+        for peer, wanted in places.items():
+            if peer != came_from and self._allowed(block.type, peer):
+                yield from ((peer, part) for part in self._parts(block.pick(wanted), came_from))
+
+    def _parts(self, block: Publications, came_from: Side) -> list[Publications]:
+        try:
+            return list(block.onward().parts(self._limits))
+        except LimitError:
+            if came_from is None:
+                raise
+            # Somebody wrote it in fewer octets than there should be, and not necessarily the neighbour.
+            return []
+
+    def _retain(self, block: Publications, source: Side) -> bool:
+        """Keep the latest of some events of one slot; say whether it is later than what was kept."""
+        samples = (Sample(block.pick([place]), source) for place in range(len(block.events)))
+        latest = max(samples, key=lambda sample: sample.order)
+        return self._is_wanted(latest) and self.retained.keep(latest)
+
+    def _is_wanted(self, sample: Sample) -> bool:
+        """Say whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
+        event, tree = sample.event, self._forest.trees.get(sample.event.key)
+        matchers = self._forest.matchers((event.key, *event.ancestors))
+        if sample.source is None or any(match(event.values) for match in matchers):
+            return True
+        if tree is None:
+            return False
+        if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
+            return True
+        return bool(tree.interests) and not any(side is not None for side in tree.advertisements)

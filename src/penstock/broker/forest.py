@@ -1,0 +1,134 @@
+"""The trees of one broker, and the subscriptions of its clients, each of which may stand in several of them.
+
+A subscription to a type takes part in the tree of that type, and in those of its sub-types of which this broker hears
+that somebody advertises them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.broker.entries import Advertisement, Entry, Interest, Subscription
+from penstock.broker.matching import Matcher, Values
+from penstock.broker.trees import Name, Side, Tree
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+
+
+class Forest:
+    """Trees by type. `parent` says where a tree's rendezvous node lies."""
+
+    def __init__(self, parent: Callable[[TypeKey], Principal | None]) -> None:
+        self._parent = parent
+        self.trees: dict[TypeKey, Tree] = {}
+        self.subscribed: dict[str, Subscription] = {}
+        self._clients: dict[TypeKey, Matcher[str]] = {}
+        #: for types with subscriptions of clients, the sub-types whose trees these have joined
+        self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
+        self._changed: dict[TypeKey, None] = {}
+        #: types of which less may be wanted than before
+        self._unwanted: set[TypeKey] = set()
+
+    # Entries.
+
+    def put(self, side: Side, name: Name, entry: Entry) -> None:
+        """Take in an entry of a side."""
+        self._tree(entry.tree).put(side, name, entry)
+        if isinstance(entry, Advertisement):
+            self._unwanted.add(entry.tree)
+
+    def remove(self, side: Side, name: Name, entry: Entry) -> None:
+        """Take out an entry that was taken in."""
+        self._tree(entry.tree).remove(side, name, entry)
+        self._unwanted.add(entry.tree)
+
+    def subscribe(self, key: str, entry: Subscription) -> None:
+        """Take in a client's subscription, in all trees in which it takes part."""
+        self.subscribed[key] = entry
+        self._clients.setdefault(entry.tree, Matcher()).add(key, entry.filter.selector)
+        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+            self._place(key, entry, tree)
+
+    def unsubscribe(self, key: str) -> None:
+        """Take it out."""
+        entry = self.subscribed.pop(key)
+        index = self._clients[entry.tree]
+        index.remove(key)
+        if not len(index):
+            del self._clients[entry.tree]
+        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+            self._displace(key, entry, tree)
+
+    # Clients.
+
+    def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], list[str]]]:
+        """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
+        return [self._clients[key].match for key in line if key in self._clients]
+
+    # Changes.
+
+    def change(self, key: TypeKey) -> None:
+        """Have everything about a tree told anew where it differs."""
+        self.trees[key].changed = True
+        self._changed[key] = None
+
+    def change_all(self) -> None:
+        """Have everything told anew where it differs."""
+        for key in self.trees:
+            self.change(key)
+
+    def find_parents(self) -> None:
+        """Find all paths anew: the network has changed."""
+        for key, tree in self.trees.items():
+            parent = self._parent(key)
+            if parent != tree.parent:
+                tree.parent = parent
+                self.change(key)
+
+    def changed(self) -> list[Tree]:
+        """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
+        changed: set[TypeKey] = set()
+        while self._changed:
+            key, _ = self._changed.popitem()
+            changed.add(key)
+            self._join_offered(key)
+        return [self.trees[key] for key in sorted(changed)]
+
+    def unwanted(self) -> set[TypeKey]:
+        """Return the types of which less may be wanted than the last time."""
+        unwanted, self._unwanted = self._unwanted, set()
+        return unwanted
+
+    def drop_empty(self, trees: list[Tree]) -> None:
+        """Forget those of these trees in which nothing stands."""
+        for tree in trees:
+            if not len(tree):
+                del self.trees[tree.key]
+
+    def _tree(self, key: TypeKey) -> Tree:
+        if key not in self.trees:
+            self.trees[key] = Tree(key, self._parent(key))
+        self._changed[key] = None
+        return self.trees[key]
+
+    def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+        self.put(None, key, Interest(tree))
+        self.put(None, key, replace(entry, tree=tree))
+
+    def _displace(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+        self.remove(None, key, Interest(tree))
+        self.remove(None, key, replace(entry, tree=tree))
+
+    def _join_offered(self, key: TypeKey) -> None:
+        """Let clients' subscriptions to a type take part in the trees of the sub-types that are advertised."""
+        before = self._joined.pop(key, frozenset())
+        offered = self.trees[key].offered() if key in self._clients else frozenset()
+        if offered:
+            self._joined[key] = offered
+        if offered == before:
+            return
+        for name, entry in self.subscribed.items():
+            if entry.tree == key:
+                for sub_type in sorted(offered - before):
+                    self._place(name, entry, sub_type)
+                for sub_type in sorted(before - offered):
+                    self._displace(name, entry, sub_type)
