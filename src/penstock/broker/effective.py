@@ -11,8 +11,8 @@ stay with the local broker, which asks them of the events that the filter lets t
 told apart at the local broker, since which attributes show depends on which of them hold.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Final
 
@@ -78,6 +78,11 @@ class Offer:
     filter: Filter
     timely: bool
     recorded: Recorded
+    #: what its attributes are called
+    names: KeysView[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", self.type.by_name.keys())
 
 
 def parts(

@@ -16,15 +16,17 @@ called next, because a right begins or ends.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from penstock.broker import requests
 from penstock.broker.door import Door, Sources
+from penstock.broker.effective import Offer
 from penstock.broker.library import Library
 from penstock.broker.outcomes import detail_of, not_permitted, require, unknown
 from penstock.broker.requests import Asked, Detail, Output, Verb
-from penstock.broker.sessions import Advertisement, Session, Subscription, Usages, earliest
+from penstock.broker.sessions import Advertisement, Giving, Session, Subscription, Usages, earliest
 from penstock.broker.standing import Standing
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Recorder, Rules, environment
@@ -33,6 +35,7 @@ from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
+from penstock.model.types import EventType
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
@@ -226,66 +229,79 @@ class LocalBroker:
         """Send events as far as the advertisement that was accepted allows it: each by itself."""
         client = self._session(session)
         self._catch_up(now)
-        sent: dict[str, list[TransitEvent]] = {}
-        for position, event in enumerate(events):
-            try:
-                key, transit = self._checked(client, advertisement, event, now)
-            except (RefusedError, MalformedError) as error:
-                asked = Asked(Verb.PUBLISH, event.type.name, advertisement)
-                self._refuse(session, client.principal, asked, error, position=position)
-            else:
-                sent.setdefault(key, []).append(transit)
-        self._outputs.extend(requests.Publish(key, tuple(transits)) for key, transits in sent.items())
+        # Events that come together mostly are of one type.
+        for event_type, run in groupby(enumerate(events), key=lambda numbered: numbered[1].type):
+            self._publish_run(client, advertisement, event_type, run, now)
         return self._said()
 
-    def _checked(self, client: Session, advertisement: str, event: Event, now: datetime) -> tuple[str, TransitEvent]:
+    def _publish_run(
+        self,
+        client: Session,
+        advertisement: str,
+        event_type: EventType,
+        run: Iterable[tuple[int, Event]],
+        now: datetime,
+    ) -> None:
+        refused: list[tuple[int, PenstockError]] = []
+        passed: list[TransitEvent] = []
+        try:
+            offer, key = self._offered(client, advertisement, event_type)
+        except RefusedError as error:
+            refused += [(position, error) for position, _ in run]
+        else:
+            for position, event in run:
+                try:
+                    passed.append(self._passed(client, offer, event, now))
+                except (RefusedError, MalformedError) as error:
+                    refused.append((position, error))
+            if passed:
+                client.tally.count(offer.recorded, passed=len(passed))
+                self._outputs.append(requests.Publish(key, tuple(passed)))
+        asked = Asked(Verb.PUBLISH, event_type.name, advertisement)
+        for position, reason in refused:
+            self._refuse(client.id, client.principal, asked, reason, position=position)
+
+    def _offered(self, client: Session, advertisement: str, event_type: EventType) -> tuple[Offer, str]:
         held = client.held.get(advertisement)
-        found = held.offer_of(event.type) if isinstance(held, Advertisement) else None
+        found = held.offer_of(event_type) if isinstance(held, Advertisement) else None
         if found is None:
             raise RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
-        offer, key = found
-        if not event.values.keys() <= offer.type.by_name.keys():
+        if event_type.key.owner in self._suspended:
+            hint = "try again later"
+            raise RefusedError("broker.policy-stale", "the policy of the type's owner is not known here", hint=hint)
+        return found
+
+    def _passed(self, client: Session, offer: Offer, event: Event, now: datetime) -> TransitEvent:
+        if not event.values.keys() <= offer.names:
             raise MalformedError("event.unknown-attribute", f"`{offer.type.name.name}` has no such attribute")
-        if self._suspended and offer.type.key.owner in self._suspended:
-            raise RefusedError(
-                "broker.policy-stale",
-                "this broker does not know the policy of the type's owner",
-                hint="try again later",
-            )
         self._usages.publish(client.usage, event, now)
         surroundings = self._environment(client, now) if offer.timely else _UNASKED
         try:
-            transit = offer.publication(event, surroundings)
+            return offer.publication(event, surroundings)
         except RefusedError:
-            client.tally.count(offer.recorded, passed=False)
+            client.tally.count(offer.recorded, refused=1)
             raise
-        client.tally.count(offer.recorded, passed=True)
-        return key, transit
 
     def deliver(self, now: datetime, deliveries: Iterable[tuple[tuple[str, ...], TransitEvent]]) -> list[Output]:
         """Give events to those who may have them; the router found the keys of subscriptions for each."""
         self._catch_up(now)
-        given: dict[str, tuple[Subscription, list[Event]]] = {}
+        given: dict[str, Giving] = {}
         for keys, event in deliveries:
             if self._suspended and event.key.owner in self._suspended:
                 self.held_back += 1
                 continue
             for receiver in self._standing.receivers(keys, event):
                 held, part = receiver.held, receiver.part
-                client = held.session
-                seen = receiver.view(event, self._environment(client, now) if part.timely else _UNASKED)
-                if seen is not None:
-                    client.tally.count(part.recorded, passed=True)
-                    entry = given.get(held.ticket)
-                    if entry is None:
-                        entry = given[held.ticket] = (held, [])
-                    entry[1].append(seen)
-                elif held.asked.selector == ALWAYS:
-                    # What a reader's own filter passes over was not refused.
-                    client.tally.count(part.recorded, passed=False)
-        self._outputs.extend(
-            requests.Given(held.session.id, held.asked.id, tuple(events)) for held, events in given.values()
-        )
+                giving = given.get(held.ticket)
+                if giving is None:
+                    giving = given[held.ticket] = Giving(held)
+                seen = receiver.view(event, self._environment(held.session, now) if part.timely else _UNASKED)
+                giving.note(part, seen)
+        for giving in given.values():
+            giving.count()
+            if giving.events:
+                held = giving.held
+                self._outputs.append(requests.Given(held.session.id, held.asked.id, tuple(giving.events)))
         return self._said()
 
     def suspend(self, owner: Principal) -> None:

@@ -18,6 +18,8 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
+from penstock.model.values import Scalar
+from penstock.selector import ALWAYS
 from penstock.trust.credentials import Credentials
 from penstock.trust.validity import Validity
 
@@ -30,12 +32,13 @@ class Tally:
 
     counted: dict[str, tuple[Recorded, list[int]]] = field(default_factory=dict)
 
-    def count(self, recorded: Recorded, *, passed: bool) -> None:
-        """Count one event."""
+    def count(self, recorded: Recorded, *, passed: int = 0, refused: int = 0) -> None:
+        """Count events."""
         entry = self.counted.get(recorded.record.id)
         if entry is None:
             entry = self.counted[recorded.record.id] = (recorded, [0, 0])
-        entry[1][not passed] += 1
+        entry[1][0] += passed
+        entry[1][1] += refused
 
     def take(self) -> Iterable[tuple[Recorded, Counts]]:
         """Return what was counted, and begin anew."""
@@ -76,6 +79,36 @@ class Subscription:
     def paths(self) -> list[Path]:
         """Return what the router is to know."""
         return [(part.type, (), part.filter) for part in self.parts.values()]
+
+
+class Giving:
+    """Events on their way to one subscription, and what they count for."""
+
+    __slots__ = ("_counted", "_whole", "events", "held")
+
+    def __init__(self, held: Subscription) -> None:
+        self.held = held
+        self.events: list[Event] = []
+        # What a reader's own filter passes over was not refused.
+        self._whole = held.asked.selector == ALWAYS
+        self._counted: dict[int, tuple[Part, list[int]]] = {}
+
+    def note(self, part: Part, seen: Event | None) -> None:
+        """Take an event as it was seen, if it was."""
+        entry = self._counted.get(id(part))
+        if entry is None:
+            entry = self._counted[id(part)] = (part, [0, 0])
+        if seen is not None:
+            self.events.append(seen)
+            entry[1][0] += 1
+        elif self._whole:
+            entry[1][1] += 1
+
+    def count(self) -> None:
+        """Tell the session what passed and what did not."""
+        for part, (passed, refused) in self._counted.values():
+            if passed or refused:
+                self.held.session.tally.count(part.recorded, passed=passed, refused=refused)
 
 
 @dataclass(slots=True)
@@ -219,14 +252,18 @@ class Usages:
 
     def publish(self, usage: Usage, event: Event, now: datetime) -> None:
         """Count an event. Raises `LimitError` (`broker.event-size`), `RefusedError` (`broker.rate`)."""
-        octets = len(event.id) + 8 * len(event.values)
-        for value in event.values.values():
-            if type(value) is str:
-                octets += len(value) if value.isascii() else 4 * len(value)
-        if octets > self.limits.client_event_bytes:
-            raise LimitError("broker.event-size", f"an event has at most {self.limits.client_event_bytes} octets")
+        values = event.values.values()
+        octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
+        most = self.limits.client_event_bytes
+        if 4 * octets > most and octets + _beyond_ascii(values) > most:
+            raise LimitError("broker.event-size", f"an event has at most {most} octets")
         if usage.rate.at(now) >= self.limits.client_rate:
             raise RefusedError(
                 "broker.rate", f"at most {self.limits.client_rate} events in a minute", hint="publish more slowly"
             )
         usage.rate.note(now)
+
+
+def _beyond_ascii(values: Iterable[Scalar]) -> int:
+    """Return how many octets text may take in addition to one for each character."""
+    return sum(3 * len(value) for value in values if isinstance(value, str) and not value.isascii())

@@ -16,20 +16,13 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from penstock.errors import EvaluationError, MalformedError, RefusedError, expect
+from penstock.guard.columns import State, shower, stater
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, Restriction, check_forced
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import AttributeId
-from penstock.model.types import Attribute, EventType
-from penstock.model.values import (
-    QuickTest,
-    Scalar,
-    Schema,
-    Value,
-    checked_value,
-    kind_of,
-    quick_test,
-)
+from penstock.model.types import EventType
+from penstock.model.values import Scalar, Schema, Value, kind_of
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector, compile_selector
 from penstock.trust.capabilities import Right
@@ -139,10 +132,12 @@ class Delivery:
         self._selector = None if selector == TRUE else compile_selector(selector, event_type.schema)
         self._on_problem = rules.on_problem
         self._nulls: dict[str, Scalar] = {a.name: None for a in event_type.attributes}
+        #: the types that were last seen to be this one or below it
+        self._below: tuple[object, object] = (None, None)
         self._branches = [
             (
                 _Gate(branch, branch.holds_where(), event_type, rules),
-                [column for column in _columns(event_type) if branch.shows(column[0].id)],
+                shower(attribute for attribute in event_type.attributes if branch.shows(attribute.id)),
             )
             for branch in self.restriction.branches
         ]
@@ -153,18 +148,17 @@ class Delivery:
         Raises `MalformedError` (`event.type`) for an event of another type.
         """
         event_type = self.event_type
-        if event.key != event_type.key and event_type.key not in event.ancestors:
-            raise MalformedError("event.type", f"an event of `{event.key.name}` is no `{event_type.name.name}`")
+        if event.key is not self._below[0] or event.ancestors is not self._below[1]:
+            if event.key != event_type.key and event_type.key not in event.ancestors:
+                raise MalformedError("event.type", f"an event of `{event.key.name}` is no `{event_type.name.name}`")
+            self._below = event.key, event.ancestors
         values = event.values
         shown: dict[str, Scalar] | None = None
-        for gate, columns in self._branches:
+        for gate, show in self._branches:
             if gate.always or gate(values, environment):
                 if shown is None:
                     shown = self._nulls.copy()
-                for attribute, fits in columns:
-                    value = values.get(attribute.id)
-                    if value is not None:
-                        shown[attribute.name] = value if fits(value) else _mended(value, attribute)
+                show(values, shown)
         if shown is None:
             return None
         if self._selector is not None:
@@ -175,21 +169,6 @@ class Delivery:
                 self._on_problem(error.code, ())
                 return None
         return Event(event_type, MappingProxyType(shown), event.id, event.time)
-
-
-def _columns(event_type: EventType) -> list[tuple[Attribute, QuickTest]]:
-    return [(attribute, quick_test(attribute.spec)) for attribute in event_type.attributes]
-
-
-def _mended(value: Value, attribute: Attribute) -> Scalar:
-    """Return a value in its canonical form; null where it does not fit the reader's version.
-
-    Its UID was then reused against the rules, or a broker on the way checked nothing.
-    """
-    try:
-        return checked_value(attribute.name, attribute.spec, value)
-    except MalformedError:
-        return None
 
 
 _Forced: TypeAlias = tuple[tuple[AttributeId, Value], ...]
@@ -214,7 +193,6 @@ class Publication:
         expect(restriction, Restriction, "a publication", "`decide(…).require()` gives one")
         self.event_type = event_type
         self.restriction = restriction.for_type(event_type, Right.PUBLISH)
-        self._columns = _columns(event_type)
         groups: dict[tuple[_Forced, tuple[type, ...]], _Group] = {}
         for branch in self.restriction.branches:
             gate = _Gate(branch, branch.where, event_type, rules)
@@ -227,13 +205,14 @@ class Publication:
             key = forced, tuple(type(value) for _, value in forced)
             groups.setdefault(key, (forced, []))[1].append((gate, branch))
         self._groups = list(groups.values())
-        self._free = self._attributes_if_free()
+        self._stated = stater(event_type.attributes)
+        self._passed = self._if_free()
 
-    def _attributes_if_free(self) -> frozenset[AttributeId] | None:
-        """Return what may be published, where that is all there is to ask."""
+    def _if_free(self) -> State | None:
+        """Return what is left to do where nothing depends on the event or the moment."""
         match self._groups:
             case [((), [(gate, branch)])] if gate.always:
-                return frozenset(attribute.id for attribute, _ in self._columns if branch.shows(attribute.id))
+                return stater(self.event_type.attributes, lambda attribute: branch.shows(attribute.id))
         return None
 
     @property
@@ -251,18 +230,11 @@ class Publication:
         # The type of the event is the client's word: it must be ours, or its ancestors would choose who receives it.
         if event.type is not event_type and event.type != event_type:
             raise MalformedError("event.type", f"the advertisement is for `{event_type.name}`")
-        values = event.values
-        stated: dict[AttributeId, Scalar] = {}
-        for attribute, fits in self._columns:
-            value = values.get(attribute.name)
-            if value is not None:
-                ours = value if fits(value) else checked_value(attribute.name, attribute.spec, value)
-                stated[attribute.id] = ours
         final: dict[str, Scalar] | None
-        if self._free is not None:
-            final = {a: v for a, v in stated.items() if a in self._free}
+        if self._passed is not None:
+            final = self._passed(event.values)
         else:
-            final = self._settle(list(self._candidates(stated, environment)), environment)
+            final = self._settle(list(self._candidates(self._stated(event.values), environment)), environment)
         if final is None:
             raise RefusedError(
                 "guard.not-permitted",

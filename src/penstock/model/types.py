@@ -126,6 +126,8 @@ class EventType:
     name: TypeName
     attributes: tuple[Attribute, ...]
     ancestors: tuple[TypeKey, ...] = ()
+    #: the type without its version
+    key: TypeKey = field(init=False, repr=False, compare=False)
     by_name: Mapping[str, Attribute] = field(init=False, repr=False, compare=False)
     by_id: Mapping[AttributeId, Attribute] = field(init=False, repr=False, compare=False)
     schema: Schema = field(init=False, repr=False, compare=False)
@@ -134,6 +136,7 @@ class EventType:
         _no_duplicates("attribute", [attribute.name for attribute in self.attributes], self.name)
         # A frozen dataclass fills its derived fields through object.__setattr__.
         by_name = MappingProxyType({attribute.name: attribute for attribute in self.attributes})
+        object.__setattr__(self, "key", self.name.key)
         object.__setattr__(self, "by_name", by_name)
         object.__setattr__(self, "by_id", MappingProxyType({a.id: a for a in self.attributes}))
         object.__setattr__(self, "schema", MappingProxyType({a.name: a.spec for a in self.attributes}))
@@ -170,11 +173,6 @@ class EventType:
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
         # The derived mappings are read-only views, which cannot be pickled; they are made anew.
         return type(self), (self.name, self.attributes, self.ancestors)
-
-    @property
-    def key(self) -> TypeKey:
-        """The type without its version."""
-        return self.name.key
 
     def attribute(self, name: str) -> Attribute:
         """Return an attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""
