@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, Protocol, TypeAlias
+from typing import TypeAlias
 
 from penstock.broker.messages import Announcement, Disclosure
+from penstock.broker.proofs import TRUSTING, Proof
 from penstock.crypto.keys import digest
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -41,32 +42,6 @@ Admitted: TypeAlias = Callable[[Principal], bool]
 def anybody(_broker: Principal) -> bool:
     """Admit each broker."""
     return True
-
-
-class Proof(Protocol):
-    """How announcements and disclosures are believed. The words are a digest of all but the proof."""
-
-    def sign(self, words: bytes) -> bytes:
-        """Return this broker's proof of its own words."""
-        ...
-
-    def verify(self, broker: Principal, words: bytes, proof: bytes) -> None:
-        """Check another broker's proof. Raises `RefusedError`."""
-        ...
-
-
-class TrustingProof:
-    """No proof at all: for networks in which every broker believes every other."""
-
-    def sign(self, words: bytes) -> bytes:  # noqa: ARG002  # part of the port
-        """Return an empty proof."""
-        return b""
-
-    def verify(self, broker: Principal, words: bytes, proof: bytes) -> None:
-        """Accept."""
-
-
-TRUSTING: Final = TrustingProof()
 
 
 def announced_words(announcement: Announcement) -> bytes:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.broker.membership import TRUSTING, Admitted, MayRoute, Proof, anybody, everybody
+from penstock.broker.membership import Admitted, MayRoute, anybody, everybody
 from penstock.broker.messages import Hop
+from penstock.broker.proofs import TRUSTING, Proof
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
