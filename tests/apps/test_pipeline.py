@@ -55,12 +55,17 @@ def test_from_files_to_views(plant: Shell) -> None:
     events, passed = len(good(RECORDS)), len(admitted(RECORDS))
     assert f"{RECORDS} records = {events} events + {RECORDS - events} in quarantine" in done.out
     assert done.err == ""
-    assert "what does not fit is in ingested/quarantine" in done.out
+    assert "`penstock pipeline quarantine ingested` says why" in done.out
+    aside = plant.ok("pipeline", "quarantine", "ingested", "--samples", "1").out
+    assert ["ingest.json", str(RECORDS - events)] in [row.split() for row in aside.splitlines()]
+    assert "0.jsonl " in aside
+    assert "broken 13" in aside
+    assert f"{RECORDS - events} records in quarantine" in aside
     unseen = plant("pipeline", "view", "ingested", "engineer")
     assert (unseen.status, unseen.code) == (3, "layout.incomplete")
     assert "`penstock pipeline deliver`" in unseen.err
     data = plant.ok("pipeline", "admit", "ingested", *POLICY_FILE, "--out", "admitted", "-o", "json").json
-    assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decisions": 8}
+    assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decision records": 8}
     assert data["reasons"] == {"guard.denied": events - passed}
     plant.ok("pipeline", "deliver", "admitted", *POLICY_FILE, "--layout", "subscriber", "--out", "delivered")
     found = plant.ok("pipeline", "view", "delivered", "engineer", "--limit", "2", "-o", "json").json
@@ -133,6 +138,12 @@ def test_a_rehearsal_writes_nothing_and_tells_no_constant(plant: Shell) -> None:
         ("ingest in --policy plant/policy.toml --out out --conf x", 2, "cli.pair"),
         ("ingest in --policy nowhere.toml --out out", 3, "file.missing"),
         ("ingest in --mapping plant/policy.toml --out out", 2, "mapping.unknown-key"),
+        (
+            "ingest --policy plant/policy.toml --out out --from-jetstream nats://127.0.0.1:1 S",
+            3,
+            "jetstream.unreachable",
+        ),
+        ("quarantine in", 3, "pipeline.no-input"),
         ("admit in --policy plant/policy.toml --out out", 3, "pipeline.no-input"),
         ("deliver in --policy plant/policy.toml --out out --layout column", 2, "cli.usage"),
         ("view in engineer", 3, "layout.incomplete"),

@@ -55,7 +55,7 @@ REPORT = AuditReport(
     Table(
         ("principal", "action", "resource", "effect", "code", "decisions", "events", "last"),
         (*rows(HOSTILE, "subscribe", HOSTILE, "deny", None, 6, 1_000, NOON),
-         *rows(f"{OWNER} 'staff'", "subscribe", HOSTILE, "permit", None, 0, 1_000, NOON),
+         *rows(f"{OWNER} 'staff'", "subscribe", HOSTILE, "kept back", None, 0, 1_000, NOON),
          *rows(HOSTILE, "subscribe", HOSTILE, "indeterminate", "cert.expired", 1, 0, NOON)),
     ),
     Table(("origin", "target", "action", "decisions", "events"), rows(HOSTILE, None, "subscribe", 1, 77)),

@@ -77,6 +77,8 @@ DECISIONS: Final = _schema(
 `decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
 revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; what is left is null."""
 
+KEPT_BACK: Final = "kept back"
+"""In the place of an effect, for events that a permission does not cover."""
 QUARANTINE: Final = _schema(line=_TEXT, reason=_TEXT)
 RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
 RIGHTS_UNUSED: Final = _schema(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
@@ -284,14 +286,15 @@ def refusals(log: DataFrame) -> DataFrame:
     """Return where refusals pile up (`REFUSALS`).
 
     A refusal without a code is one for which no credential was there. What a permission kept back counts as events, not
-    as decisions, and has no code: what kept other credentials from counting is not the reason.
+    as decisions, has the effect `kept back`, and no code: what kept other credentials from counting is not the reason.
     """
     refused = log.where(~_permitted() | (F.col("refused") > 0))
     code = F.explode_outer(F.when(~_permitted(), F.array_distinct("errors"))).alias("code")
-    columns = ("principal", "action", "resource", "type", "effect", "time")
-    refused = refused.select(*columns, F.col("refused").alias("n"), code)
+    effect = F.when(_permitted(), F.lit(KEPT_BACK)).otherwise(F.col("effect")).alias("effect")
+    columns = ("principal", "action", "resource", "type", "time")
+    refused = refused.select(*columns, F.col("refused").alias("n"), effect, code)
     found = refused.groupBy("principal", "action", "resource", "effect", "code").agg(
-        F.count_if(_decides() & ~_permitted()).alias("decisions"),
+        F.count_if(_decides() & (F.col("effect") != KEPT_BACK)).alias("decisions"),
         _sum("n").alias("events"),
         F.max("time").alias("last"),
     )
@@ -302,7 +305,7 @@ def reason(effect: object, code: object) -> str:
     """Say why something was refused: by its code, or in words where there is none."""
     if code is not None:
         return str(code)
-    return "kept back" if effect == str(Effect.PERMIT) else "no credential"
+    return KEPT_BACK if effect == KEPT_BACK else "no credential"
 
 
 def flows(log: DataFrame) -> DataFrame:

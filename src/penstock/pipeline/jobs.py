@@ -108,7 +108,7 @@ class Output:
         A stream that was stopped goes on in its own output; nothing else is written twice unasked. Raises
         `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
         """
-        found = self._found()
+        found = _note(self.spark, self.path)
         if found is None and not _is_empty(self.spark, self.path):
             raise RefusedError(
                 "pipeline.foreign",
@@ -136,16 +136,6 @@ class Output:
 
     def _mine(self, *, stream: bool) -> Said:
         return {"job": self.job, "source": self.source, "stream": stream}
-
-    def _found(self) -> Said | None:
-        lines = _read_lines(self.spark, f"{self.path}/{_JOB}")
-        if not lines:
-            return None
-        try:
-            found = json.loads(lines[0])
-        except ValueError:
-            found = None
-        return found if isinstance(found, dict) else {}
 
     def write(self, frame: DataFrame, part: str, batch: int) -> None:
         """Write one part of a batch, over what may be there of it."""
@@ -268,6 +258,24 @@ def complete(spark: SparkSession, path: str) -> list[int]:
     if not found:
         raise _no_input(path)
     return found
+
+
+def job_of(spark: SparkSession, path: str) -> str | None:
+    """Return the name of the job that an output is of; None where there is none."""
+    found = _note(spark, path)
+    return None if found is None else str(found.get("job"))
+
+
+def _note(spark: SparkSession, path: str) -> Said | None:
+    """Return what an output says of itself; nothing known where it cannot be read."""
+    lines = _read_lines(spark, f"{path}/{_JOB}")
+    if not lines:
+        return None
+    try:
+        found = json.loads(lines[0])
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def read_part(spark: SparkSession, path: str, part: str, batches: list[int], schema: StructType) -> DataFrame:

@@ -32,6 +32,8 @@ from penstock.trust.event_types import VerifiedType
 
 REFUSED: Final = "refused"
 DECISIONS: Final = "decisions"
+RECORDS: Final = "decision records"
+"""What is counted of the log: a decision, and what it was enforced on, are two records."""
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 
 
@@ -159,7 +161,7 @@ class Admit(OfEvents):
         most = DEFAULT_LIMITS.record_principals
         kept = _by(refused, TYPE, SOURCE, most=most + 1)
         self._record(_by(stored, TYPE, SOURCE), dict(list(kept.items())[:most]))
-        counts["decisions"] = self.desk.write_records(output, batch)
+        counts[RECORDS] = self.desk.write_records(output, batch)
         reasons = {key[0]: count for key, count in _by(refused, REASON).items()}
         return {"counts": counts, "reasons": reasons, "all publishers recorded": len(kept) <= most}
 
@@ -196,7 +198,7 @@ class Deliver(OfEvents):
         counts = {
             "read": sum(read.values()),
             "delivered": sum(rows.values()),
-            "decisions": self.desk.write_records(output, batch),
+            RECORDS: self.desk.write_records(output, batch),
         }
         return {**manifest.as_dict(), "counts": counts, "delivered": rows}
 

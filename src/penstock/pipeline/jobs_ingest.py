@@ -1,6 +1,6 @@
-"""The job `ingest`: records of files or of a JetStream stream become events, or go to quarantine."""
+"""The job `ingest`: records of files, or of a stream (`jobs_messages`), become events or go to quarantine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,9 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.errors import FailedError
 from penstock.pipeline.ingest import Ingested, ingest_envelopes, ingest_table, read_csv, read_lines, read_parquet
 from penstock.pipeline.ingest import run as run_ingest
-from penstock.pipeline.jetstream import register
-from penstock.pipeline.jetstream_options import parse_options
-from penstock.pipeline.jetstream_records import read_jetstream
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving
 from penstock.pipeline.mapping import BoundMapping, TableFormat
 from penstock.pipeline.records import Reader
@@ -101,33 +98,6 @@ class Tables:
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
         """Return what becomes of them."""
         return ingest_table(records, self.bound, at)
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """CloudEvents in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
-
-    options: Mapping[str, str]
-    types: tuple[VerifiedType, ...]
-
-    @property
-    def name(self) -> str:
-        """The stream, without the address of its server."""
-        return f"nats:{parse_options(self.options).stream}"
-
-    @property
-    def files(self) -> None:
-        """None: messages stand in no files."""
-        return
-
-    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
-        """Return the messages."""
-        register(spark)
-        return read_jetstream(spark.read if streaming is None else spark.readStream, self.options)
-
-    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them."""
-        return ingest_envelopes(records, self.types, at)
 
 
 @dataclass(frozen=True, slots=True)

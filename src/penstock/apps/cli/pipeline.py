@@ -11,7 +11,16 @@ from penstock.apps.cli import options, paint
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON
-from penstock.apps.cli.pipeline_answers import Page, known, show_comparison, show_done, show_plan, show_report
+from penstock.apps.cli.pipeline_answers import (
+    Page,
+    counted,
+    known,
+    show_comparison,
+    show_done,
+    show_plan,
+    show_quarantine,
+    show_report,
+)
 from penstock.apps.cli.pipeline_options import html_option, out_options, policy_option, spark_options, stream_options
 from penstock.apps.cli.pipeline_runs import (
     Place,
@@ -38,6 +47,7 @@ from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.jobs import Job, Streaming
 from penstock.pipeline.jobs_report import Question, audited
 from penstock.pipeline.layout import Layout
+from penstock.pipeline.quarantine import open_quarantine
 from penstock.pipeline.whatif import fails_on
 
 
@@ -227,7 +237,25 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
         say_json({"subscriber": subscriber, "rows": whole, "events": found})
         return
     paint.grid(columns, [["" if value is None else str(value) for value in row] for row in rows])
-    say(f"{whole:,} events" if whole == len(rows) else f"{len(rows):,} of {whole:,} events")
+    say(counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}")
+
+
+@pipeline.command()
+@click.argument("folder", metavar="FOLDER")
+@click.option("--samples", type=click.IntRange(1, 100), default=3, show_default=True, help="Records of each reason.")
+@spark_options
+@options.output_option()
+@example("penstock pipeline quarantine ingested --samples 5")
+def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
+    """Show what did not fit: how many records for each reason, and the beginning of some of them.
+
+    FOLDER is what `ingest` wrote, or `audit` with --out. Octets that are no text, or would do something to a terminal,
+    are escaped. A quarantine holds whole records: guard it like the input.
+    """
+    cluster = cluster_of(**where)
+    with spark_session(cluster) as on:
+        found = open_quarantine(on.spark, cluster.path(folder), samples)
+    show_quarantine(found, output)
 
 
 @pipeline.command()

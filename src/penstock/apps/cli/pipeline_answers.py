@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
@@ -17,11 +17,13 @@ from penstock.pipeline.audit import AuditReport, Table
 from penstock.pipeline.jobs import Job
 from penstock.pipeline.jobs_ingest import Ingest, Tables
 from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.quarantine import Quarantine, Sample
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Change, Comparison
 
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
+_WIDE: Final = 80
 _SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "revocations")
 
 
@@ -61,6 +63,15 @@ def known(names: Petnames, *policies: LoadedPolicy) -> Petnames:
     return Petnames(found)
 
 
+def counted(number: int, thing: str) -> str:
+    """Say how many there are of something.
+
+    >>> counted(1, "reader"), counted(2_000, "reader")
+    ('1 reader', '2,000 readers')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def _done_data(done: Done) -> dict[str, object]:
     return {
         "counts": dict(done.counts),
@@ -79,7 +90,7 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
     rows = [(name, f"{count:,}") for name, count in done.counts.items()]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in done.reasons.items()]
     paint.grid((job.name, "rows"), rows)
-    say(f"{_sum(job, done)}; {done.seconds:.1f} s, {done.rate:,} rows/s")
+    say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
     say(f"wrote {out}")
     for line in _advice(job, out, done):
         say(line)
@@ -91,17 +102,46 @@ def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
         return
     if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, Tables):
         yield f"ingest.header: the mapping needs the columns {', '.join(job.records.bound.columns)}"
-    yield f"what does not fit is in {out}/quarantine: `@words` says why, `@file` and `@position` where it stood"
+    yield f"what does not fit is in quarantine: `penstock pipeline quarantine {out}` says why, and shows some"
 
 
 def _sum(job: Job, done: Done) -> str:
     counts = done.counts
     whole = counts.get("read", 0)
     if job.name == "ingest":
-        return f"{whole:,} records = {counts['events']:,} events + {counts['quarantined']:,} in quarantine"
+        events = counted(counts["events"], "event")
+        return f"{counted(whole, 'record')} = {events} + {counts['quarantined']:,} in quarantine"
     if job.name == "admit":
-        return f"{whole:,} events = {counts['events']:,} admitted + {counts['refused']:,} refused"
-    return f"{whole:,} events read"
+        return f"{counted(whole, 'event')} = {counts['events']:,} admitted + {counts['refused']:,} refused"
+    return f"{counted(whole, 'event')} read"
+
+
+def show_quarantine(found: Quarantine, output: str) -> None:
+    """Show what is in quarantine, and why."""
+    if output == JSON:
+        say_json({"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]})
+        return
+    if not found.reasons:
+        say("nothing is in quarantine")
+        return
+    paint.grid(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
+    say()
+    rows = [(s.reason, _where(s), s.words or "", _beginning(s)) for s in found.samples]
+    paint.grid(("reason", "where", "why", "record"), rows)
+    say(f"{counted(sum(found.reasons.values()), 'record')} in quarantine")
+
+
+def _where(sample: Sample) -> str:
+    if sample.file is None:
+        return ""
+    name = sample.file.rpartition("/")[2]
+    return name if sample.position is None else f"{name}:{sample.position}"
+
+
+def _beginning(sample: Sample) -> str:
+    if len(sample.text) <= _WIDE and sample.size <= _WIDE:
+        return sample.text
+    return f"{sample.text[:_WIDE]}… ({sample.size:,} octets)"
 
 
 def show_plan(job: Job, planned: Planned, output: str) -> None:
@@ -140,7 +180,7 @@ def show_comparison(found: Comparison, done: Done | None, output: str) -> None:
         say("nothing changes")
     if found.unknown:
         say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
-    say(f"{found.events:,} events under two policies, {len(found.readers):,} readers compared")
+    say(f"{counted(found.events, 'event')} under two policies, {counted(len(found.readers), 'reader')} compared")
 
 
 def _samples(change: Change) -> str:
@@ -161,8 +201,9 @@ def show_report(report: AuditReport, done: Done | None, names: Petnames, output:
             say()
     if not report.revocations.rows:
         say("no revocations in this period")
-    counted = "" if done is None else f"; {done.counts.get('quarantined', 0):,} lines are no decisions"
-    say(f"{report.decisions:,} decisions{counted}")
+    aside = 0 if done is None else done.counts.get("quarantined", 0)
+    rest = "" if done is None else f"; {counted(aside, 'line')} {'is' if aside == 1 else 'are'} no decisions"
+    say(f"{counted(report.decisions, 'decision')}{rest}")
 
 
 def _show_table(table: Table, names: Petnames) -> None:

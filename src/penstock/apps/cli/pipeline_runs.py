@@ -24,7 +24,7 @@ from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.jobs import Job, Output, Streaming, files_of, run, start, totals
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
-from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Messages, Records, Tables
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Records, Tables
 from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.layout import Layout, commits, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
@@ -175,6 +175,9 @@ def ingest_job(
             "cli.resource", "ingest reads either files or a stream", hint="give a path, or --from-jetstream"
         )
     if messages is not None and bound is None:
+        # Whoever reads files need not have what talks to NATS.
+        from penstock.pipeline.jobs_messages import Messages  # noqa: PLC0415
+
         records = Messages(messages, types)
     elif path is not None and bound is not None:
         records = Tables(path, bound)

@@ -1,0 +1,60 @@
+"""Messages of a JetStream stream as records of the job `ingest`. No other job needs the extra `penstock[nats]`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.pipeline.ingest import Ingested, ingest_envelopes
+from penstock.pipeline.jetstream import register
+from penstock.pipeline.jetstream_link import Link, stream_state
+from penstock.pipeline.jetstream_options import Options, parse_options
+from penstock.pipeline.jetstream_records import read_jetstream
+from penstock.pipeline.jobs import Streaming
+from penstock.trust.event_types import VerifiedType
+
+_PATIENCE: Final = 3.0
+"""Seconds that a server has for its first answer. Once a job runs, `timeout` and `retries` count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """CloudEvents in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
+
+    options: Mapping[str, str]
+    types: tuple[VerifiedType, ...]
+
+    @property
+    def name(self) -> str:
+        """The stream, without the address of its server."""
+        return f"nats:{parse_options(self.options).stream}"
+
+    @property
+    def files(self) -> None:
+        """None: messages stand in no files."""
+        return
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the messages. Raises as `check_stream`, unless Spark runs behind a Spark Connect server."""
+        # Of Spark Connect the session is another class, and it is the server that must reach the stream.
+        if isinstance(spark, SparkSession):
+            check_stream(parse_options(self.options))
+        register(spark)
+        return read_jetstream(spark.read if streaming is None else spark.readStream, self.options)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_envelopes(records, self.types, at)
+
+
+def check_stream(options: Options) -> None:
+    """Ask once, from here, whether the stream is there, so that whoever starts a job soon knows.
+
+    Raises `FailedError` (`jetstream.unreachable`) and `RefusedError` (`jetstream.unauthorized`, `jetstream.tls`,
+    `jetstream.no-stream`, `jetstream.refused`), which Spark would tell late, and in other words.
+    """
+    soon = replace(options, timeout=min(options.timeout, _PATIENCE), retries=0)
+    with Link(soon) as link:
+        link.call(lambda client: stream_state(client, soon))
