@@ -124,6 +124,10 @@ def test_nothing_is_acknowledged_before_it_is_enforced() -> None:
     assert names(node.keeper.enforced(NOW, who(OWNER), 1)) == ["ack 1", "fresh"]
     assert node.delivers()
     assert node.keeper.enforced(NOW, who(OTHER), 1) == []
+    node.event(policy.change(NOW), policy.change(NOW))
+    assert names(node.keeper.enforced(NOW, who(OWNER), 2))[0] == "ack 2"
+    assert not node.delivers()
+    assert names(node.keeper.enforced(NOW, who(OWNER), 99)) == ["ack 3", "fresh"]
 
 
 def test_an_event_that_nobody_can_apply_leaves_the_broker_behind() -> None:
