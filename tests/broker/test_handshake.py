@@ -88,6 +88,32 @@ def test_no_peer_before_the_end() -> None:
     refused("handshake.order", lambda: client.peer)
 
 
+def test_both_agree_on_everything_that_was_signed() -> None:
+    client, broker = connecting(), accepting()
+    refused("handshake.order", lambda: client.agreed)
+    first, second, _ = run(client, broker)
+    number_of_broker, agreed = client.agreed
+    number_of_client, agreed_too = broker.agreed
+    assert agreed == agreed_too
+    assert number_of_broker == parts(first)[3]
+    assert number_of_client == parts(second)[3]
+    numbers = (number_of_client, number_of_broker)
+    for part in (*numbers, str(NETWORK).encode(), CLIENT.principal.digest, BROKER.principal.digest, CERTIFICATE):
+        assert part in agreed
+    # Nobody signs it, and nothing that was signed is it.
+    assert b"8:connects" not in agreed
+    assert b"7:accepts" not in agreed
+
+
+def test_nothing_is_agreed_when_the_handshake_fails() -> None:
+    client, broker = connecting(), accepting()
+    second = answer(client, broker.open())
+    refused("handshake.signature", lambda: client.receive(canonical((LABEL, b"proof", bytes(64)))))
+    refused("handshake.order", lambda: client.agreed)
+    refused("handshake.signature", lambda: broker.receive(second[:-3] + bytes((second[-3] ^ 1,)) + second[-2:]))
+    refused("handshake.order", lambda: broker.agreed)
+
+
 def test_a_wrong_key_is_refused_on_both_sides() -> None:
     # Mallory claims to be the client, or the broker, and signs with her own key.
     client, broker = connecting(), accepting()

@@ -6,6 +6,8 @@ could do: it reads, changes, drops, repeats, swaps, adds, and puts in what belon
 
 import asyncio
 import hashlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -512,12 +514,50 @@ def test_who_sends_more_than_was_granted_is_cut(server: NatsServer) -> None:
                 await at.ended("link.flood")
             await works_after(at)
 
-    async def works_after(at: Broker) -> None:
-        link = await at.link(MALLORY)
-        assert link.ended is None
-        await link.close()
+    run(main())
+
+
+@pytest.mark.parametrize(("kind", "content"), [(2, b"short"), (0, b"x"), (9, b"")])
+def test_a_record_of_no_kind_ends_the_link(server: NatsServer, kind: int, content: bytes) -> None:
+    async def main() -> None:
+        async with broker(Nats(server.url)) as at, raw(at) as client:
+            transport = client.writer.transport
+            assert isinstance(transport, NatsTransport)
+            transport._put(kind, content)
+            assert await client.goodbye() == encode("wire.malformed")
+            await at.ended("wire.malformed")
+            await works(at)
 
     run(main())
+
+
+def test_a_server_that_takes_nothing_ends_the_link(server: NatsServer) -> None:
+    async def main() -> None:
+        async with broker(Nats(server.url), serve=lambda link: gather(link, [])) as at:
+            link = await at.link()
+            await until(lambda: at.served)
+            (transport,) = transports(at)
+            # A hostile server says so in the middle of everything.
+            transport._client._max_payload = 0
+            at.served[0].post(encode(bytes(5_000)))
+            await at.ended("link.lost")
+            transport._client._max_payload = 1 << 20
+            await link.close()
+            await works_after(at)
+
+    run(main())
+
+
+async def works_after(at: Broker) -> None:
+    """Check that somebody else gets in."""
+    link = await at.link(MALLORY)
+    assert link.ended is None
+    await link.close()
+
+
+def test_nobody_needs_nats_for_links_over_tls() -> None:
+    program = "import sys, penstock.broker.link; sys.exit('nats' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_links_end_with_the_server_and_come_back_with_it() -> None:

@@ -142,6 +142,7 @@ class NatsListener(Reception):
         transport.begin(*keys, last=raw_frame(proof or b""))
         # Whoever stands in the middle knows no key; nobody is served who has not shown that he has it.
         await transport.confirmed()
+        self._check_places()
         transport.grant()
         return side.peer
 

@@ -29,7 +29,7 @@ from penstock.broker.channel import Channel
 from penstock.codec.wire import Octets
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.session import OVERHEAD_BYTES, Opening, Sealing
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_api import TRANSIENT
 from penstock.model.limits import Limits
 
@@ -38,7 +38,7 @@ _TOTAL: Final = Struct(">Q")
 _PLAIN_HEAD: Final = Struct(">BB")
 #: octets of data in a record: two frames of the usual size
 _RECORD: Final = 128 << 10
-#: what a server adds to a message counts, too
+#: what is around the data counts for a server, too
 _MARGIN: Final = 1_024
 _NO_RESPONDERS: Final = "503"
 _TOKEN_BYTES: Final = 16
@@ -138,8 +138,10 @@ class NatsTransport(asyncio.Transport):
             raise self._channel.ended
 
     async def over(self) -> None:
-        """Wait until everything is sent and closed."""
+        """Wait until everything is sent and closed, as long as a goodbye may take."""
         if self._carrying is not None:
+            await asyncio.wait((self._carrying,), timeout=self._limits.link_goodbye / 1000)
+            self._carrying.cancel()
             await asyncio.wait((self._carrying,))
 
     # What the channel calls.
@@ -219,7 +221,8 @@ class NatsTransport(asyncio.Transport):
 
     def _seal(self) -> None:
         """Make records of what waits, as far as the grant reaches."""
-        largest = min(_RECORD, self._client.max_payload - OVERHEAD_BYTES - _MARGIN)
+        # A server that takes less than a handshake is none to work with: sending fails there, and ends the connection.
+        largest = max(_MARGIN, min(_RECORD, self._client.max_payload - _MARGIN))
         while self._waiting and (free := self._allowed - self._sent) > OVERHEAD_BYTES:
             size = min(largest, free - OVERHEAD_BYTES)
             parts: list[memoryview] = []
@@ -312,18 +315,25 @@ class NatsTransport(asyncio.Transport):
 
     def _hear_record(self, size: int, kind: int, content: bytes) -> None:
         self._confirmed.set()
-        if kind == _GRANT and len(content) == _TOTAL.size:
+        if kind == _DATA:
+            self._hear_data(size, content)
+        elif kind == _GRANT and len(content) == _TOTAL.size:
             self._allowed = max(self._allowed, _TOTAL.unpack(content)[0])
             self._seal()
         elif kind == _END:
             self.lose()
-        elif kind == _DATA and not self._closing:
-            self._heard += size
-            if self._heard > self._granted:
-                self._channel.cut(RefusedError("link.flood", "the peer sends more than it was granted"))
-                return
-            self._channel.data_received(content)
-            self._renew()
+        else:
+            self._channel.cut(MalformedError("wire.malformed", "a record of no known kind"))
+
+    def _hear_data(self, size: int, content: bytes) -> None:
+        self._heard += size
+        if self._closing:
+            return
+        if self._heard > self._granted:
+            self._channel.cut(RefusedError("link.flood", "the peer sends more than it was granted"))
+            return
+        self._channel.data_received(content)
+        self._renew()
 
     def _renew(self) -> None:
         """Grant anew when half of the last grant is used."""
