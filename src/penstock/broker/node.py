@@ -9,6 +9,7 @@ half of a change.
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
@@ -78,6 +79,21 @@ class Node:
             await self._listener.close()
         await self.neighbours.close()
         self.core.settle(self.core.local.tick(self.core.now())[0])
+
+    def reload(self, settings: NodeSettings) -> None:
+        """Go by other credentials, types and operators from now on: requests are worked out anew, and no link is lost.
+
+        All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
+        it, are then taken in.
+        """
+        core, before = self.core, self.settings
+        kept = {unverified.definition.name for unverified in settings.types}
+        gone = [one.definition.name for one in before.types if one.definition.name not in kept]
+        self.settings = core.settings = replace(
+            before, credentials=settings.credentials, types=settings.types, operators=settings.operators
+        )
+        core.sources = replace(core.sources, credentials=settings.credentials)
+        core.settle(core.local.change(core.now(), sources=core.sources, installed=settings.types, removed=gone))
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -131,6 +131,13 @@ class Limits:
     broker_types: int = 10_000
     broker_views: int = 3
 
+    #: what a node tells over HTTP: octets of a request, time for one, and connections at once; lines that it logs in a
+    #: second, since whoever is refused often must not fill a disk
+    http_bytes: int = 8_192
+    http_time: int = 5_000
+    http_connections: int = 64
+    log_lines: int = 200
+
     #: policy evolution: the highest number of an event, bytes of one event, its changes; certificates that one owner
     #: has revoked; bytes of the events since the last checkpoint, and of those that wait for one that is missing
     policy_number: int = 10**15 - 1

@@ -19,7 +19,7 @@ from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Petnames, Principal
-from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
+from penstock.model.values import AttributeSpec, Value, kind_of
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.strict_tables import Strict
 from penstock.selector import ALWAYS, Selector, parse
@@ -151,7 +151,7 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         subscribers=_subscribers(table.get("subscribers", []), limits),
         domains=_homes(_FILE.table("domains", table.get("domains", {})), limits),
         zone=_zone(_FILE.text("zone", table["zone"])) if "zone" in table else UTC,
-        facts=_facts(_FILE.table("facts", table.get("facts", {}))),
+        facts=_FILE.facts("facts", table.get("facts", {})),
     )
 
 
@@ -202,22 +202,6 @@ def _zone(text: str) -> tzinfo:
         raise MalformedError(
             "policy.zone", f"`{text[:80]}` is no time zone", hint="write `UTC` or a region such as `Europe/Amsterdam`"
         ) from error
-
-
-def _facts(table: Mapping[str, object]) -> Mapping[str, Value]:
-    found: dict[str, Value] = {}
-    for name, value in table.items():
-        if not isinstance(value, str | int | float | datetime):
-            raise _FILE.wrong(f"facts.{name}", "a string, a number, a boolean or a date with time and zone")
-        try:
-            check_value(kind_of(value), value)
-        except MalformedError as error:
-            raise _FILE.wrong(f"facts.{name}", f"usable: {error.message}") from error
-        kept = canonical(value)
-        if kept is not None:
-            found[name] = kept
-    environment_schema({name: AttributeSpec(kind_of(value)) for name, value in found.items()})
-    return MappingProxyType(found)
 
 
 # --- What it names ---------------------------------------------------------------------------------------------------

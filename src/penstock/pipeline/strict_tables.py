@@ -4,9 +4,13 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import TypeVar
 
 from penstock.errors import MalformedError
+from penstock.guard import environment_schema
+from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
 
 _ITEM = TypeVar("_ITEM")
 
@@ -80,3 +84,19 @@ class Strict:
         if not isinstance(value, bool):
             raise self.wrong(where, "true or false")
         return value
+
+    def facts(self, where: str, value: object) -> Mapping[str, Value]:
+        """Return facts that conditions may ask for. Raises `MalformedError` (`environment.reserved`) too."""
+        found: dict[str, Value] = {}
+        for name, fact in self.table(where, value).items():
+            if not isinstance(fact, str | int | float | datetime):
+                raise self.wrong(f"{where}.{name}", "a string, a number, a boolean or a date with time and zone")
+            try:
+                check_value(kind_of(fact), fact)
+            except MalformedError as error:
+                raise self.wrong(f"{where}.{name}", f"usable: {error.message}") from error
+            kept = canonical(fact)
+            if kept is not None:
+                found[name] = kept
+        environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in found.items()})
+        return MappingProxyType(found)

@@ -1,0 +1,46 @@
+"""`penstock net`: how a broker sees the network."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from penstock.apps.cli import options
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.net_answers import plain, show_status
+from penstock.apps.cli.net_client import Call, client_options, talk
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.session import say_json
+from penstock.codec.wire import Wire
+
+
+@click.group(cls=Verbs)
+def net() -> None:
+    """How a broker sees the network."""
+
+
+@net.command()
+@client_options
+@options.output_option()
+@example(
+    """
+penstock net show --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key
+"""
+)
+def show(*, output: str, **connection: Any) -> None:
+    """Ask a broker for its state: brokers and links, sessions, sizes, and how far each owner's policy has come.
+
+    For the operators that its file names, and for its own key.
+    """
+    call = Call.of(**connection)
+
+    async def ask(_stop: asyncio.Event) -> Mapping[str, Wire]:
+        async with call.client() as client:
+            return await client.status()
+
+    status = talk(ask)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in status.items()})
+        return
+    show_status(status, call.names)

@@ -1,0 +1,145 @@
+"""What `penstock net show` answers: the state of a broker in words, trees and tables.
+
+Of each owner's policy a broker tells `head` (the number of the last event), `age` (of the last time-stamp, in seconds),
+`fresh`, and under `revocations` how far each is: `number`, `complete`, and for each of the `brokers` its `progress`,
+and in `at` since when it is done or until when to wait at the latest.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.describe import Facts, value_text
+from penstock.apps.cli.names import Names
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError
+from penstock.model.principals import Principal
+
+_SIZES: Final = {
+    "sessions": "sessions",
+    "types": "types",
+    "clients": "requests of clients",
+    "entered": "entered by neighbours",
+    "subscriptions": "of these subscriptions",
+    "told": "entered with neighbours",
+    "trees": "trees",
+}
+_DONE: Final = ("acknowledged", "run-out")
+
+
+def plain(value: Wire) -> object:
+    """Return what a broker told as JSON has it."""
+    match value:
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list():
+            return [plain(item) for item in value]
+        case datetime():
+            return value_text(value)
+        case bytes():
+            return value.hex()
+    return value
+
+
+def show_status(status: Mapping[str, Wire], names: Names) -> None:
+    """Show the state of a broker to people."""
+    me = str(status.get("broker", ""))
+    counts = _table(status.get("counts"))
+    facts: Facts = [("broker", _who(me, names)), ("network", _network(str(status.get("network", "")), names))]
+    facts += [(words, str(status[key])) for key, words in _SIZES.items() if key in status]
+    facts += [(name, str(number)) for name, number in counts.items()]
+    paint.facts(facts)
+    paint.line()
+    _show_brokers(me, _table(status.get("brokers")), names)
+    policy = _table(status.get("policy"))
+    if policy:
+        paint.line()
+        _show_policy(policy, names)
+
+
+# --- Brokers and links -----------------------------------------------------------------------------------------------
+
+
+def _show_brokers(me: str, links: Mapping[str, Wire], names: Names) -> None:
+    neighbours = {broker: [str(one) for one in _list(found)] for broker, found in links.items()}
+    root, others = _tree(me, neighbours, names)
+    paint.tree([root])
+    apart = sorted(neighbours.keys() - {me} - others)
+    if apart:
+        paint.line(f"not reached from here: {', '.join(_who(broker, names) for broker in apart)}")
+
+
+def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[paint.Node, set[str]]:
+    """Return the brokers by the shortest way to each; links besides are named where they begin."""
+    root = paint.Node(f"{_who(me, names)} (this broker)")
+    parents = {me: ""}
+    pending = deque([(me, root)])
+    while pending:
+        broker, node = pending.popleft()
+        new = [one for one in neighbours.get(broker, []) if one not in parents]
+        more = [one for one in neighbours.get(broker, []) if one in parents and one != parents[broker]]
+        if more:
+            node.text += f", linked to {', '.join(_who(one, names) for one in more)} too"
+        for one in new:
+            parents[one] = broker
+            child = paint.Node(_who(one, names))
+            node.children.append(child)
+            pending.append((one, child))
+    return root, set(parents) - {me}
+
+
+# --- Policy ----------------------------------------------------------------------------------------------------------
+
+
+def _show_policy(policy: Mapping[str, Wire], names: Names) -> None:
+    rows = [_policy_row(owner, _table(state), names) for owner, state in policy.items()]
+    paint.grid(("owner", "policy event", "time-stamp", "state"), rows)
+    waiting = [row for owner, state in policy.items() for row in _revocations(owner, _table(state), names)]
+    if waiting:
+        paint.line()
+        paint.grid(("owner", "policy event", "broker", "progress", "when"), waiting)
+
+
+def _policy_row(owner: str, state: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
+    age = state.get("age")
+    stamp = f"{age:.0f} s old" if isinstance(age, int | float) else "none"
+    fresh = state.get("fresh")
+    word = "" if not isinstance(fresh, bool) else "✓ fresh" if fresh else "✗ stale: nothing is delivered"
+    return _who(owner, names), str(state.get("head", "")), stamp, word
+
+
+def _revocations(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
+    for revocation in map(_table, _list(state.get("revocations"))):
+        number = str(revocation.get("number", ""))
+        done = "✓ complete" if revocation.get("complete") is True else "✗ not complete"
+        yield _who(owner, names), number, "all", done, ""
+        for broker, standing in _table(revocation.get("brokers")).items():
+            told = _table(standing)
+            progress, at = str(told.get("progress", "")), told.get("at")
+            when = f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
+            yield "", number, _who(broker, names), progress, when
+
+
+# --- Words -----------------------------------------------------------------------------------------------------------
+
+
+def _who(text: str, names: Names) -> str:
+    try:
+        return names.show(Principal.parse(text))
+    except MalformedError:
+        return text
+
+
+def _network(text: str, names: Names) -> str:
+    owner, slash, name = text.partition("/")
+    return f"{_who(owner, names)}{slash}{name}"
+
+
+def _table(value: Wire) -> Mapping[str, Wire]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Wire) -> list[Wire]:
+    return value if isinstance(value, list) else []

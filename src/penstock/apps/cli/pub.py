@@ -1,0 +1,185 @@
+"""`penstock pub`: publish events, each confirmed by the broker."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.pub_events import Draft, Unreadable, of_lines, of_pairs, typed
+from penstock.apps.cli.pub_lines import read_lines
+from penstock.apps.cli.pub_progress import showing
+from penstock.apps.cli.session import say, say_json
+from penstock.broker.client import Client
+from penstock.broker.feeds import Feed
+from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+
+#: events under way at a time, and problems that are shown one by one
+_WINDOW: Final = 256
+_SHOWN: Final = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of events."""
+
+    accepted: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    problems: list[dict[str, object]] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def refused(self) -> int:
+        """How many were refused, by the broker or here because they were malformed."""
+        return self.codes.total()
+
+    @property
+    def rate(self) -> int:
+        """Events a second."""
+        seconds = time.monotonic() - self.started
+        return round((self.accepted + self.refused) / seconds) if seconds else 0
+
+    def refuse(self, number: int, error: PenstockError) -> None:
+        """Count an event that was refused."""
+        self.codes[error.code] += 1
+        if len(self.problems) < _SHOWN:
+            self.problems.append({"event": number, "code": error.code, "message": error.message})
+
+    def text(self) -> str:
+        """Return it in words."""
+        return f"{self.accepted:,} accepted, {self.refused:,} refused, {self.rate:,} events/s"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "codes": dict(sorted(self.codes.items())),
+            "problems": self.problems,
+            "rate": self.rate,
+        }
+
+
+@click.command()
+@click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option(
+    "--file",
+    "source",
+    metavar="FILE",
+    help="Publish lines of JSON: CloudEvents, or objects of attributes; - is standard input.",
+)
+@type_options
+@client_options
+@options.output_option()
+@example(
+    """
+penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
+    --type pito/uk.gov.pito.Numberplate numberplate=ABC123 speed=31
+penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
+    --type pito/uk.gov.pito.Numberplate --file sightings.jsonl
+"""
+)
+def pub(*, pairs: tuple[str, ...], source: str | None, type_name: str | None, output: str, **connection: Any) -> None:
+    """Publish one event of NAME=VALUE, or many from lines of JSON, and say what became of them.
+
+    Each event is confirmed by the broker, or refused with a code; the status is 1 if any was refused. A CloudEvent may
+    name its own type, `owner/name@version`; others are of the type that is named here.
+    """
+    if source is not None and pairs:
+        raise MalformedError("cli.usage", "events come from arguments or from --file", hint="give one of the two")
+    call = Call.of(**connection)
+    tally = Tally()
+    try:
+        talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source), tally, stop))
+    except PenstockError:
+        if source is not None:
+            _show(tally, output)
+        raise
+    _show(tally, output)
+    if tally.refused:
+        code = tally.codes.most_common(1)[0][0]
+        raise RefusedError("pub.refused", f"{tally.refused:,} events were refused, most of them by `{code}`")
+
+
+def _show(tally: Tally, output: str) -> None:
+    if output == JSON:
+        say_json(tally.as_dict())
+        return
+    say(tally.text())
+    if tally.codes:
+        paint.grid(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
+    for problem in tally.problems:
+        click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
+
+
+async def _publish(call: Call, wanted: "_Wanted", tally: Tally, stop: asyncio.Event) -> None:
+    async with call.client() as client:
+        feeds = _Feeds(call, client, wanted.type)
+        if wanted.source is None:
+            feed = await feeds.of("")
+            await _send(feeds, [(1, Draft(of_pairs(feed.type, wanted.pairs)))], tally)
+            return
+        with showing(tally.text):
+            await until(stop, _send_lines(feeds, wanted.source, tally))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be published: one event, or those of a file."""
+
+    type: str | None
+    pairs: tuple[str, ...]
+    source: str | None
+
+
+async def _send_lines(feeds: "_Feeds", source: str, tally: Tally) -> None:
+    number = 1
+    async for lines in read_lines(source):
+        drafts = of_lines(lines, number)
+        while batch := list(islice(drafts, _WINDOW)):
+            await _send(feeds, batch, tally)
+        number += len(lines)
+
+
+async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, Draft | Unreadable]], tally: Tally) -> None:
+    """Publish events together, each with an answer of its own. Raises what is no answer to an event."""
+    sent = await asyncio.gather(*(feeds.publish(draft) for _, draft in batch), return_exceptions=True)
+    for (number, _), answer in zip(batch, sent, strict=True):
+        if answer is None:
+            tally.accepted += 1
+        elif isinstance(answer, RefusedError | MalformedError):
+            tally.refuse(number, answer)
+        else:
+            raise answer
+
+
+class _Feeds:
+    """The advertisements of one run: one for each type, made when its first event comes."""
+
+    def __init__(self, call: Call, client: Client, default: str | None) -> None:
+        self._call = call
+        self._client = client
+        self._default = default
+        self._feeds: dict[str, asyncio.Task[Feed]] = {}
+
+    async def of(self, name: str) -> Feed:
+        """Return the feed of a type. Raises as `Client.advertise`."""
+        if name not in self._feeds:
+            source = self._call.type(name or self._default)
+            self._feeds[name] = asyncio.create_task(self._client.advertise(source))
+        return await self._feeds[name]
+
+    async def publish(self, draft: Draft | Unreadable) -> None:
+        """Publish an event, and wait until the broker has taken it. Raises what it is refused for."""
+        if isinstance(draft, Unreadable):
+            raise draft.error
+        feed = await self.of(draft.type)
+        await feed.publish(typed(feed.type, draft.values), id=draft.id, time=draft.time)

@@ -1,0 +1,160 @@
+"""`penstock sub`: subscribe, and print events as they come."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.describe import value_text
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.session import say
+from penstock.broker.feeds import Subscription
+from penstock.codec.wire import Wire
+from penstock.errors import FailedError, printable
+from penstock.model.events import Event
+from penstock.model.names import NetworkName
+from penstock.model.types import EventType
+from penstock.model.values import Scalar
+
+_NARROWEST = 12
+
+
+@click.command()
+@click.option("--where", "selector", default="", metavar="SELECTOR", help="Only events that it is true of.")
+@click.option("--count", type=click.IntRange(1), metavar="NUMBER", help="Stop after so many events.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none has come for so long.")
+@click.option(
+    "--restrictions",
+    "ask",
+    is_flag=True,
+    help="Show first how the subscription is restricted, where the type's owner lets you ask.",
+)
+@type_options
+@client_options
+@options.output_option()
+@example(
+    """
+penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\
+    --type pito/uk.gov.pito.Numberplate --where "speed > 50"
+penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\
+    --type pito/uk.gov.pito.Numberplate --count 10 --timeout 60 -o json
+"""
+)
+def sub(  # noqa: PLR0913  # one argument an option
+    *,
+    selector: str,
+    count: int | None,
+    timeout: float | None,
+    ask: bool,
+    type_name: str | None,
+    output: str,
+    **connection: Any,
+) -> None:
+    """Subscribe to a type and its sub-types, and print the events that you may see until you stop it.
+
+    With -o json each event is a line, a CloudEvent that `penstock pub` takes; what you may not see is null. The status
+    is 3 if --timeout ends it before --count events have come.
+    """
+    call = Call.of(**connection)
+    printer = _Printer(call.network, as_json=output == JSON)
+    source = call.type(type_name)
+
+    async def subscribe(stop: asyncio.Event) -> int:
+        async with call.client() as client:
+            held = await client.subscribe(source, selector)
+            click.echo(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"), err=True)
+            if ask:
+                printer.restrictions(await held.restrictions())
+            return await _print(held, printer, count, timeout, stop)
+
+    found = talk(subscribe)
+    if count is not None and found < count and timeout is not None:
+        raise FailedError("sub.timeout", f"{found} of {count} events have come in time")
+
+
+async def _print(
+    held: Subscription, printer: "_Printer", count: int | None, timeout: float | None, stop: asyncio.Event
+) -> int:
+    found = 0
+    printer.heading(held.type)
+    async for event in _events(held, timeout, stop):
+        printer.event(event)
+        found += 1
+        if found == count:
+            break
+    return found
+
+
+async def _events(held: Subscription, timeout: float | None, stop: asyncio.Event) -> AsyncIterator[Event]:
+    """Yield events until none has come for some time, or somebody wants to stop."""
+    while not stop.is_set():
+        try:
+            async with asyncio.timeout(timeout):
+                event = await until(stop, anext(held))
+        except (TimeoutError, StopAsyncIteration):
+            return
+        if event is not None:
+            yield event
+
+
+class _Printer:
+    """Prints events: aligned for people, a line of JSON each for programs."""
+
+    def __init__(self, network: NetworkName, *, as_json: bool) -> None:
+        self._network = network
+        self._json = as_json
+        self._widths: dict[str, int] = {}
+
+    def restrictions(self, found: Mapping[str, Wire]) -> None:
+        """Print how a subscription is restricted."""
+        if self._json:
+            click.echo(json.dumps({"restrictions": found}, default=_plain))
+            return
+        plain = json.loads(json.dumps(found, default=_plain))
+        rows = [
+            ("granted", f"{key}: {json.dumps(given, ensure_ascii=False)}") for key, given in plain.get("granted", ())
+        ]
+        for right, about, attributes in plain.get("missing", ()):
+            rows.append(("missing", f"{right} on {about}" + (f": {', '.join(attributes)}" if attributes else "")))
+        paint.facts(rows)
+
+    def heading(self, event_type: EventType) -> None:
+        """Print the names of the attributes above what follows."""
+        names = [attribute.name for attribute in event_type.attributes]
+        self._widths = {name: max(_NARROWEST, len(name)) for name in names}
+        if not self._json:
+            say("  ".join(["time".ljust(24), *(name.ljust(self._widths[name]) for name in names)]).rstrip())
+
+    def event(self, event: Event) -> None:
+        """Print an event at once: somebody may be waiting for it."""
+        if self._json:
+            data = {name: _plain(value) for name, value in event.values.items()}
+            click.echo(
+                json.dumps(
+                    {
+                        "specversion": "1.0",
+                        "id": event.id,
+                        "source": str(self._network),
+                        "type": str(event.type.name),
+                        "time": _plain(event.time),
+                        "data": data,
+                    }
+                )
+            )
+            return
+        at = "" if event.time is None else event.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        shown = [_shown(value).ljust(self._widths.get(name, 0)) for name, value in event.values.items()]
+        say("  ".join([at.ljust(24), *shown]).rstrip())
+
+
+def _shown(value: Scalar) -> str:
+    return "-" if value is None else value_text(value)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, str | int | float) else value_text(value)  # type: ignore[arg-type]  # an instant is left

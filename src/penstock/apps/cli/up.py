@@ -1,0 +1,127 @@
+"""`penstock up`: run a broker from one file."""
+
+import json
+import secrets
+import time
+from datetime import UTC, datetime
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.options import JSON, open_key
+from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
+from penstock.apps.node.example import EXAMPLE
+from penstock.apps.node.loading import LoadedNode, load_node
+from penstock.apps.node.logs import Log
+from penstock.apps.node.running import Ready, World, run_node
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=str))
+@click.option("--check", is_flag=True, help="Verify the file and everything that it names, and start nothing.")
+@click.option("--example", "show_example", is_flag=True, help="Print a file with all keys and what they are for.")
+@click.option("--log", "log_form", type=click.Choice(["human", "json"]), help="How to log (default: as --output).")
+@click.option("--quiet", is_flag=True, help="Log what went wrong, and no requests that stand.")
+@options.passphrase_option
+@options.output_option()
+@click.pass_obj
+@example(
+    """
+penstock up --example > node.toml
+penstock up --check node.toml
+penstock up node.toml
+penstock up node.toml -o json --quiet
+"""
+)
+def up(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    file: str | None,
+    check: bool,
+    show_example: bool,
+    log_form: str | None,
+    quiet: bool,
+    passphrase_file: str | None,
+    output: str,
+) -> None:
+    """Run the broker that FILE describes, until it is told to stop.
+
+    It prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: clients and neighbours
+    are told, and what was counted is recorded. SIGHUP has it read credentials, types, operators and facts anew, without
+    a lost connection; where something is wrong with them, it goes on as before.
+    """
+    if show_example:
+        say_block(EXAMPLE.rstrip("\n"))
+        return
+    if file is None:
+        raise MalformedError("cli.usage", "missing argument `FILE`", hint="`penstock up --example` prints one")
+    loaded = load_node(file, session.now)
+    key = open_key(loaded.key_file, passphrase_file)
+    warnings = _warnings(loaded, key, session.now)
+    warn(*warnings)
+    if check:
+        _show_checked(loaded, key, warnings, output)
+        return
+    log = Log(
+        lambda line: click.echo(line, err=True),
+        lambda: datetime.now(UTC),
+        as_json=(log_form or output) == JSON,
+        quiet=quiet,
+        names=loaded.names,
+        limits=loaded.file.limits,
+    )
+    world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
+    run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, output))
+
+
+def _warnings(loaded: LoadedNode, key: SigningKey, now: datetime) -> tuple[Warned, ...]:
+    if loaded.may_connect(key.principal, now):
+        return ()
+    text = f"{loaded.names.show(key.principal)} has no right to connect: clients and other brokers will refuse it"
+    return (Warned("node.no-connect", text),)
+
+
+def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, ...], output: str) -> None:
+    if output == JSON:
+        say_json(
+            {
+                "ok": True,
+                "principal": str(key.principal),
+                "network": str(loaded.network),
+                "listen": str(loaded.file.listen),
+                "http": None if loaded.file.http is None else str(loaded.file.http),
+                "peers": [str(peer) for peer in loaded.peers],
+                "types": len(loaded.types),
+                "certificates": len(loaded.credentials),
+                "operators": sorted(map(str, loaded.operators)),
+                "warnings": [warning.as_dict() for warning in warnings],
+            }
+        )
+        return
+    paint.line(f"✓ {loaded.path} can be started")
+    paint.facts(
+        [
+            ("broker", loaded.names.show(key.principal)),
+            ("network", f"{loaded.names.show(loaded.network.owner)}/{loaded.network.name}"),
+            ("listens at", str(loaded.file.listen)),
+            ("peers", ", ".join(map(str, loaded.peers)) or "none"),
+            ("types", str(len(loaded.types))),
+            ("certificates", str(len(loaded.credentials))),
+            ("operators", ", ".join(sorted(map(loaded.names.show, loaded.operators))) or "the broker's own key"),
+        ],
+        indent=2,
+    )
+
+
+def _show_ready(loaded: LoadedNode, ready: Ready, output: str) -> None:
+    if output == JSON:
+        # One line, so that a script can read it while the broker runs.
+        http = None if ready.http is None else str(ready.http)
+        told = {"principal": str(ready.principal), "url": f"penstock://{ready.listen}", "http": http}
+        click.echo(json.dumps(told))
+        return
+    at = f"penstock://{ready.listen}" + ("" if ready.http is None else f", http://{ready.http}/metrics")
+    say(f"{loaded.names.show(ready.principal)} is ready at {at}")

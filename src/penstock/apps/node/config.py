@@ -1,0 +1,190 @@
+"""Node files: what one broker goes by, in TOML.
+
+`read_node_file` reads the file, strictly and without touching anything else; `penstock.apps.node.loading` reads what it
+names. The keys are described in docs/reference/node-file.md.
+"""
+
+import zoneinfo
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, tzinfo
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from penstock.broker.core import PeerAddress
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.model.values import Value
+from penstock.pipeline.strict_tables import Strict
+from penstock.store.petnames import read_petnames
+
+HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
+_FILE: Final = Strict(
+    syntax="node.syntax",
+    unknown="node.unknown-key",
+    missing="node.missing",
+    value="node.value",
+    help=HELP,
+)
+_KEYS: Final = frozenset(
+    (
+        *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
+        *("state", "zone", "facts", "guards", "limits", "trust", "fabric"),
+    )
+)
+_CHOICE = TypeVar("_CHOICE", bound=StrEnum)
+_LIMITS: Final = tuple(one.name for one in fields(Limits))
+
+
+class Brokers(StrEnum):
+    """Which brokers carry the events of a type: those that its owner gives the right to, or all of the network."""
+
+    ROUTE_RIGHT = "route-right"
+    OPEN = "open"
+
+
+class Fabric(StrEnum):
+    """What is between brokers: links of their own, or NATS servers."""
+
+    ROUTED = "routed"
+    NATS = "nats"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another broker to call. `principal` is a word that is looked up when the file is loaded."""
+
+    address: PeerAddress
+    principal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFile:
+    """A node file as it was read. Paths are as it writes them, and relative to where it stands."""
+
+    network: str
+    key: str
+    listen: PeerAddress
+    http: PeerAddress | None = None
+    names: Mapping[str, Principal] | str = field(default_factory=dict)
+    peers: tuple[Peer, ...] = ()
+    credentials: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    decisions: str = "decisions.jsonl"
+    state: str = "state"
+    zone: tzinfo = UTC
+    facts: Mapping[str, Value] = field(default_factory=dict)
+    guards: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = DEFAULT_LIMITS
+    brokers: Brokers = Brokers.ROUTE_RIGHT
+    fabric: Fabric = Fabric.ROUTED
+
+
+def read_node_file(data: str | bytes) -> NodeFile:
+    """Read a node file.
+
+    Raises `MalformedError`: `node.syntax` when it is no TOML, `node.unknown-key`, `node.missing`, `node.value`,
+    `environment.reserved` for a fact that every broker knows, `petname.malformed`.
+    """
+    table = _FILE.parse(data)
+    where = "the node file"
+    _FILE.known(where, table, _KEYS)
+    trust = _FILE.table("trust", table.get("trust", {}))
+    _FILE.known("`trust`", trust, {"brokers"})
+    defaults = {"decisions": "decisions.jsonl", "state": "state"}
+    return NodeFile(
+        network=_FILE.text("network", _FILE.needed(where, table, "network")),
+        key=_FILE.text("key", _FILE.needed(where, table, "key")),
+        listen=_address("listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
+        http=_address("http", _FILE.text("http", table["http"])) if "http" in table else None,
+        names=_names(table.get("names", {})),
+        peers=_peers(table.get("peers", [])),
+        credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        types=_FILE.texts("types", table.get("types", [])),
+        operators=_FILE.texts("operators", table.get("operators", [])),
+        zone=_zone(table["zone"]) if "zone" in table else UTC,
+        facts=_FILE.facts("facts", table.get("facts", {})),
+        guards=_guards(_FILE.table("guards", table.get("guards", {}))),
+        limits=_limits(_FILE.table("limits", table.get("limits", {}))),
+        brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
+        fabric=_choice("fabric", table.get("fabric", Fabric.ROUTED), Fabric),
+        **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
+    )
+
+
+def _address(where: str, text: str, *, lowest: int = 0) -> PeerAddress:
+    """Read `host:port` or `[host]:port`. Port 0 takes any that is free."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    plain = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not bare or (":" in bare and bare == host) or not plain or not lowest <= int(port) < 1 << 16:
+        raise _FILE.wrong(where, "an address such as `127.0.0.1:7600` or `[::1]:7600`")
+    return PeerAddress(bare, int(port))
+
+
+def _names(value: object) -> Mapping[str, Principal] | str:
+    if isinstance(value, str):
+        return _FILE.text("names", value)
+    return MappingProxyType(read_petnames(_FILE.table("names", value)))
+
+
+def _peers(value: object) -> tuple[Peer, ...]:
+    if not isinstance(value, list):
+        raise _FILE.wrong("peers", "a list of tables: write `[[peers]]`")
+    found: dict[PeerAddress, Peer] = {}
+    for number, one in enumerate(value, start=1):
+        where = f"peer {number}"
+        table = _FILE.table(where, one)
+        _FILE.known(where, table, {"address", "principal"})
+        text = _FILE.text(f"{where}: address", _FILE.needed(where, table, "address"))
+        address = _address(f"{where}: address", text, lowest=1)
+        if address in found:
+            raise _FILE.wrong(f"{where}: address", "another one than those before it")
+        principal = _FILE.text(f"{where}: principal", table["principal"]) if "principal" in table else ""
+        found[address] = Peer(address, principal)
+    return tuple(found.values())
+
+
+def _zone(value: object) -> tzinfo:
+    text = _FILE.text("zone", value)
+    try:
+        return zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise _FILE.wrong("zone", "a time zone: `UTC`, or a region such as `Europe/Amsterdam`") from None
+
+
+def _guards(table: Mapping[str, object]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        where = f"guards.{name[:80]}"
+        text = _FILE.text(where, value)
+        module, colon, function = text.partition(":")
+        if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise _FILE.wrong(where, "the dotted name of a Python function, such as `package.module:function`")
+        found[name] = text
+    return MappingProxyType(found)
+
+
+def _limits(table: Mapping[str, object]) -> Limits:
+    _FILE.known("`limits`", table, _LIMITS)
+    chosen: dict[str, int] = {}
+    for name, value in table.items():
+        if type(value) is not int or not 0 < value < 1 << 53:
+            raise _FILE.wrong(f"limits.{name}", "a whole number above 0")
+        chosen[name] = value
+    return Limits(**chosen)
+
+
+def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:
+    try:
+        return kind(_FILE.text(where, value))
+    except ValueError:
+        raise _FILE.wrong(where, " or ".join(f"`{one}`" for one in kind)) from None
+
+
+def unsupported(what: str, instead: str) -> MalformedError:
+    """Return the error for a choice that this version cannot follow: it must not run as if another one was made."""
+    return MalformedError("node.unsupported", f"{what} is not available in this version", hint=instead)

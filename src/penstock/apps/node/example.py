@@ -1,0 +1,42 @@
+"""The node file that `penstock up --example` prints: every key, with what it is for."""
+
+from typing import Final
+
+EXAMPLE: Final = """\
+# A broker of Penstock. Paths are relative to the folder of this file; what is commented out shows its default.
+
+network = "london/London"       # owner/name; the owner is a principal (ed25519:…) or one of the names below
+key = "broker.key"              # the broker's private key, as `penstock key new` makes it
+listen = "127.0.0.1:7600"       # where clients and other brokers connect; port 0 takes any that is free
+http = "127.0.0.1:7680"         # /health, /ready and /metrics; without it there are none
+names = "names.toml"            # petnames, as `penstock name` keeps them, or a table
+
+# Rights come from here alone: files, patterns, or folders. All signatures are verified.
+credentials = ["certs/*.cert"]  # what the broker goes by, and shows to everybody
+types = ["types/"]              # signed event types that it serves
+
+operators = ["operator"]        # who may ask for its state with `penstock net show`
+# decisions = "decisions.jsonl" # the decision log: nothing is allowed that cannot be written there
+# state = "state"               # a folder for what has to outlive the process
+# zone = "UTC"                  # of `hour`, `minute` and `weekday` in conditions
+# fabric = "routed"             # links between brokers of our own
+
+# Other brokers, which are called until they answer. With a principal, it is that one and no other.
+# [[peers]]
+# address = "broker.example.org:7600"
+# principal = "their-broker"
+
+# Which brokers carry the events of a type: "route-right", those that its owner gives the right to; or "open", all that
+# may connect to the network, who then read every event.
+[trust]
+brokers = "open"
+
+# [facts]                       # what conditions may ask for besides the time
+# on_duty = true
+
+# [guards]                      # predicates that rights name, by their Python functions
+# within-zone = "package.module:function"
+
+# [limits]                      # bounds, see docs/reference/node-file.md
+# client_rate = 6_000_000
+"""

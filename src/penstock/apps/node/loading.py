@@ -1,0 +1,279 @@
+"""What a node file names: read, verified, and put together into the settings of a node."""
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, read_node_file, unsupported
+from penstock.broker.core import NodeSettings, PeerAddress
+from penstock.broker.library import Library
+from penstock.broker.routing import Settings as RouterSettings
+from penstock.crypto import SigningKey
+from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
+from penstock.guard.enforce import Guard
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Petnames, Principal
+from penstock.model.values import AttributeSpec, kind_of
+from penstock.store.files import read_file, within
+from penstock.store.petnames import parse_petnames
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+
+_SCHEMES: Final = ("ed25519:", "threshold:")
+
+OpenKey = Callable[[str], SigningKey]
+"""Reads a private key, and asks for its passphrase where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedNode:
+    """A node file and all that it names, verified; but for the key, which is opened once and never again."""
+
+    path: str
+    file: NodeFile
+    network: NetworkName
+    names: Petnames
+    peers: tuple[PeerAddress, ...]
+    operators: frozenset[Principal]
+    credentials: Credentials
+    types: tuple[UnverifiedType, ...]
+    rules: Rules = field(repr=False)
+
+    @property
+    def key_file(self) -> str:
+        """Where the key is."""
+        return str(self._folder / self.file.key)
+
+    @property
+    def decisions(self) -> Path:
+        """The decision log."""
+        return self._folder / self.file.decisions
+
+    @property
+    def state(self) -> Path:
+        """The folder for what has to outlive the process."""
+        return self._folder / self.file.state
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.path).parent
+
+    def settings(self, key: SigningKey) -> NodeSettings:
+        """Return what a node goes by. Raises `MalformedError` (`node.unsupported`)."""
+        return NodeSettings(
+            key=key,
+            network=self.network,
+            host=self.file.listen.host,
+            port=self.file.listen.port,
+            peers=self.peers,
+            credentials=self.credentials,
+            types=self.types,
+            operators=self.operators,
+            rules=self.rules,
+            zone=self.file.zone,
+            router=_router(self.file),
+            limits=self.file.limits,
+        )
+
+    def may_connect(self, broker: Principal, now: datetime) -> bool:
+        """Say whether the credentials let a broker into the network: clients and other brokers will ask the same."""
+        request = NetworkRequest(broker, Right.CONNECT, self.network, now)
+        return decide(request, (CapabilityAuthority(self.credentials),)).effect is Effect.PERMIT
+
+
+def load_node(path: str, now: datetime) -> LoadedNode:
+    """Read a node file and what it names, but for the key, and verify all of it at a time.
+
+    Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
+    `node.principal`, `node.guard`, `node.unsupported`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
+    cannot be read, and for a decision log or a state folder that cannot be written; and what reading and verifying
+    types and credentials raise.
+    """
+    data = read_file(path, DEFAULT_LIMITS.policy_bytes)
+    with within(path):
+        file = read_node_file(data)
+        _router(file)
+        if file.fabric is not Fabric.ROUTED:
+            raise unsupported('`fabric = "nats"`', 'leave it out, or write `fabric = "routed"`')
+        named = _Named(Path(path).parent, file.limits)
+        names = named.petnames(file.names)
+        network = _network(file.network, names)
+        peers = tuple(
+            PeerAddress(
+                peer.address.host,
+                peer.address.port,
+                _principal(f"peer {peer.address}", peer.principal, names) if peer.principal else None,
+            )
+            for peer in file.peers
+        )
+        operators = frozenset(_principal("operators", word, names) for word in file.operators)
+        rules = _rules(file)
+    loaded = LoadedNode(
+        path,
+        file,
+        network,
+        Petnames({principal: name for name, principal in reversed(list(names.items()))}),
+        peers,
+        operators,
+        named.credentials(file.credentials),
+        named.types(file.types, network, now),
+        rules,
+    )
+    _check_writable(loaded.decisions, loaded.decisions.parent)
+    _check_writable(loaded.state, loaded.state if loaded.state.is_dir() else loaded.state.parent)
+    return loaded
+
+
+def _router(file: NodeFile) -> RouterSettings:
+    if file.brokers is not Brokers.OPEN:
+        raise unsupported(
+            '`trust.brokers = "route-right"`',
+            'write `[trust]` and `brokers = "open"` where every broker of the network may read every event',
+        )
+    return RouterSettings(limits=file.limits)
+
+
+def _check_writable(file: Path, folder: Path) -> None:
+    if file != folder and file.is_dir() and not folder.samefile(file):
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: it is a folder")
+    if not folder.is_dir():
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: there is no folder `{folder}`")
+    target = file if file.exists() else folder
+    if not os.access(target, os.W_OK):
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: permission denied")
+
+
+def _principal(where: str, text: str, names: Mapping[str, Principal]) -> Principal:
+    if text.startswith(_SCHEMES):
+        return Principal.parse(text)
+    if text in names:
+        return names[text]
+    known = ", ".join(sorted(names)[:10]) or "none"
+    raise MalformedError(
+        "node.principal",
+        f"{where}: `{text[:80]}` is no principal, and none of the file's names",
+        hint=f"write `ed25519:…`, or one of the names: {known}",
+    )
+
+
+def _network(text: str, names: Mapping[str, Principal]) -> NetworkName:
+    owner, slash, name = text.partition("/")
+    if not slash:
+        raise MalformedError("name.malformed", f"network: `{text[:80]}` is no network", hint="write `owner/name`")
+    return NetworkName(_principal("network", owner, names), name)
+
+
+def _rules(file: NodeFile) -> Rules:
+    facts = {name: AttributeSpec(kind_of(value)) for name, value in file.facts.items()}
+    guards = {name: _guard(name, dotted) for name, dotted in file.guards.items()}
+    return Rules(guards, environment_schema(facts))
+
+
+def _guard(name: str, dotted: str) -> Guard:
+    """Import a guard. Whatever its module raises, the node does not start without it."""
+    module, _, function = dotted.partition(":")
+    try:
+        found: object = getattr(import_module(module), function)
+    except Exception as error:
+        raise MalformedError(
+            "node.guard",
+            f"guards.{name}: `{dotted[:120]}` cannot be imported: {type(error).__name__}",
+            hint="install its package beside Penstock, or put its folder into PYTHONPATH",
+        ) from error
+    if not callable(found):
+        raise MalformedError("node.guard", f"guards.{name}: `{dotted[:120]}` is no function", hint=HELP)
+    guard: Guard = found
+    return guard
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The files that a node file names, from the folder that it stands in."""
+
+    folder: Path
+    limits: Limits
+
+    def petnames(self, names: Mapping[str, Principal] | str) -> Mapping[str, Principal]:
+        if not isinstance(names, str):
+            return names
+        file = str(self.folder / names)
+        data = read_file(file)
+        with within(file):
+            return parse_petnames(data)
+
+    def credentials(self, patterns: Iterable[str]) -> Credentials:
+        found = Credentials()
+        for file, data in self._read(patterns):
+            with within(file):
+                found += read_credentials(data, limits=self.limits).verify()
+        if len(found) > self.limits.certificates:
+            raise _limit(f"{self.limits.certificates} certificates")
+        return found
+
+    def types(self, patterns: Iterable[str], network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
+        """Return the types, each after those that it rests on, as a library wants them."""
+        read: dict[TypeName, tuple[str, UnverifiedType]] = {}
+        for file, data in self._read(patterns):
+            with within(file):
+                unverified = read_type(data, limits=self.limits)
+                read.setdefault(unverified.definition.name, (file, unverified))
+                if read[unverified.definition.name][1].fingerprint != unverified.fingerprint:
+                    name = unverified.definition.name
+                    raise MalformedError("node.twice", f"version {name.version} of `{name.name}` is given twice")
+        ordered = list(_in_order(read))
+        library = Library(network, limits=self.limits)
+        for file, unverified in ordered:
+            with within(file):
+                library.add(unverified, now)
+        return tuple(unverified for _, unverified in ordered)
+
+    def _read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
+        if len(files) > self.limits.policy_files:
+            raise _limit(f"{self.limits.policy_files} files")
+        return ((file, read_file(file)) for file in files)
+
+    def _matching(self, pattern: str) -> list[str]:
+        path = self.folder / pattern
+        if path.is_dir():
+            found = sorted(str(one) for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+        elif glob.has_magic(pattern):
+            matches = glob.glob(pattern, root_dir=self.folder, recursive=True)  # noqa: PTH207  # may be absolute
+            found = sorted(str(self.folder / one) for one in matches)
+        else:
+            found = [str(path)]
+        if not found:
+            raise MalformedError(
+                "node.no-match",
+                f"`{pattern[:80]}` names no file",
+                hint="paths are relative to the folder of the node file",
+            )
+        return found
+
+
+def _in_order(read: Mapping[TypeName, tuple[str, UnverifiedType]]) -> Iterator[tuple[str, UnverifiedType]]:
+    """Yield types after their parents and previous versions, as far as these are there."""
+    waiting = dict(read)
+    while waiting:
+        free = [name for name, (_, one) in waiting.items() if not _rests_on(one) & waiting.keys()]
+        # Types that rest on each other do not verify, in whatever order.
+        for name in free or list(waiting):
+            yield waiting.pop(name)
+
+
+def _rests_on(one: UnverifiedType) -> set[TypeName]:
+    made = one.definition
+    previous = None if made.previous is None else TypeName(made.name.owner, made.name.name, made.previous)
+    return {name for name in (made.extends, previous) if name is not None}
+
+
+def _limit(bound: str) -> LimitError:
+    return LimitError("node.limit", f"a node file names more than {bound}")

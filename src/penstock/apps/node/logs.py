@@ -1,0 +1,85 @@
+"""The log of a node: a line for whatever operators should know, for people or as JSON.
+
+A line says who asked for what and by which code it was refused, which rights were missing, and never a value, a filter
+or a restriction. There are so many lines a second and no more; of the others it says how many there were.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from penstock.broker.requests import Report
+from penstock.errors import PenstockError, printable
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Petnames, Principal
+
+Line: TypeAlias = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class Log:
+    """See the module. `write` takes a line; `clock` gives the time. With `quiet`, what went well is left out."""
+
+    write: Callable[[str], None]
+    clock: Callable[[], datetime]
+    as_json: bool = False
+    quiet: bool = False
+    names: Petnames = field(default_factory=Petnames)
+    limits: Limits = DEFAULT_LIMITS
+    _second: datetime | None = field(default=None, init=False)
+    _lines: int = field(default=0, init=False)
+
+    def note(self, report: Report | PenstockError) -> None:
+        """Log what a node reports."""
+        if isinstance(report, PenstockError):
+            self.say("warning", "problem", code=report.code, message=report.message)
+        elif report.code or not self.quiet:
+            asked, detail = report.asked, report.detail
+            missing = [
+                {"right": str(one.right), "about": str(one.about), "attributes": list(one.attributes)}
+                for one in detail.missing
+            ]
+            self.say(
+                "warning" if report.code else "info",
+                "refused" if report.code else "stands",
+                code=report.code,
+                session=report.session,
+                principal=report.principal,
+                asked=str(asked.verb),
+                about="" if asked.about is None else str(asked.about),
+                missing=missing,
+                problems=list(detail.problems),
+            )
+
+    def say(self, level: str, what: str, **facts: object) -> None:
+        """Log something; facts that are empty are left out."""
+        now = self.clock()
+        second = now.replace(microsecond=0)
+        if second != self._second:
+            left_out = self._lines - self.limits.log_lines
+            self._second, self._lines = second, 0
+            if left_out > 0:
+                self._put(now, "warning", "left-out", {"lines": left_out})
+        self._lines += 1
+        if self._lines <= self.limits.log_lines:
+            self._put(now, level, what, facts)
+
+    def _put(self, now: datetime, level: str, what: str, facts: Line) -> None:
+        told = {name: fact for name, fact in facts.items() if fact not in ("", [], None)}
+        at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if self.as_json:
+            plain = {name: str(fact) if isinstance(fact, Principal) else fact for name, fact in told.items()}
+            self.write(json.dumps({"time": at, "level": level, "event": what, **plain}))
+            return
+        words = [f"{name}={self._word(fact)}" for name, fact in told.items()]
+        self.write(printable(" ".join([at, level, what, *words])))
+
+    def _word(self, fact: object) -> str:
+        if isinstance(fact, Principal):
+            return self.names.show(fact)
+        text = fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
+        for principal, name in self.names.items():
+            text = text.replace(str(principal), name)
+        return json.dumps(text, ensure_ascii=False) if isinstance(fact, str) and " " in text else text

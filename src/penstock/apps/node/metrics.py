@@ -1,0 +1,95 @@
+"""What a node counts, for Prometheus. Nothing here names a principal, a type or a value."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from penstock.apps.node.http import Page
+from penstock.broker.node import Node
+from penstock.errors import PenstockError
+from penstock.guard import DecisionRecord
+from penstock.guard.recording import Sink
+
+_COUNTED: Final = {
+    "published": ("penstock_events_published", "Events that clients have handed in."),
+    "delivered": ("penstock_events_delivered", "Events that clients were given."),
+    "accepted": ("penstock_requests_accepted", "Requests that stand, and that still stood after a change."),
+    "refused": ("penstock_requests_refused", "Requests and events that were refused, and links that broke rules."),
+    "turned away": ("penstock_links_turned_away", "Connections that became no session, or ended badly."),
+}
+_SECONDS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+
+
+class Metrics:
+    """What is counted of one node. `recording` stands before the sink of its decisions."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._decisions = Counter(
+            "penstock_decisions", "Decisions by their effect.", ("effect",), registry=self._registry
+        )
+        self._took = Histogram(
+            "penstock_decision_seconds", "How long decisions took.", buckets=_SECONDS, registry=self._registry
+        )
+        #: why decisions cannot be recorded now, and so nothing is allowed
+        self.failing: PenstockError | None = None
+
+    def recording(self, sink: Sink) -> Sink:
+        """Return a sink that counts what it hands on."""
+
+        def count(entry: DecisionRecord) -> None:
+            try:
+                sink(entry)
+            except PenstockError as error:
+                self.failing = error
+                raise
+            self.failing = None
+            if entry.counts is None:
+                self._decisions.labels(entry.effect.value).inc()
+                self._took.observe(entry.took / 1_000_000)
+
+        return count
+
+    def watch(self, node: Node) -> None:
+        """Tell of a node."""
+        self._registry.register(_Sizes(node))
+
+    def page(self) -> Page:
+        """Return the metrics in Prometheus' own text format."""
+        return Page(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Sizes(Collector):
+    """Asks a node when somebody asks us."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the node holds and has counted."""
+        node, core = self._node, self._node.core
+        for counted, (name, words) in _COUNTED.items():
+            yield CounterMetricFamily(name, words, core.counts[counted])
+        yield CounterMetricFamily(
+            "penstock_events_held_back", "Events not delivered for want of their owner's policy.", core.local.held_back
+        )
+        size = core.router.size()
+        held = {
+            "sessions": ("Clients that are connected.", len(node.clients)),
+            "neighbours": ("Links to other brokers.", len(node.neighbours.up())),
+            "brokers": ("Brokers of the network.", len(core.router.view.links)),
+            "types": ("Event types that are served.", len(core.library)),
+            "client_entries": ("Subscriptions and advertisements of clients.", size.clients),
+            "entered_entries": ("What neighbours have entered.", size.entered),
+            "entered_subscriptions": ("Subscriptions among what neighbours have entered.", size.subscriptions),
+            "told_entries": ("What was entered with neighbours.", size.told),
+            "trees": ("Dissemination trees that the broker is part of.", size.trees),
+            "retained_events": ("Events that are kept as current state.", size.retained),
+        }
+        for name, (words, number) in held.items():
+            yield GaugeMetricFamily(f"penstock_{name}", words, number)

@@ -1,0 +1,167 @@
+"""A node from its file, until it is told to stop: SIGTERM and SIGINT stop it, SIGHUP has it read its files anew."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeAlias
+
+from penstock.apps.node.http import HttpServer, Page
+from penstock.apps.node.loading import LoadedNode, load_node
+from penstock.apps.node.logs import Log
+from penstock.apps.node.metrics import Metrics
+from penstock.broker.core import Clock, PeerAddress
+from penstock.broker.node import Node
+from penstock.crypto import SigningKey
+from penstock.crypto.keyfile import RandomBytes
+from penstock.errors import FailedError, PenstockError
+from penstock.guard import Recorder
+from penstock.model.principals import Principal
+from penstock.store.decision_file import DecisionFile
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A node that runs: who it is, and where it is found."""
+
+    principal: Principal
+    listen: PeerAddress
+    http: PeerAddress | None
+
+
+OnReady: TypeAlias = Callable[[Ready], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a node takes from outside: the time, nanoseconds that never go back, and a random source."""
+
+    clock: Clock
+    timer: Callable[[], int]
+    random: RandomBytes
+
+
+class RunningNode:
+    """See the module. `run` returns when the node has stopped."""
+
+    def __init__(self, loaded: LoadedNode, key: SigningKey, log: Log, world: World) -> None:
+        self._loaded = loaded
+        self._key = key
+        self._log = log
+        self._world = world
+        self._metrics = Metrics()
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        recorder = Recorder(
+            source=str(key.principal),
+            sink=self._metrics.recording(DecisionFile(loaded.decisions)),
+            clock=world.clock,
+            timer=world.timer,
+            ids=lambda: world.random(16).hex(),
+        )
+        self._node = Node(loaded.settings(key), recorder, clock=world.clock, reported=log.note)
+        self._node.core.local.know(loaded.file.facts)
+        self._metrics.watch(self._node)
+
+    async def run(self, ready: OnReady) -> None:
+        """Run until a signal ends it. Raises `FailedError` (`link.address`, `node.http`, `file.unwritable`)."""
+        loop = asyncio.get_running_loop()
+        _make_folder(self._loaded)
+        async with AsyncExitStack() as stack:
+            for number, event in _SIGNALS.items():
+                loop.add_signal_handler(number, getattr(self, event))
+                stack.callback(loop.remove_signal_handler, number)
+            # The port of the node is taken last: whoever finds it open finds a node that is ready.
+            http = await self._listen_http(stack)
+            await stack.enter_async_context(self._node)
+            listen = self._loaded.file.listen
+            ready(Ready(self._key.principal, PeerAddress(listen.host, self._node.port), http))
+            self._log.say("info", "started", principal=self._key.principal, network=str(self._loaded.network))
+            self._reloading = asyncio.create_task(self._keep_reloading())
+            await self._stopping.wait()
+            self._log.say("info", "stopping", sessions=len(self._node.clients))
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+        self._log.say("info", "stopped")
+
+    def stop(self) -> None:
+        """Say goodbye to everybody, and return from `run`."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read credentials, types and operators anew."""
+        self._changed.set()
+
+    # Reloading.
+
+    async def _keep_reloading(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Go by what the files say now; if anything is wrong with it, go on as before."""
+        try:
+            # Many signatures take their time, and clients should not notice.
+            loaded = await asyncio.to_thread(load_node, self._loaded.path, self._world.clock())
+            self._node.reload(loaded.settings(self._key))
+        except PenstockError as error:
+            self._log.say("error", "not-reloaded", code=error.code, message=error.message)
+            return
+        waiting = [name for name in _AT_START if getattr(loaded.file, name) != getattr(self._loaded.file, name)]
+        if loaded.rules.environment == self._loaded.rules.environment:
+            self._node.core.local.know(loaded.file.facts)
+        else:
+            waiting.append("facts")
+        self._log.names = loaded.names
+        self._log.say("info", "reloaded", credentials=len(loaded.credentials), types=len(loaded.types))
+        if waiting:
+            self._log.say("warning", "restart-needed", keys=waiting)
+
+    # What is told over HTTP.
+
+    async def _listen_http(self, stack: AsyncExitStack) -> PeerAddress | None:
+        address = self._loaded.file.http
+        if address is None:
+            return None
+        pages = {"/health": _alive, "/ready": self._is_ready, "/metrics": self._metrics.page}
+        server = await HttpServer(pages, self._loaded.file.limits).start(address.host, address.port)
+        stack.push_async_callback(server.stop)
+        return PeerAddress(address.host, server.port)
+
+    def _is_ready(self) -> Page:
+        if self._stopping.is_set() or self._reloading is None:
+            return Page(b"not running\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._metrics.failing is not None:
+            return Page(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Page(b"ready\n")
+
+
+#: what a node takes from its file when it starts, and not again
+_AT_START = ("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits")
+_SIGNALS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGHUP: "reload"}
+
+
+def _alive() -> Page:
+    return Page(b"alive\n")
+
+
+def _make_folder(loaded: LoadedNode) -> None:
+    try:
+        loaded.state.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or "it failed"
+        raise FailedError("file.unwritable", f"`{loaded.state}` cannot be written: {why}") from None
+
+
+def run_node(loaded: LoadedNode, key: SigningKey, log: Log, world: World, ready: OnReady) -> None:
+    """Run a node until a signal ends it. Raises as `RunningNode.run`."""
+
+    async def run() -> None:
+        await RunningNode(loaded, key, log, world).run(ready)
+
+    asyncio.run(run())
