@@ -7,6 +7,7 @@ or ends. So the same question costs a client's broker once, however often it is 
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from penstock.broker.revoking import Revoking
 from penstock.broker.sessions import Session, earliest, turning_point
 from penstock.guard import (
     Authority,
@@ -24,6 +25,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import OnlineChecker, no_online_checker
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.revocations import Revocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Sources:
     #: under which decisions are recorded
     revision: str = ""
     online: OnlineChecker = no_online_checker
+    #: what counts no longer, also where a client discloses it
+    revocations: Revocations = field(default_factory=Revocations)
 
     def turns(self, now: datetime) -> datetime | None:
         """Return when one of the credentials begins or has ended, after now."""
@@ -55,7 +59,7 @@ class Door:
         """Forget all answers to a client, and decide whether it may connect."""
         bag = self.sources.credentials + client.credentials
         known = CapabilityAuthority(bag, self.sources.online, self.environment, self.limits)
-        client.authorities = (known, *self.sources.others)
+        client.authorities = (Revoking(known, self.sources.revocations), *self.sources.others)
         client.answers = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)
