@@ -107,12 +107,14 @@ def test_who_sends_waits_for_who_takes(way: Way) -> None:
 
 
 def test_everything_that_was_posted_arrives_before_the_goodbye(way: Way) -> None:
+    limits = replace(LIMITS, link_goodbye=10_000)
+
     async def main() -> None:
         async def give(link: Link) -> None:
             for number in range(5_000):
                 link.post(encode([number, bytes(500)]))
 
-        async with broker(way, serve=give) as at:
+        async with broker(way, limits, give) as at:
             link = await at.link()
             found = [message[0] async for message in link if isinstance(message, list)]
             assert found == list(range(5_000))
@@ -138,7 +140,7 @@ def test_closing_takes_no_longer_than_a_goodbye_may(way: Way) -> None:
 
 
 def test_a_quiet_link_lives_and_a_dead_one_does_not(way: Way) -> None:
-    limits = replace(LIMITS, link_keepalive=40, link_idle=200)
+    limits = replace(LIMITS, link_keepalive=40, link_idle=500)
 
     async def main() -> None:
         async with broker(way, limits) as at, raw(at) as dead:
@@ -185,7 +187,7 @@ def test_closing_a_listener_ends_everything(way: Way) -> None:
     async def main() -> None:
         async with broker(way) as at, raw(at, shake=False):
             link = await at.link()
-            await until(lambda: at.listener._greeting)
+            await until(lambda: at.listener._greeting and at.served)
             await at.listener.close()
             assert [message async for message in link] == []
             assert at.listener.links == []
