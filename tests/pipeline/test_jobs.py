@@ -18,9 +18,11 @@ from penstock.errors import PenstockError
 from penstock.guard.decision_log import Counts, read_record
 from penstock.model import EventType
 from penstock.pipeline import jobs, layout
+from penstock.pipeline.jetstream_options import parse_options
 from penstock.pipeline.jobs import Job, Streaming, run, start, totals
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
-from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Messages
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest
+from penstock.pipeline.jobs_messages import Messages, check_stream
 from penstock.pipeline.jobs_report import Audit, WhatIf, audited, compared
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
@@ -279,6 +281,8 @@ def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant)
         options = publish(server.url, "READINGS", [line(number).encode() for number in range(9)])
         job = Ingest(Messages(options, plant.loaded().types), lambda: NOW)
         assert (job.source, job.files) == ("nats:READINGS", None)
+        with refused("jetstream.no-stream"):
+            check_stream(parse_options({**options, "stream": "OTHER"}))
         start(job, spark, plant.path("ingested"), STREAM).wait()
     assert ids(spark, plant.path("ingested/events")) == sorted(f"e{n}" for n in good(9))
     assert totals(spark, plant.path("ingested")) == {"read": 9, "events": 8, "quarantined": 1}
