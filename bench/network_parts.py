@@ -11,6 +11,7 @@ from itertools import count
 
 import msgpack
 import nats
+
 from penstock import connect
 from penstock.broker import effective
 from penstock.broker.core import NodeSettings, PeerAddress
@@ -55,6 +56,7 @@ def credentials() -> Credentials:
     network = [
         _issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)
     ]
+    network += [_issue(who, event_tag(OWNER.principal, "Sighting", None, [Right.ROUTE])) for who in BROKERS]
     publish = event_tag(OWNER.principal, "Sighting", None, [Right.PUBLISH])
     seen = [attribute.id for attribute in TYPE.attributes if attribute.name != "lane"]
     if "off" in sys.argv:

@@ -45,6 +45,7 @@ def settings(
     key: SigningKey = BROKERS[0], *policy: object, peers: tuple[PeerAddress, ...] = (), **more: object
 ) -> NodeSettings:
     brokers = [grant(broker, None, Right.CONNECT) for broker in BROKERS]
+    brokers += [grant(broker, one, Right.ROUTE) for broker in BROKERS for one in TYPES]
     bag = Credentials.of(*CONNECT, *brokers, *policy)  # type: ignore[arg-type]  # certificates
     return NodeSettings(
         key=key,

@@ -3,8 +3,9 @@
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, TypeAlias
 
 from penstock.broker.door import Sources
@@ -12,21 +13,25 @@ from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
 from penstock.broker.outcomes import require
+from penstock.broker.overlay import CLOSED, Overlay, UnsafeOpen
+from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
-from penstock.errors import PenstockError
-from penstock.guard import CapabilityAuthority, NetworkRequest, Recorder, Rules
+from penstock.errors import PenstockError, RefusedError
+from penstock.guard import NetworkRequest, Recorder, Rules
+from penstock.guard.environment import environment_schema
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.model.names import NetworkName
+from penstock.model.names import NetworkName, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType
+from penstock.trust.revocations import Revocations
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
 Clock: TypeAlias = Callable[[], datetime]
@@ -42,6 +47,17 @@ class PeerAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustSettings:
+    """Which brokers are trusted with which types, and how owners' time-stamps are taken."""
+
+    unsafe_open: UnsafeOpen = CLOSED
+    #: the most that any two clocks of the network differ
+    skew: timedelta = timedelta(seconds=1)
+    #: whether an owner without time-stamps is not delivered at all
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +77,7 @@ class NodeSettings:
     rules: Rules | None = None
     zone: tzinfo = UTC
     router: RouterSettings = field(default_factory=RouterSettings)
+    trust: TrustSettings = field(default_factory=TrustSettings)
     limits: Limits = DEFAULT_LIMITS
     random: RandomBytes = secrets.token_bytes
 
@@ -74,11 +91,14 @@ class Core:
         self.counts: Counter[str] = Counter()
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
-        self._recorder = recorder
+        self.recorder = recorder
         self._clock = clock
         self._now = clock()
         self._reported = reported
         self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note}
+        #: when something is due, and what is called then
+        self.turn: datetime | None = None
+        self.on_turn: Callable[[], None] = lambda: None
         self.sources = Sources(settings.credentials)
         local = LocalBroker(
             settings.network,
@@ -91,8 +111,14 @@ class Core:
         )
         # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
         incarnation = int(self._now.timestamp() * 1000)
-        proved = replace(settings.router, proof=SignedProof(settings.key, settings.network, settings.limits))
-        self.exchange = Exchange(local, Router(self.principal, incarnation, proved))
+        proof = SignedProof(settings.key, settings.network, settings.limits)
+        self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
+        self.overlay.change(settings.credentials, Revocations())
+        routing = replace(settings.router, proof=proof, may_route=self.may_route, admitted=self._admitted)
+        #: what other brokers have shown, those that are neighbours and those that are not
+        self.disclosed: dict[Principal, Credentials] = {}
+        self._admissions: dict[Principal, bool] = {}
+        self.exchange = Exchange(local, Router(self.principal, incarnation, routing))
 
     @property
     def local(self) -> LocalBroker:
@@ -108,6 +134,13 @@ class Core:
         """Return the time, which never goes back."""
         self._now = max(self._now, self._clock())
         return self._now
+
+    def begin(self) -> datetime:
+        """Return the time, before anything is done that depends on it: what was due until now is done first."""
+        now = self.now()
+        if self.turn is not None and now >= self.turn:
+            self.on_turn()
+        return now
 
     def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
         """Let somebody carry out outputs of these classes."""
@@ -132,9 +165,53 @@ class Core:
     def require_connect(self, principal: Principal, bag: Credentials) -> None:
         """Check that a broker may be in the network. Raises `RefusedError` (`broker.not-permitted`)."""
         request = NetworkRequest(principal, Right.CONNECT, self.settings.network, self.now())
-        known = CapabilityAuthority(self.sources.credentials + bag, self.sources.online, limits=self.settings.limits)
-        decision = self._recorder.decide(request, (known, *self.sources.others), self.sources.revision).decision
+        authorities = self.sources.authorities(bag, environment_schema(), self.settings.limits)
+        decision = self.recorder.decide(request, authorities, self.sources.revision).decision
         require(decision, Right.CONNECT, self.settings.network)
+
+    # Other brokers.
+
+    def disclose(self, broker: Principal, bag: Credentials | None) -> None:
+        """Take in what a broker shows for itself, or forget it."""
+        if bag is None:
+            self.disclosed.pop(broker, None)
+            self.overlay.leave(broker)
+        elif self.disclosed.get(broker) == bag:
+            return
+        else:
+            self.disclosed[broker] = bag
+            self.overlay.disclose(broker, bag)
+        self.trust_changed()
+
+    def change_sources(self, sources: Sources) -> None:
+        """Go by another policy from now on: everything is decided anew."""
+        self.sources = sources
+        self.overlay.change(sources.credentials, sources.revocations)
+        self.settle(self.local.change(self.now(), sources=sources))
+        self.trust_changed()
+
+    def trust_changed(self) -> None:
+        """Ask anew who is in the network, and who carries what."""
+        self._admissions.clear()
+        self.settle(self.router.trust_changed())
+
+    def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
+        """Say whether a broker may carry a type."""
+        now = self._now
+        if is_reserved(of_type.name):
+            # What owners say about policy goes to all who carry something of theirs.
+            return self.overlay.trusts(now, of_type.owner, broker)
+        return self.overlay.may_route(now, of_type, broker)
+
+    def _admitted(self, broker: Principal) -> bool:
+        known = self._admissions.get(broker)
+        if known is None:
+            known = False
+            with suppress(RefusedError):
+                self.require_connect(broker, self.disclosed.get(broker, _NOTHING))
+                known = True
+            self._admissions[broker] = known
+        return known
 
 
 _NOTHING: Final = Credentials()

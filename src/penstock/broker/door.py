@@ -40,6 +40,11 @@ class Sources:
     #: what counts no longer, also where a client discloses it
     revocations: Revocations = field(default_factory=Revocations)
 
+    def authorities(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
+        """Return who is asked about somebody who shows these credentials."""
+        known = CapabilityAuthority(self.credentials + shown, self.online, environment, limits)
+        return (Revoking(known, self.revocations), *self.others)
+
     def turns(self, now: datetime) -> datetime | None:
         """Return when one of the credentials begins or has ended, after now."""
         return turning_point((certificate.statement.validity for certificate in self.credentials), now)
@@ -57,9 +62,7 @@ class Door:
 
     def introduce(self, client: Session, now: datetime) -> Decision:
         """Forget all answers to a client, and decide whether it may connect."""
-        bag = self.sources.credentials + client.credentials
-        known = CapabilityAuthority(bag, self.sources.online, self.environment, self.limits)
-        client.authorities = (Revoking(known, self.sources.revocations), *self.sources.others)
+        client.authorities = self.sources.authorities(client.credentials, self.environment, self.limits)
         client.answers = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)

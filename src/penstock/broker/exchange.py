@@ -27,17 +27,12 @@ OWN = "@"
 
 
 class Exchange:
-    """See the module. `own` gets the events for subscriptions of the broker itself, and may return what follows."""
+    """See the module. `own` gets the events for subscriptions of the broker itself."""
 
-    def __init__(
-        self,
-        local: LocalBroker,
-        router: Router,
-        own: Callable[[datetime, str, TransitEvent], Iterable[Inward]] = lambda _now, _key, _event: (),
-    ) -> None:
+    def __init__(self, local: LocalBroker, router: Router) -> None:
         self.local = local
         self.router = router
-        self._own = own
+        self.own: Callable[[datetime, TransitEvent], None] = lambda _now, _event: None
 
     def settle(self, now: datetime, outputs: Iterable[Inward]) -> list[Outward]:
         """Carry out what can be done inside, and return the rest, in order."""
@@ -65,11 +60,8 @@ class Exchange:
     def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
         if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
             return list(self.local.deliver(now, deliveries))
-        following: list[Inward] = []
         for keys, event in deliveries:
-            for key in keys:
-                if key[0] == OWN:
-                    following.extend(self._own(now, key, event))
+            if any(key[0] == OWN for key in keys):
+                self.own(now, event)
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
-        following.extend(self.local.deliver(now, [found for found in theirs if found[0]]))
-        return following
+        return list(self.local.deliver(now, [found for found in theirs if found[0]]))

@@ -79,6 +79,10 @@ class Library:
             )
         return definition
 
+    def __iter__(self) -> Iterator[TypeKey]:
+        """Go through the types that are here, without their versions, and their ancestors."""
+        return iter(self._below)
+
     def definitions(self, name: TypeName) -> list[UnverifiedType]:
         """Return the definition of a type, and those that it rests on before it: parents and previous versions.
 

@@ -5,9 +5,11 @@ that both keep the same one; a newer call of the same caller replaces the older 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
 from typing import Final
 
 from penstock.broker.core import Core, PeerAddress
@@ -15,14 +17,16 @@ from penstock.broker.link import Endpoint, Link, connect
 from penstock.broker.messages import Hop
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
 from penstock.broker.routing import Cut, Disclosed, Send
+from penstock.broker.sessions import turning_point
 from penstock.broker.turns import Turns
-from penstock.codec.wire import Wire, encode
+from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -41,6 +45,12 @@ class Neighbours:
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
+        #: by what the neighbours were last checked, and until when that is good
+        self._checked: tuple[object, int] | None = None
+        self._until = core.now()
+        #: told of time-stamps that come, and of new links
+        self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
+        self.linked: Callable[[Principal], None] = lambda _peer: None
         core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed})
 
     def up(self) -> list[Principal]:
@@ -64,7 +74,14 @@ class Neighbours:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def recheck(self) -> None:
-        """Cut brokers that may be in the network no longer."""
+        """Cut brokers that may be in the network no longer: after a change, or when a date has passed."""
+        now = self._core.now()
+        if self._checked == (self._core.sources, len(self._neighbours)) and now < self._until:
+            return
+        self._checked = self._core.sources, len(self._neighbours)
+        shown = (one for neighbour in self._neighbours.values() for one in neighbour.credentials)
+        dates = (one.statement.validity for one in chain(self._core.sources.credentials, shown))
+        self._until = turning_point(dates, now) or _NEVER
         for peer, neighbour in list(self._neighbours.items()):
             try:
                 self._core.require_connect(peer, neighbour.credentials)
@@ -120,21 +137,34 @@ class Neighbours:
         loop = asyncio.get_running_loop()
         turns = Turns()
         self._choose(peer, neighbour)
+        core.disclose(peer, neighbour.credentials)
         core.settle(core.router.link_up(peer, loop.time()))
+        self.linked(peer)
         try:
             while True:
                 turns.begin()
                 for tree in waiting:
                     if self._neighbours.get(peer) is not neighbour:
                         return
-                    core.now()
-                    core.settle(core.router.receive(peer, Hop.from_tree(tree), loop.time()))
+                    core.begin()
+                    self._hear(peer, tree, loop.time())
                     await turns.over()
                 waiting = await link.receive()
         finally:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
                 core.settle(core.router.link_down(peer))
+
+    def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
+        match tree:
+            case ["stamp", bytes(stamp)]:
+                self.stamped(peer, stamp)
+            case _:
+                self._core.settle(self._core.router.receive(peer, Hop.from_tree(tree), now))
+
+    def send_stamp(self, peer: Principal, stamp: bytes) -> None:
+        """Hand a time-stamp to a neighbour."""
+        self._post(peer, ["stamp", stamp])
 
     def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
         """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
@@ -153,11 +183,14 @@ class Neighbours:
     # What the router wants.
 
     def _send(self, send: Send) -> None:
-        neighbour = self._neighbours.get(send.peer)
+        self._post(send.peer, send.hop.to_tree())
+
+    def _post(self, peer: Principal, message: Writable) -> None:
+        neighbour = self._neighbours.get(peer)
         if neighbour is not None:
             # A link that is at its end says so to whoever attends to it.
             with suppress(PenstockError):
-                neighbour.link.post(encode(send.hop.to_tree(), limits=self._core.settings.limits))
+                neighbour.link.post(encode(message, limits=self._core.settings.limits))
 
     def _cut(self, cut: Cut) -> None:
         neighbour = self._neighbours.get(cut.peer)
@@ -166,4 +199,9 @@ class Neighbours:
             self._close(neighbour.link, cut.reason.code)
 
     def _disclosed(self, disclosed: Disclosed) -> None:
-        pass
+        try:
+            bag = self._core.read_bag(disclosed.octets) if disclosed.octets else None
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+            bag = None
+        self._core.disclose(disclosed.broker, bag)

@@ -16,6 +16,7 @@ from typing import Final, Self
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
+from penstock.broker.policy import Forgetful, Keep, Policies
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
 from penstock.codec.wire import Wire
@@ -36,6 +37,7 @@ class Node:
         *,
         clock: Clock = lambda: datetime.now(UTC),
         reported: Reported = lambda _report: None,
+        keep: Keep | None = None,
     ) -> None:
         self.settings = settings
         self.core = Core(settings, recorder, clock, reported)
@@ -46,8 +48,10 @@ class Node:
             random=settings.random,
         )
         self._endpoint = endpoint
-        self.clients = Clients(self.core, self.status, self.evolve)
         self.neighbours = Neighbours(self.core, endpoint)
+        self.policies = Policies(self.core, keep or Forgetful(), self.neighbours.up, self.neighbours.send_stamp)
+        self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
+        self.clients = Clients(self.core, self.status, self.policies.hand_in)
         self._listener: Listener | None = None
         self._ticking: asyncio.Task[None] | None = None
 
@@ -61,6 +65,8 @@ class Node:
         now = self.core.now()
         for unverified in self.settings.types:
             self.core.library.add(unverified, now)
+        self.core.settle(self.core.router.disclose(self.settings.credentials.to_bytes()))
+        self.policies.start()
         self._listener = await listen(
             self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
         )
@@ -92,8 +98,9 @@ class Node:
         self.settings = core.settings = replace(
             before, credentials=settings.credentials, types=settings.types, operators=settings.operators
         )
-        core.sources = replace(core.sources, credentials=settings.credentials)
-        core.settle(core.local.change(core.now(), sources=core.sources, installed=settings.types, removed=gone))
+        self.policies.settings_changed()
+        core.settle(core.router.disclose(settings.credentials.to_bytes()))
+        core.settle(core.local.change(core.now(), installed=settings.types, removed=gone))
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -118,6 +125,7 @@ class Node:
                 core.settle(core.router.tick(loop.time()))
                 outputs, turn = core.local.tick(core.now())
                 core.settle(outputs)
+                self.policies.tick()
                 self.neighbours.recheck()
             except PenstockError as error:
                 # What could not be recorded is tried again, and nothing passes before it is.
@@ -162,9 +170,7 @@ class Node:
             "subscriptions": size.subscriptions,
             "told": size.told,
             "trees": size.trees,
+            "policy": self.policies.status(),
+            "held back": core.local.held_back,
             "counts": {name: core.counts[name] for name in sorted(core.counts)},
         }
-
-    def evolve(self, signed: bytes) -> None:
-        """Pass on what an owner has signed."""
-        raise NotImplementedError

@@ -25,8 +25,8 @@ from penstock.trust.event_types import UnverifiedType, read_type
 Question: TypeAlias = Callable[[Principal], Wire]
 """Answers what operators ask. Raises `RefusedError` for others."""
 
-Evolve: TypeAlias = Callable[[bytes], None]
-"""Passes on what an owner has signed. Raises `RefusedError` and `MalformedError` for what is not an owner's word."""
+Evolve: TypeAlias = Callable[[Principal, bytes], None]
+"""Takes what an owner has signed, from a client. Raises `RefusedError` and `MalformedError` for what is no owner's."""
 
 #: events in one message to a client
 _ROWS: Final = 512
@@ -166,7 +166,7 @@ class Clients:
 
     def _obey(self, client: _Client, request: protocol.Request) -> None:
         core, local, session = self._core, self._core.local, client.session
-        now = core.now()
+        now = core.begin()
         match request:
             case protocol.Publish():
                 self._publish(client, request)
@@ -196,7 +196,7 @@ class Clients:
             case protocol.Status(number):
                 self._post(client, protocol.Answered(number, self._status(client.link.peer.principal)))
             case protocol.Evolve(number, signed):
-                self._evolve(signed)
+                self._evolve(client.link.peer.principal, signed)
                 self._post(client, protocol.Accepted(number))
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
@@ -213,7 +213,7 @@ class Clients:
 
     def _publish(self, client: _Client, request: protocol.Publish) -> None:
         core = self._core
-        now = core.now()
+        now = core.begin()
         event_type = core.library.get(request.type, now).event_type
         core.counts["published"] += len(request.rows)
         events = _events(event_type, request.rows)

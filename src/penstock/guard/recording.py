@@ -12,12 +12,15 @@ from typing import TypeAlias
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Authority, Decision, EventRequest, Request, decide
-from penstock.guard.decision_log import Counts, DecisionRecord, record
+from penstock.guard.decision_log import Counts, DecisionRecord, RevocationRecord, record
 from penstock.model.domains import Domain
 from penstock.model.principals import Principal
 
 Sink: TypeAlias = Callable[[DecisionRecord], None]
 """Where records go. It returns when a record is safe, and raises when it is not."""
+
+RevocationSink: TypeAlias = Callable[[RevocationRecord], None]
+"""Where records of revocations go: the same place, where they are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Recorder:
     timer: Callable[[], int]
     ids: Callable[[], str]
     domains: tuple[Domain, ...] = ()
+    revocations: RevocationSink = lambda _record: None
     _homes: dict[Principal, str] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +94,21 @@ class Recorder:
         Raises what the sink raises, and `MalformedError` (`log.field`) for counts that cannot be.
         """
         self.write(entry.enforced(id=self.ids(), at=self.clock(), counts=counts))
+
+    def revoked(self, owner: Principal, revocation: str, because: tuple[str, ...], ordered: datetime) -> None:
+        """Record that a revocation, which was ordered then, is carried out now. Raises what its sink raises."""
+        # The owner's clock may be ahead of ours.
+        at = max(self.clock(), ordered)
+        made = RevocationRecord(
+            id=self.ids(),
+            source=self.source,
+            time=at,
+            owner=owner,
+            revocation=revocation,
+            because=because,
+            ordered=ordered,
+        )
+        self.revocations(made)
 
 
 def _homes(domain: Domain) -> Iterator[tuple[Principal, str]]:

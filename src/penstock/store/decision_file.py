@@ -11,6 +11,8 @@ from pathlib import Path
 
 from penstock.errors import FailedError
 from penstock.guard import DecisionRecord
+from penstock.guard.decision_log import RevocationRecord
+from penstock.store.files import sync_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class DecisionFile:
 
     path: Path
 
-    def __call__(self, entry: DecisionRecord) -> None:
+    def __call__(self, entry: DecisionRecord | RevocationRecord) -> None:
         """Append one record."""
         line = f"{entry.to_json()}\n".encode()
         try:
@@ -32,7 +34,7 @@ class DecisionFile:
             finally:
                 os.close(file)
             if new:
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
         except OSError as error:
             raise _failed(self.path, error.strerror or "it failed") from error
         if not whole:
@@ -45,14 +47,6 @@ def _append(file: int, line: bytes) -> bool:
     torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
     data = b"\n" + line if torn else line
     return os.write(file, data) == len(data)
-
-
-def _sync_folder(folder: Path) -> None:
-    found = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(found)
-    finally:
-        os.close(found)
 
 
 def _failed(path: Path, why: str) -> FailedError:

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
@@ -39,6 +40,33 @@ def read_file(name: str, limit: int = MAX_BYTES) -> bytes:
         raise unreadable(name, error) from None
     check_size(name, data, limit)
     return data
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a file in the place of another, as a whole; return when it is safe on the disk. It is for its owner alone.
+
+    Raises `FailedError` (`file.unwritable`).
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise FailedError("file.unwritable", f"`{path}` cannot be written: {reason(error)}") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder safe on the disk. Raises `OSError`."""
+    found = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(found)
+    finally:
+        os.close(found)
 
 
 def unreadable(name: str, error: OSError | ValueError) -> FailedError:

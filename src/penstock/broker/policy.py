@@ -1,0 +1,344 @@
+"""Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
+
+Policy events and acknowledgements travel through the network as retained events of types that are for brokers alone,
+under keys of the broker itself (`exchange.OWN`). Time-stamps go from neighbour to neighbour, signed for each. What must
+not be forgotten is kept by a `Keep`: a broker that starts again knows at once what was revoked.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, Protocol, cast
+
+from penstock.broker.completeness import Completeness, Completion
+from penstock.broker.core import Core
+from penstock.broker.evolution import (
+    Acknowledge,
+    Changed,
+    Forked,
+    Fresh,
+    Output,
+    PolicyKeeper,
+    Resubscribe,
+    Stale,
+    Unusable,
+)
+from penstock.broker.exchange import OWN
+from penstock.broker.policy_transport import ACKNOWLEDGEMENT, POLICY, Statement, unwrap, wrap
+from penstock.codec.sexp import canonical, parse_canonical
+from penstock.codec.sexp import head as sexp_head
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.policy_events import PolicyEvent, Revoke
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
+
+_POLICY_KEY: Final = f"{OWN}policy "
+_ACK_KEY: Final = f"{OWN}ack "
+
+
+class Keep(Protocol):
+    """Where a node keeps what must not be forgotten about owners' policies."""
+
+    def load(self) -> Iterable[bytes]:
+        """Return all snapshots. Raises `FailedError`."""
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        """Put a snapshot in the place of the last one about an owner; return when it is safe. Raises `FailedError`."""
+
+
+class Forgetful:
+    """Keeps nothing: for tests, and for nodes that start from nothing."""
+
+    def load(self) -> Iterable[bytes]:
+        """Return nothing."""
+        return ()
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        """Do nothing."""
+
+
+HandOn = Callable[[Principal, bytes], None]
+"""Sends a stamp to a neighbour."""
+
+
+class Policies:
+    """See the module. `neighbours` says to whom there are links now."""
+
+    def __init__(self, core: Core, keep: Keep, neighbours: Callable[[], Iterable[Principal]], hand_on: HandOn) -> None:
+        settings = core.settings
+        self._core = core
+        self._keep = keep
+        self._neighbours = neighbours
+        self._hand_on = hand_on
+        self._keeper = PolicyKeeper(
+            settings.key,
+            core.overlay.trusts,
+            skew=settings.trust.skew,
+            strict=settings.trust.strict,
+            verifier=core.certificates,
+            limits=settings.limits,
+        )
+        self._followed: dict[Principal, Completeness] = {}
+        self._stale: dict[Principal, str] = {}
+        self._stamped: dict[Principal, SignedValue[TimeStamp]] = {}
+        #: when each neighbour's last stamp of an owner was signed
+        self._handed: dict[tuple[Principal, Principal], datetime] = {}
+        core.exchange.own = self._arrived
+        core.on_turn = self.tick
+
+    # Running.
+
+    def start(self) -> None:
+        """Take up what was kept, and follow the owners of all types that are here. Raises what the keep raises."""
+        for owner in self._owners():
+            self.follow(owner)
+        for snapshot in self._keep.load():
+            self._carry_out(self._keeper.restore(self._core.now(), snapshot))
+        for owner in list(self._keeper.owners()):
+            for event in self._keeper.log(owner):
+                self._publish(event.unverified())
+                self._completeness(owner).published(event)
+
+    def follow(self, owner: Principal) -> None:
+        """Ask for what an owner says about policy, now and from now on."""
+        if owner in self._followed:
+            return
+        self._completeness(owner)
+        core, router = self._core, self._core.router
+        policy, ack = TypeKey(owner, POLICY), TypeKey(owner, ACKNOWLEDGEMENT)
+        core.settle(router.advertise(f"{_POLICY_KEY}{owner}", policy))
+        core.settle(router.advertise(f"{_ACK_KEY}{owner}", ack))
+        core.settle(router.subscribe(f"{_POLICY_KEY}{owner}", policy))
+        core.settle(router.subscribe(f"{_ACK_KEY}{owner}", ack))
+
+    def tick(self) -> None:
+        """Notice what has not come, and owners that are new here."""
+        for owner in self._owners():
+            self.follow(owner)
+        outputs, self._core.turn = self._keeper.tick(self._core.now())
+        self._carry_out(outputs)
+        turn = self._core.overlay.turns()
+        if turn is not None and self._core.now() >= turn:
+            self._core.trust_changed()
+
+    def _owners(self) -> set[Principal]:
+        return {key.owner for key in self._core.library} | {self._core.settings.network.owner}
+
+    def _completeness(self, owner: Principal) -> Completeness:
+        known = self._followed.get(owner)
+        if known is None:
+            trust = self._core.settings.trust
+            known = self._followed[owner] = Completeness(owner, skew=trust.skew, limits=self._core.settings.limits)
+        return known
+
+    # What comes.
+
+    def hand_in(self, client: Principal, signed: bytes) -> None:
+        """Take what an owner has signed from whoever brings it: a policy event, or a time-stamp.
+
+        Raises `MalformedError`, `RefusedError`, `LimitError` (`evolution.*`).
+        """
+        written = parse_canonical(signed, limits=self._core.settings.limits)
+        now = self._core.now()
+        if isinstance(written, tuple) and sexp_head(written[1:2][0] if written[1:] else b"") == TimeStamp.HEAD:
+            stamp = read_signed(written, TimeStamp)
+            self._let_in(client, stamp.value.owner)
+            self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
+        else:
+            event = read_signed(written, PolicyEvent)
+            self._let_in(client, event.value.owner)
+            self._event(now, event)
+            self._publish(event)
+
+    def _let_in(self, client: Principal, owner: Principal) -> None:
+        if owner not in self._followed and client != owner:
+            raise RefusedError(
+                "evolution.not-followed",
+                f"this broker serves nothing of {owner.short}",
+                hint="hand it to a broker that does, or connect as the owner",
+            )
+        self.follow(owner)
+
+    def heard_stamp(self, peer: Principal, octets: bytes) -> None:
+        """Take a time-stamp that a neighbour hands on. One that does not count is passed over, and noted."""
+        try:
+            carried = CarriedStamp.from_sexp(parse_canonical(octets, limits=self._core.settings.limits))
+            self._stamp(self._core.now(), peer, carried)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+
+    def linked(self, peer: Principal) -> None:
+        """Hand on the stamps of all owners to a neighbour to whom there is a new link."""
+        for owner in self._stamped:
+            self._handed.pop((owner, peer), None)
+            self._hand_on_to(peer, owner)
+
+    def _arrived(self, now: datetime, event: TransitEvent) -> None:
+        try:
+            match unwrap(event):
+                case UnverifiedValue(PolicyEvent()) as told:
+                    self._event(now, cast("UnverifiedValue[PolicyEvent]", told))
+                case UnverifiedValue(Acknowledgement()) as told:
+                    ack = cast("UnverifiedValue[Acknowledgement]", told).verify()
+                    self._completeness(ack.value.owner).acknowledged(now, ack)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+
+    def _event(self, now: datetime, event: UnverifiedValue[PolicyEvent]) -> None:
+        outputs = self._keeper.receive(now, event)
+        self._completeness(event.value.owner).published(event.verify())
+        self._carry_out(outputs)
+
+    def _stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> None:
+        outputs = self._keeper.stamp(now, sender, carried)
+        stamp = carried.stamp.verify()
+        owner = stamp.value.owner
+        self._completeness(owner).stamped(stamp)
+        self._carry_out(outputs)
+        known = self._stamped.get(owner)
+        if known is None or known.value.time < stamp.value.time:
+            self._stamped[owner] = stamp
+            self._save(owner)
+            for peer in self._neighbours():
+                if peer != sender:
+                    self._hand_on_to(peer, owner)
+
+    def _hand_on_to(self, peer: Principal, owner: Principal) -> None:
+        stamp = self._stamped[owner]
+        handed = self._handed.get((owner, peer))
+        if handed is None or handed < stamp.value.time:
+            carried = self._keeper.hand_on(self._core.now(), owner, peer)
+            if carried is not None:
+                self._handed[owner, peer] = stamp.value.time
+                self._hand_on(peer, canonical(carried.to_sexp()))
+
+    # What follows.
+
+    def _carry_out(self, outputs: Iterable[Output]) -> None:
+        core = self._core
+        for output in outputs:
+            match output:
+                case Changed():
+                    self._enforce(output)
+                case Acknowledge(acknowledgement):
+                    self._publish(acknowledgement.unverified())
+                    self._completeness(acknowledgement.value.owner).acknowledged(core.now(), acknowledgement)
+                case Stale(owner, reason):
+                    self._stale[owner] = str(reason)
+                    core.local.suspend(owner)
+                case Fresh(owner):
+                    self._stale.pop(owner, None)
+                    core.local.resume(owner)
+                case Resubscribe(owner):
+                    self._ask_again(owner)
+                case Forked(owner):
+                    core.note(RefusedError("evolution.forked", f"{owner.short} has signed two policies at once"))
+                case Unusable(owner, number, code, _):
+                    core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
+        core.turn = self._keeper.tick(core.now())[1]
+
+    def _enforce(self, changed: Changed) -> None:
+        core = self._core
+        before = core.sources.revocations.by_owner.get(changed.owner, frozenset())
+        self._save(changed.owner)
+        for name in changed.removed:
+            core.settle(core.local.change(core.now(), removed=[name]))
+        for definition in changed.installed:
+            try:
+                core.settle(core.local.change(core.now(), installed=[definition]))
+            except PenstockError as error:
+                core.note(error)
+        credentials = core.settings.credentials + self._keeper.credentials()
+        revision = ",".join(f"{owner.short}:{len(self._keeper.log(owner))}" for owner in self._keeper.owners())
+        core.change_sources(
+            replace(core.sources, credentials=credentials, revocations=self._keeper.revocations(), revision=revision)
+        )
+        self._record(changed, changed.state.revoked - before)
+        self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number))
+
+    def settings_changed(self) -> None:
+        """Go by what the settings say now, and all owners."""
+        core, keeper = self._core, self._keeper
+        credentials = core.settings.credentials + keeper.credentials()
+        revision = " ".join(
+            f"{owner.short}#{keeper.log(owner)[-1].value.number}" for owner in keeper.owners() if keeper.log(owner)
+        )
+        core.change_sources(
+            replace(core.sources, credentials=credentials, revocations=keeper.revocations(), revision=revision)
+        )
+
+    def _record(self, changed: Changed, revoked: frozenset[str]) -> None:
+        """Write down what was revoked; each event that did so by itself."""
+        for event in self._keeper.log(changed.owner):
+            ids = {one for change in event.value.changes if isinstance(change, Revoke) for one in change.certificates}
+            if ids & revoked:
+                order = f"{changed.owner}/{event.value.number}"
+                self._core.recorder.revoked(changed.owner, order, tuple(sorted(ids & revoked)), event.value.time)
+
+    def _save(self, owner: Principal) -> None:
+        self._keep.save(owner, self._keeper.snapshot(self._core.now(), owner))
+
+    def _publish(self, statement: Statement) -> None:
+        """Send a statement to all brokers that follow its owner, and let it be kept on the way."""
+        retained = wrap(statement)
+        owner = retained.event.key.owner
+        key = _POLICY_KEY if retained.event.key.name == POLICY else _ACK_KEY
+        value = statement.stamp.value if isinstance(statement, CarriedStamp) else statement.value
+        event = replace(retained.event, id=retained.slot, time=value.time)
+        self.follow(owner)
+        self._core.settle(self._core.router.publish(f"{key}{owner}", (event,), retained.slot))
+
+    def _ask_again(self, owner: Principal) -> None:
+        router, policy = self._core.router, TypeKey(owner, POLICY)
+        key = f"{_POLICY_KEY}{owner}"
+        self.follow(owner)
+        self._core.settle(router.unsubscribe(key))
+        self._core.settle(router.subscribe(key, policy))
+
+    # What operators look at.
+
+    def status(self) -> dict[str, Wire]:
+        """Return, by owner, how far the policy is here and with whom, as plain data."""
+        return {str(owner): self._status_of(owner) for owner in sorted(self._followed)}
+
+    def completion(self, owner: Principal, number: int) -> Completion:
+        """Say how far a policy event is with all brokers that carry something of its owner. Raises `RefusedError`."""
+        core = self._core
+        trusted = [broker for broker in core.router.view.links if core.overlay.trusts(core.now(), owner, broker)]
+        return self._completeness(owner).of(core.now(), number, trusted)
+
+    def _status_of(self, owner: Principal) -> dict[str, Wire]:
+        now, log = self._core.now(), self._keeper.log(owner)
+        stamp = self._stamped.get(owner)
+        age = None if stamp is None else (now - stamp.value.time) / timedelta(seconds=1)
+        until = None if stamp is None else stamp.value.until
+        events: list[Wire] = [self._progress_of(owner, event) for event in log[-_SHOWN:]]
+        return {
+            "number": log[-1].value.number if log else 0,
+            "state": self._stale.get(owner, "fresh"),
+            "stamp age": age,
+            "stamp until": until,
+            "events": events,
+        }
+
+    def _progress_of(self, owner: Principal, event: SignedValue[PolicyEvent]) -> dict[str, Wire]:
+        found = self.completion(owner, event.value.number)
+        brokers: dict[str, Wire] = {
+            str(one.broker): {"progress": str(one.progress), "at": one.at} for one in found.brokers
+        }
+        revokes = sum(len(change.certificates) for change in event.value.changes if isinstance(change, Revoke))
+        return {
+            "number": event.value.number,
+            "time": event.value.time,
+            "revokes": revokes,
+            "complete": found.at,
+            "brokers": brokers,
+        }
+
+
+#: policy events that the status shows of each owner
+_SHOWN: Final = 16
