@@ -70,7 +70,7 @@ def test_revoked_rights_do_not_come_back_with_old_events() -> None:
     node, policy = PolicyNode(), author()
     events = [policy.change(NOW, publish(*RIGHTS)), policy.change(NOW, revoke(RIGHTS[0]))]
     node.event(*events, events[0], events[0])
-    node.event(policy.checkpoint(NOW), *events)
+    node.event(*policy.checkpoint(NOW), *events)
     assert RIGHTS[0].id not in published(node)
     bag = Credentials.of(*RIGHTS)
     assert node.keeper.revocations().strike(bag, who(OWNER)) == Credentials.of(*RIGHTS[1:])
@@ -91,12 +91,25 @@ def test_a_checkpoint_needs_nothing_before_it() -> None:
     for right in RIGHTS:
         policy.change(NOW, publish(right))
     policy.change(NOW, revoke(RIGHTS[0]))
-    checkpoint, after = policy.checkpoint(NOW), policy.change(NOW, install())
+    (checkpoint,), after = policy.checkpoint(NOW), policy.change(NOW, install())
     late = PolicyNode()
     assert names(late.event(after)) == ["behind", "resubscribe"]
     assert names(late.event(checkpoint)) == ["changed 9", "ack 9", "fresh"]
     assert late.state == policy.state
     assert [event.value.number for event in late.keeper.log(who(OWNER))] == [8, 9]
+
+
+def test_nothing_of_a_checkpoint_holds_before_all_of_it_is_there() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW, publish(RIGHTS[0])))
+    parts = [policy.change(NOW, revoke(RIGHTS[1]), checkpoint=2), policy.change(NOW), policy.change(NOW, install())]
+    assert names(node.event(parts[0], parts[2])) == ["behind", "resubscribe"]
+    assert published(node) == {RIGHTS[0].id}
+    assert names(node.event(parts[1])) == ["changed 4", "ack 4", "fresh"]
+    assert published(node) == set()
+    late = PolicyNode()
+    assert names(late.event(*reversed(parts)))[-3:] == ["changed 4", "ack 4", "fresh"]
+    assert late.state == node.state == policy.state
 
 
 def test_owners_do_not_mix() -> None:
@@ -137,7 +150,7 @@ def test_an_event_that_nobody_can_apply_leaves_the_broker_behind() -> None:
     node = PolicyNode()
     assert names(node.event(signed)) == ["unusable 1 key.bad-signature", "behind", "resubscribe"]
     assert not node.delivers()
-    past = PolicyEvent(who(OWNER), 2, signed.digest, NOW, (), checkpoint=True)
+    past = PolicyEvent(who(OWNER), 2, signed.digest, NOW, (), checkpoint=0)
     assert names(node.event(sign_value(past, key(OWNER)))) == ["changed 2", "ack 2", "fresh"]
 
 
@@ -147,7 +160,7 @@ def test_a_log_has_a_bound_that_a_checkpoint_resets() -> None:
     said = names(node.event(*events))
     assert any(word.startswith("unusable") and word.endswith("evolution.limit") for word in said)
     assert not node.delivers()
-    assert names(node.event(policy.change(NOW, checkpoint=True)))[-1] == "fresh"
+    assert names(node.event(policy.change(NOW, checkpoint=0)))[-1] == "fresh"
 
 
 def test_what_waits_has_a_bound() -> None:

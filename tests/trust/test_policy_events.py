@@ -38,7 +38,7 @@ def test_owners_speak_about_their_own_types() -> None:
 
 def test_a_checkpoint_removes_nothing() -> None:
     with refused("evolution.malformed"):
-        author().change(NOW, remove(), checkpoint=True)
+        author().change(NOW, remove(), checkpoint=0)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from tests.trust.types_kit import PLATE, define
 
 from penstock.errors import LimitError
 from penstock.model.limits import Limits
-from penstock.trust.certificates import Authorisation, UnverifiedCertificate, read_certificate
+from penstock.trust.certificates import Authorisation, UnverifiedCertificate, issue, read_certificate
 from penstock.trust.credentials import UnverifiedCredentials
 from penstock.trust.policy_events import BEGINNING, Install, PolicyEvent, Publish, RequireStamps
 from penstock.trust.policy_state import PolicyState, publish
 from penstock.trust.subjects import Threshold
+from penstock.trust.tags import ANY
 
 QUORUM = Threshold(1, (who(1), who(2)))
 
@@ -67,14 +68,28 @@ def test_a_checkpoint_says_everything_and_starts_from_nothing() -> None:
     policy = author()
     policy.change(NOW, publish(*RIGHTS, quorums=[QUORUM]), install(), RequireStamps(), revoke(RIGHTS[0]))
     before = policy.state
-    checkpoint = policy.checkpoint(NOW)
+    (checkpoint,) = policy.checkpoint(NOW)
     assert policy.state == before
     assert PolicyState().after(checkpoint.value) == before
-    narrow = policy.change(NOW, publish(RIGHTS[1]), checkpoint=True)
+    narrow = policy.change(NOW, publish(RIGHTS[1]), checkpoint=0)
     assert ids(policy.state) == {RIGHTS[1].id}
     assert not policy.state.types
     assert not policy.state.stamps_required
     assert before.after(narrow.value) == policy.state
+
+
+def test_a_large_policy_takes_a_checkpoint_of_several_events() -> None:
+    policy = author()
+    for number in range(5):
+        statement = Authorisation(who(OWNER), who(number), ANY, comment="x" * 90_000)
+        policy.change(NOW, publish(issue(statement, key(OWNER))), revoke(RIGHTS[number]))
+    before = policy.state
+    first, *rest = policy.checkpoint(NOW)
+    assert first.value.checkpoint == len(rest) == 2
+    assert policy.state == before
+    again = author()
+    again.resume([first, *rest])
+    assert (again.number, again.state) == (policy.number, before)
 
 
 def test_a_certificate_that_does_not_verify_spoils_the_whole_event() -> None:
@@ -123,7 +138,7 @@ def test_an_author_goes_on_where_it_was() -> None:
         again.stamp(NOW + SECOND, PERIOD)
     checkpoint = again.checkpoint(NOW + 3 * SECOND)
     short = author()
-    short.resume([checkpoint])
+    short.resume(checkpoint)
     assert (short.number, short.head, short.state) == (again.number, again.head, again.state)
 
 

@@ -30,7 +30,7 @@ def statements() -> list[SignedValue[Claim]]:
     event, stamp = policy.change(NOW, *changes), policy.stamp(NOW, PERIOD)
     hop = sign_value(HopStamp(stamp.digest, who(BROKER), who(NEIGHBOUR), NOW), key(BROKER))
     ack = Acknowledgement(who(BROKER), who(OWNER), policy.number, policy.head, NOW, stamped=True)
-    return [event, policy.checkpoint(NOW), stamp, hop, sign_value(ack, key(BROKER))]
+    return [event, *policy.checkpoint(NOW), stamp, hop, sign_value(ack, key(BROKER))]
 
 
 STATEMENTS: Final = statements()

@@ -111,6 +111,8 @@ class _Followed:
         self.told: Reason | None = None
         self.fork_told = False
         self.asked: datetime | None = None
+        #: until when its types may be delivered, as things are; kept, because every delivery asks
+        self.until: datetime | None = None
         self.acknowledged: datetime | None = None
 
 
@@ -191,6 +193,7 @@ class PolicyKeeper:
             return []
         log = followed.log
         log.enforced = max(log.enforced, min(number, log.applied))
+        followed.until = log.fresh_until(strict=self._strict)
         return [*self._acknowledge(now, followed), *self._tell(now, followed, log.enforced)]
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
@@ -209,8 +212,10 @@ class PolicyKeeper:
 
     def delivers(self, now: datetime, owner: Principal) -> bool:
         """Say whether the owner's types may be delivered at this very moment."""
-        log = self._log(owner)
-        return log.staleness(in_utc(now), log.enforced, strict=self._strict) is None
+        followed = self._owners.get(owner)
+        if followed is None:
+            return not self._strict
+        return followed.until is not None and now <= followed.until
 
     def owners(self) -> Iterator[Principal]:
         """Yield the owners whose policy is known."""
@@ -280,6 +285,7 @@ class PolicyKeeper:
             log.take_event(event)
         for stamp in stamps:
             log.take_stamp(stamp)
+        followed.until = log.fresh_until(strict=self._strict)
         said: list[Output] = [Unusable(owner, number, error.code, error.message) for number, error in log.unusable]
         log.unusable.clear()
         if log.applied != applied:

@@ -18,10 +18,13 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import EVENT_TYPE, Right
+from penstock.trust.closure import Closure
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.discovery import OnlineChecker, no_online_checker, sift
+from penstock.trust.reduction import FiveTuple
 from penstock.trust.revocations import Revocations
 from penstock.trust.tags import ANY, Set, Tag
+from penstock.trust.validity import ALWAYS
 
 #: of a tag about event types: its head, owner, name, version and right
 _PLACES: Final = 5
@@ -68,8 +71,9 @@ class Overlay:
         self._disclosed: dict[Principal, Credentials] = {}
         self._turn: datetime | None = None
         self._bag: Credentials | None = None
-        self._evidence: dict[Principal, Evidence] = {}
-        self._answers: Recent[tuple[TypeKey | Principal, Principal], bool] = Recent(limits.cache_entries)
+        self._closures: dict[Principal, Closure] = {}
+        #: the brokers that may carry a type, or one of an owner's types at least
+        self._answers: Recent[TypeKey | Principal, frozenset[Principal]] = Recent(limits.cache_entries)
 
     # What the answers rest on.
 
@@ -94,7 +98,7 @@ class Overlay:
     def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry the events of a type."""
         owner = of_type.owner
-        return broker == owner or self._open.covers(owner) or self._remembered(now, of_type, broker)
+        return broker == owner or self._open.covers(owner) or broker in self._trusted(now, of_type)
 
     def trusted(self, now: datetime, of_type: TypeKey, brokers: Iterable[Principal]) -> frozenset[Principal]:
         """Return those of some brokers that may carry the events of a type: its overlay."""
@@ -102,42 +106,44 @@ class Overlay:
 
     def trusts(self, now: datetime, owner: Principal, broker: Principal) -> bool:
         """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it."""
-        return broker == owner or self._open.covers(owner) or self._remembered(now, owner, broker)
+        return broker == owner or self._open.covers(owner) or broker in self._trusted(now, owner)
 
     def turns(self) -> datetime | None:
         """Return when answers may change by themselves, as far as they have been asked for."""
         return self._turn
 
-    def _remembered(self, now: datetime, about: TypeKey | Principal, broker: Principal) -> bool:
+    def _trusted(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
         if self._turn is not None and now >= self._turn:
             self._forget()
-        known = self._answers.get((about, broker))
+        known = self._answers.get(about)
         if known is None:
-            known = self._ask(now, about, broker)
-            self._answers.put((about, broker), known)
+            known = self._ask(now, about)
+            self._answers.put(about, known)
         return known
 
-    def _ask(self, now: datetime, about: TypeKey | Principal, broker: Principal) -> bool:
+    def _ask(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
+        """Find all brokers at once: authority flows from the owner to whomever it reaches."""
         owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
         request: Tag = (EVENT_TYPE, str(owner).encode(), name, ANY, Right.ROUTE.encode())
-        findings = follow(self._usable(now, owner), owner, broker, request, limits=self._limits)
-        whole = [grant for grant in findings.grants if any(map(_unconditional, _members(grant.tag)))]
+        grants = self._closure(now, owner).follow([FiveTuple(None, owner, True, request, ALWAYS)])
+        whole = [grant for grant in grants if any(map(_unconditional, _members(grant.tag)))]
         self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
-        return bool(whole)
+        return frozenset(grant.subject for grant in whole if isinstance(grant.subject, Principal))
 
-    def _usable(self, now: datetime, owner: Principal) -> Evidence:
+    def _closure(self, now: datetime, owner: Principal) -> Closure:
         """Return what counts by an owner's word now. Dates are asked here, so that they have to be asked again."""
         if self._bag is None:
             self._bag = _together(self._policy, *self._disclosed.values())
             dates = turning_point((certificate.statement.validity for certificate in self._bag), now)
             self._turn = earliest(self._turn, dates)
-        if owner not in self._evidence:
-            self._evidence[owner] = sift(self._revocations.strike(self._bag, owner), now, self._online)
-        return self._evidence[owner]
+        if owner not in self._closures:
+            found = sift(self._revocations.strike(self._bag, owner), now, self._online)
+            self._closures[owner] = Closure(found.fives, found.fours, found.quorums, limits=self._limits)
+        return self._closures[owner]
 
     def _forget(self) -> None:
         self._turn = self._bag = None
-        self._evidence = {}
+        self._closures = {}
         self._answers = Recent(self._limits.cache_entries)
 
 

@@ -14,8 +14,9 @@ The rules, in the order in which they are asked:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from penstock.errors import LimitError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -25,6 +26,8 @@ from penstock.trust.policy_events import BEGINNING, PolicyEvent
 from penstock.trust.policy_state import PolicyState
 from penstock.trust.signed import SignedValue
 from penstock.trust.stamps import TimeStamp
+
+_EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class Reason(StrEnum):
@@ -129,16 +132,30 @@ class PolicyLog:
         return self.pending.get(number)
 
     def _apply(self) -> None:
-        """Apply what can be: the latest checkpoint that waits, and then one after the other."""
-        for number in sorted((n for n, event in self.pending.items() if event.value.checkpoint), reverse=True):
+        """Apply what can be: the latest checkpoint that is whole, and then one after the other."""
+        checkpoints = sorted(n for n, event in self.pending.items() if event.value.checkpoint is not None)
+        for number in reversed(checkpoints):
             if number > self.applied:
-                self._extend(self.pending[number])
-        while self.applied + 1 in self.pending:
-            self._extend(self.pending[self.applied + 1])
+                self._extend(self._unit(number))
+        while unit := self._unit(self.applied + 1):
+            self._extend(unit)
 
-    def _extend(self, event: SignedValue[PolicyEvent]) -> None:
-        number, checkpoint = event.value.number, event.value.checkpoint
-        size = self._sizes[number] + (0 if checkpoint else self._bytes)
+    def _unit(self, number: int) -> list[SignedValue[PolicyEvent]]:
+        """Return an event that waits, with all that belong to the checkpoint that it begins; nothing if one lacks."""
+        first = self.pending.get(number)
+        if first is None:
+            return []
+        found = [self.pending.get(number + step) for step in range((first.value.checkpoint or 0) + 1)]
+        whole = [event for event in found if event is not None]
+        return whole if len(whole) == len(found) else []
+
+    def _extend(self, unit: list[SignedValue[PolicyEvent]]) -> None:
+        """Apply events that hold together, or leave them out."""
+        if not unit:
+            return
+        checkpoint = unit[0].value.checkpoint is not None
+        size = sum(self._sizes[event.value.number] for event in unit) + (0 if checkpoint else self._bytes)
+        state = self.state
         try:
             if size > self._limits.policy_log_bytes:
                 raise LimitError(
@@ -146,16 +163,18 @@ class PolicyLog:
                     f"the policy events of one owner take more than {self._limits.policy_log_bytes} bytes",
                     hint="the owner signs a checkpoint",
                 )
-            self.state = self.state.after(event.value, self._verifier, limits=self._limits)
+            for event in unit:
+                state = state.after(event.value, self._verifier, limits=self._limits)
         except PenstockError as error:
-            self.unusable.append((number, error))
-            self._drop(number)
+            self.unusable.append((unit[0].value.number, error))
+            for event in unit:
+                self._drop(event.value.number)
             return
         if checkpoint:
             self.events.clear()
-        self.events.append(event)
-        self._bytes = size
-        for waiting in [waiting for waiting in self.pending if waiting <= number]:
+        self.events += unit
+        self.state, self._bytes = state, size
+        for waiting in [waiting for waiting in self.pending if waiting <= self.applied]:
             self._drop(waiting)
 
     def _drop(self, number: int) -> None:
@@ -185,6 +204,12 @@ class PolicyLog:
         if self.stamp is None:
             return Reason.UNSTAMPED if self.bound(strict=strict) else None
         return Reason.SILENT if now > self.stamp.value.until else None
+
+    def fresh_until(self, *, strict: bool) -> datetime | None:
+        """Return until when the owner's types may be delivered if nothing more comes; None where they may not be."""
+        if self.staleness(_EVER, self.enforced, strict=strict) not in (None, Reason.SILENT):
+            return None
+        return _EVER if self.stamp is None else self.stamp.value.until
 
     def all_events(self) -> Iterator[SignedValue[PolicyEvent]]:
         """Yield the events that must not be forgotten, in the order in which they can be taken in again."""

@@ -138,14 +138,15 @@ class Limits:
     http_connections: int = 64
     log_lines: int = 200
 
-    #: policy evolution: the highest number of an event, bytes of one event, its changes; certificates that one owner
-    #: has revoked; bytes of the events since the last checkpoint, and of those that wait for one that is missing
+    #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
+    #: certificates that one owner has revoked; bytes of the events since the last checkpoint, and of those that wait
     policy_number: int = 10**15 - 1
     policy_event_bytes: int = 256 << 10
     policy_changes: int = 4_096
+    policy_parts: int = 256
     policy_revoked: int = 100_000
-    policy_log_bytes: int = 8 << 20
-    policy_pending_bytes: int = 2 << 20
+    policy_log_bytes: int = 6 << 20
+    policy_pending_bytes: int = 8 << 20
     #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, the longest that a broker
     #: may go on without a newer time-stamp, and how often one that is behind asks again
     policy_owners: int = 4_096

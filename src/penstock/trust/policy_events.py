@@ -1,12 +1,13 @@
 """Policy-evolution events: how an owner changes policy, each signed, numbered and chained to the one before.
 
-    (policy-event (owner <principal>) (number <n>) (previous <octets>) (time <date>) (checkpoint)
-                  (changes <change> …))
+    (policy-event (owner <principal>) (number <n>) (previous <octets>) (time <date>)
+                  (checkpoint <parts>) (changes <change> …))
     <change>  (publish <certificate> <signature> …) | (revoke <certificate id> …) | (require-stamps)
               (install (sequence <definition> <signature>)) | (remove <owner> <name> <version>)
 
 Numbers begin with 1; `previous` is the digest of the body before, and 32 zeros in the first. The changes of a
-checkpoint are the whole state: they start from nothing, so that whoever has it needs nothing that came before.
+checkpoint, together with those of as many events as it says that follow it, are the whole state: they start from
+nothing, and they hold all at once. So whoever has them needs nothing that came before.
 """
 
 import re
@@ -98,7 +99,8 @@ class PolicyEvent:
     previous: bytes = field(repr=False)
     time: datetime
     changes: tuple[Change, ...] = field(repr=False)
-    checkpoint: bool = False
+    #: how many of the following events belong to the checkpoint that this one begins; None where it begins none
+    checkpoint: int | None = None
 
     @property
     def signer(self) -> Principal:
@@ -113,8 +115,8 @@ class PolicyEvent:
             (b"previous", self.previous),
             (b"time", format_date(self.time)),
         ]
-        if self.checkpoint:
-            parts.append((b"checkpoint",))
+        if self.checkpoint is not None:
+            parts.append((b"checkpoint", str(self.checkpoint).encode()))
         return (self.HEAD, *parts, (b"changes", *(change.to_sexp() for change in self.changes)))
 
     @classmethod
@@ -134,9 +136,11 @@ class PolicyEvent:
         if number < 1 or (number == 1) is not (previous == BEGINNING):
             raise malformed("policy events are counted from 1, and the first follows nothing")
         _check_size(body, changes)
-        checkpoint = sexp_field(body, b"checkpoint") is not None
+        checkpoint = None
+        if sexp_field(body, b"checkpoint") is not None:
+            checkpoint = read_count(one(body, b"checkpoint"), DEFAULT_LIMITS.policy_parts - 1)
         read = tuple(_read_change(change, owner) for change in changes[1:])
-        if checkpoint and any(isinstance(change, Remove) for change in read):
+        if checkpoint is not None and any(isinstance(change, Remove) for change in read):
             raise malformed("a checkpoint starts from nothing, of which nothing can be removed")
         return cls(owner, number, previous, parse_date(time), read, checkpoint)
 

@@ -1,10 +1,12 @@
 """What an owner's policy comes to: a fold of its policy events, and nothing else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
+from typing import Final
 
+from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -26,6 +28,9 @@ from penstock.trust.policy_events import (
 from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.stamps import TimeStamp
 from penstock.trust.subjects import Threshold
+
+#: revoked certificates in one change of a checkpoint
+_TOGETHER: Final = 1_000
 
 
 def _no_types() -> Mapping[TypeName, UnverifiedType]:
@@ -50,21 +55,26 @@ class PolicyState:
     ) -> "PolicyState":
         """Return what holds after one more event: all of its changes, or none.
 
+        A checkpoint of several events holds when the last of them is there, and not before.
+
         Raises what the verifier raises for a certificate, and `LimitError` (`evolution.limit`).
         """
-        fold = _Fold(PolicyState() if event.checkpoint else self)
+        fold = _Fold(self if event.checkpoint is None else PolicyState())
         for change in event.changes:
             fold.take(change, verifier)
         return fold.finish(limits)
 
-    def as_changes(self) -> tuple[Change, ...]:
-        """Return the changes that lead here from nothing: those of a checkpoint. What was revoked comes first."""
-        changes: list[Change] = [RequireStamps()] if self.stamps_required else []
-        if self.revoked:
-            changes.append(Revoke(tuple(sorted(self.revoked))))
-        if self.credentials.certificates or self.credentials.quorums:
-            changes.append(publish(*self.credentials, quorums=self.credentials.quorums))
-        return (*changes, *(Install(definition) for definition in self.types.values()))
+    def as_changes(self) -> Iterator[Change]:
+        """Yield small changes that lead here from nothing: those of a checkpoint."""
+        if self.stamps_required:
+            yield RequireStamps()
+        revoked = sorted(self.revoked)
+        for start in range(0, len(revoked), _TOGETHER):
+            yield Revoke(tuple(revoked[start : start + _TOGETHER]))
+        for quorum in self.credentials.quorums:
+            yield publish(quorums=[quorum])
+        yield from (publish(certificate) for certificate in self.credentials)
+        yield from (Install(definition) for definition in self.types.values())
 
 
 class _Fold:
@@ -109,6 +119,21 @@ class _Fold:
         return PolicyState(credentials, self.revoked, MappingProxyType(self.types), self.stamps_required)
 
 
+def _packed(changes: Iterable[Change]) -> list[list[Change]]:
+    """Return changes in portions that fit into an event each; the first may be empty."""
+    most = DEFAULT_LIMITS.policy_event_bytes * 3 // 4
+    portions: list[list[Change]] = [[]]
+    room = most
+    for change in changes:
+        size = len(canonical(change.to_sexp()))
+        if size > room or len(portions[-1]) >= DEFAULT_LIMITS.policy_changes:
+            portions.append([])
+            room = most
+        portions[-1].append(change)
+        room -= size
+    return portions
+
+
 def publish(*certificates: Certificate, quorums: Iterable[Threshold] = ()) -> Publish:
     """Return the change that publishes certificates."""
     return Publish(UnverifiedCredentials(tuple(_unverified(one) for one in certificates), tuple(quorums)))
@@ -145,13 +170,13 @@ class PolicyAuthor:
         for event in log:
             value = event.value
             linked = value.number == self.number + 1 and value.previous == self.head
-            if value.owner != self.owner or not (linked or (value.checkpoint and not self.number)):
+            if value.owner != self.owner or not (linked or (value.checkpoint is not None and not self.number)):
                 raise RefusedError("evolution.not-next", f"policy event {value.number} does not follow {self.number}")
             self._extend(event)
         if latest is not None:
             self._advance(latest.value.time)
 
-    def change(self, now: datetime, *changes: Change, checkpoint: bool = False) -> SignedValue[PolicyEvent]:
+    def change(self, now: datetime, *changes: Change, checkpoint: int | None = None) -> SignedValue[PolicyEvent]:
         """Sign the next event. Raises `RefusedError` (`evolution.backwards`), and what reading it back raises."""
         self._check_time(now)
         value = PolicyEvent(self.owner, self.number + 1, self.head, now, changes, checkpoint)
@@ -159,9 +184,10 @@ class PolicyAuthor:
         self._extend(event)
         return event
 
-    def checkpoint(self, now: datetime) -> SignedValue[PolicyEvent]:
-        """Sign an event that holds everything, so that earlier ones can be forgotten."""
-        return self.change(now, *self.state.as_changes(), checkpoint=True)
+    def checkpoint(self, now: datetime) -> list[SignedValue[PolicyEvent]]:
+        """Sign events that together hold everything, so that earlier ones can be forgotten."""
+        first, *rest = _packed(self.state.as_changes())
+        return [self.change(now, *first, checkpoint=len(rest)), *(self.change(now, *part) for part in rest)]
 
     def stamp(self, now: datetime, period: int) -> SignedValue[TimeStamp]:
         """Sign a time-stamp: a broker may go on with it for so many milliseconds."""
