@@ -16,6 +16,7 @@ not open, and disturbs nobody. A record that was dropped shows by the next one: 
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -40,6 +41,9 @@ _PLAIN_HEAD: Final = Struct(">BB")
 _RECORD: Final = 128 << 10
 #: what is around the data counts for a server, too
 _MARGIN: Final = 1_024
+#: what may wait on a subject, in messages and in grants: junk beyond it is dropped, and with it what is none
+_PENDING: Final = 1 << 16
+_SPARE: Final = 8
 _NO_RESPONDERS: Final = "503"
 _TOKEN_BYTES: Final = 16
 _HEX: Final = frozenset("0123456789abcdef")
@@ -61,7 +65,6 @@ class NatsTransport(asyncio.Transport):
 
     def __init__(self, channel: Channel, client: Client, inbox: str, *, limits: Limits, peer: str | None) -> None:
         super().__init__()
-        self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._client = client
         self._limits = limits
@@ -90,13 +93,11 @@ class NatsTransport(asyncio.Transport):
 
     async def open(self, leave: Callable[[], Awaitable[None]]) -> None:
         """Hear, and be ready to send; `leave` is called at the end. Raises as nats-py."""
-        window = self._limits.link_inbox
         subscription = await self._client.subscribe(
             self._inbox,
             cb=self._hear,
-            # Junk beyond this is dropped, and with it what is none; honest peers need a fraction of it.
-            pending_msgs_limit=1 << 16,
-            pending_bytes_limit=8 * max(window, _RECORD),
+            pending_msgs_limit=_PENDING,
+            pending_bytes_limit=_SPARE * max(self._limits.link_inbox, _RECORD),
         )
 
         async def end() -> None:
@@ -250,7 +251,7 @@ class NatsTransport(asyncio.Transport):
                 self._put_end()
                 await self._carry_records()
                 # The connection may be closed next, and forgets what it has not sent.
-                await self._client.flush(self._limits.link_goodbye / 1000)
+                await self._client.flush(math.ceil(self._limits.link_goodbye / 1000))
         except TRANSIENT as found:
             error = found
         finally:
