@@ -261,6 +261,11 @@ class Subscription(_Held):
         self._arrived.set()
         self._room.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many events have come that nobody has read yet."""
+        return len(self._events)
+
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from penstock.broker.policy_transport import refuse_reserved
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
@@ -41,9 +42,10 @@ class Library:
         """Take in a type that verifies; the same one twice is once.
 
         Raises what `verify_type` raises, `RefusedError` (`broker.type-exists`) for another definition under a name that
-        is in use, and `LimitError` (`broker.types`).
+        is in use, `broker.reserved-type`, and `LimitError` (`broker.types`).
         """
         name = unverified.definition.name
+        refuse_reserved(name.name)
         known = self._definitions.get(name)
         if known is not None and known.fingerprint != unverified.fingerprint:
             raise RefusedError(

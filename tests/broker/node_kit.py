@@ -1,0 +1,181 @@
+"""Nodes and clients over real TLS in one process, and peers that keep no rules."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, signed
+
+from penstock.broker.client import Client, connect
+from penstock.broker.core import NodeSettings, PeerAddress
+from penstock.broker.door import Sources
+from penstock.broker.feeds import Subscription
+from penstock.broker.link import Endpoint, Link
+from penstock.broker.link import connect as open_link
+from penstock.broker.node import Node
+from penstock.broker.policy import Keep
+from penstock.broker.protocol import Hello, Role
+from penstock.broker.requests import Report
+from penstock.codec.wire import Wire, Writable, encode
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
+from penstock.guard import DecisionRecord, Recorder
+from penstock.guard.decision_log import RevocationRecord  # noqa: TC001  # as its neighbour is imported
+from penstock.model.events import Event
+from penstock.model.limits import Limits
+from penstock.model.values import Scalar
+from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
+
+BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
+HOST = "127.0.0.1"
+LIMITS = Limits(link_goodbye=300)
+#: for what has to happen, however busy the machine is
+LONG = 30.0
+
+#: every broker may carry all types of the agency
+ROUTES = [grant(broker, one, Right.ROUTE) for broker in BROKERS for one in TYPES]
+
+
+def run(test: Coroutine[object, object, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(2 * LONG):
+            await test
+
+    asyncio.run(bounded())
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def refused(code: str, act: Awaitable[object]) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        await act
+    assert caught.value.code == code, caught.value
+    return caught.value
+
+
+class Broker(Node):
+    """A node that remembers what its operator is told."""
+
+    told: list[Report | PenstockError]
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        sink: Callable[[DecisionRecord], None] | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        self.told = []
+        self.revocations: list[RevocationRecord] = []
+        self.records: list[DecisionRecord] = []
+        numbers = count(1)
+        recorder = Recorder(
+            source="broker",
+            sink=sink or self.records.append,
+            clock=lambda: NOW,
+            timer=lambda: 0,
+            ids=lambda: str(next(numbers)),
+            revocations=self.revocations.append,
+        )
+        super().__init__(settings, recorder, reported=self.told.append, keep=keep)
+
+    @property
+    def codes(self) -> set[str]:
+        return {report.code for report in self.told}
+
+    @property
+    def held(self) -> int:
+        """How many subscriptions and advertisements of clients stand."""
+        return sum(len(session.held) for session in self.core.local._sessions.values())
+
+    def policy(self, *certificates: Certificate) -> None:
+        """Change the policy."""
+        self.core.settle(self.core.local.change(self.core.now(), sources=Sources(bag(*certificates))))
+
+    @property
+    def address(self) -> PeerAddress:
+        return PeerAddress(HOST, self.port, self.core.principal)
+
+
+def bag(*certificates: Certificate) -> Credentials:
+    brokers = [grant(broker, None, Right.CONNECT) for broker in BROKERS] + ROUTES
+    return Credentials.of(*CONNECT, *brokers, *certificates)
+
+
+def settings(*policy: Certificate, key: SigningKey = BROKERS[0], **more: object) -> NodeSettings:
+    chosen: dict[str, object] = {
+        "credentials": bag(*policy),
+        "types": tuple(map(signed, TYPES)),
+        "operators": frozenset([AGENCY.principal]),
+        "limits": LIMITS,
+        **more,
+    }
+    return NodeSettings(key=key, network=NETWORK, **chosen)  # type: ignore[arg-type]  # of the settings
+
+
+@asynccontextmanager
+async def running(
+    *policy: Certificate, key: SigningKey = BROKERS[0], keep: Keep | None = None, **more: object
+) -> AsyncIterator[Broker]:
+    async with Broker(settings(*policy, key=key, **more), keep=keep) as node:
+        yield node
+
+
+def client_of(node: Node | int, key: SigningKey, **more: object) -> Client:
+    port = node if isinstance(node, int) else node.port
+    chosen: dict[str, object] = {"limits": LIMITS, "timeout": LONG, **more}
+    return connect(f"penstock://{HOST}:{port}", key=key, network=NETWORK, **chosen)  # type: ignore[arg-type]  # so
+
+
+async def take(subscription: Subscription, number: int = 1) -> list[Event]:
+    return [await subscription.next(LONG) for _ in range(number)]
+
+
+async def headlines(subscription: Subscription, number: int) -> list[Scalar]:
+    return [event["headline"] for event in await take(subscription, number)]
+
+
+# Peers that keep no rules.
+
+
+@asynccontextmanager
+async def peer(node: Node, key: SigningKey, role: Role | None = Role.CLIENT, shown: bytes = b"") -> AsyncIterator[Link]:
+    """Yield a link of somebody who says what he likes; with a role, who has said hello."""
+    link = await open_link(Endpoint(key=key, network=NETWORK, limits=LIMITS), HOST, node.port)
+    try:
+        if role is not None:
+            say(link, Hello(role, shown).to_tree())
+        yield link
+    finally:
+        await link.close()
+
+
+def say(link: Link, *messages: Writable) -> None:
+    for message in messages:
+        link.post(encode(message))
+
+
+async def hear(link: Link, number: int) -> list[Wire]:
+    """Return the next words, so many at least."""
+    found: list[Wire] = []
+    async with asyncio.timeout(LONG):
+        while len(found) < number:
+            found += await link.receive()
+    return found
+
+
+async def ending(link: Link) -> str:
+    """Return the code with which a node ends a link."""
+    try:
+        async with asyncio.timeout(LONG):
+            while True:
+                await link.receive()
+    except PenstockError as error:
+        return str(error.fields.get("reason", error.code))

@@ -1,0 +1,215 @@
+"""Policy evolution at nodes that run: owners change policy while events flow."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.broker.node_kit import BROKERS, Broker, client_of, refused, run, running, until
+from tests.broker.sports import (
+    AGENCY,
+    LIVE,
+    NEWS,
+    NUMBER,
+    PDA,
+    REPORTER,
+    STRANGER,
+    TENNIS,
+    TEXT,
+    definition,
+    grant,
+    signed,
+)
+
+from penstock.broker.client import Client
+from penstock.broker.feeds import Feed, Subscription
+from penstock.store.policy_folder import PolicyFolder
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.policy_events import Install, Remove, RequireStamps, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
+
+READING = grant(PDA, NEWS, Right.SUBSCRIBE)
+WRITING = grant(REPORTER, NEWS, Right.PUBLISH)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@asynccontextmanager
+async def two_brokers() -> AsyncIterator[tuple[Broker, Broker]]:
+    """Two brokers that know nothing of who may read and write, linked."""
+    async with (
+        running(key=BROKERS[0]) as one,
+        running(key=BROKERS[1], peers=(one.address,)) as other,
+    ):
+        await until(lambda: one.neighbours.up() and other.neighbours.up())
+        yield one, other
+
+
+def number_at(node: Broker) -> object:
+    """Return the number of the agency's last policy event that a node knows."""
+    return policy_at(node)["number"]
+
+
+def policy_at(node: Broker) -> dict[str, object]:
+    found = node.policies.status()[str(AGENCY.principal)]
+    assert isinstance(found, dict)
+    return found  # type: ignore[return-value]  # plain data
+
+
+async def flow(feed: Feed, sub: Subscription) -> None:
+    """Publish until something arrives."""
+    for number in range(200):
+        await feed.publish(headline=str(number))
+        try:
+            await sub.next(0.1)
+        except TimeoutError:
+            continue
+        return
+    raise AssertionError("nothing arrives")
+
+
+def test_what_an_owner_grants_and_revokes_reaches_all_brokers() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with two_brokers() as (one, other), client_of(one, PDA) as reader, client_of(other, REPORTER) as writer:
+            await refused("broker.not-permitted", reader.subscribe(NEWS.name))
+            await writer.evolve(author.change(now(), publish(READING, WRITING)).to_bytes())
+            await until(lambda: number_at(one) == 1)
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            await flow(feed, news)
+            await writer.evolve(author.change(now(), Revoke((READING.id,))).to_bytes())
+            await until(lambda: one.policies.completion(AGENCY.principal, 2).complete)
+            assert {one_.broker for one_ in other.policies.completion(AGENCY.principal, 2).brokers} == {
+                BROKERS[0].principal,
+                BROKERS[1].principal,
+            }
+            while news.waiting:
+                await anext(news)
+            await feed.publish(headline="secret")
+            await asyncio.sleep(0.2)
+            assert not news.waiting
+            # A subscription that stands is not refused: it comes to nothing until policy lets it again.
+            again = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
+            await writer.evolve(author.change(now(), publish(again)).to_bytes())
+            await flow(feed, news)
+
+    run(test())
+
+
+def test_a_broker_that_comes_later_asks_for_what_holds() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with running() as one, client_of(one, REPORTER) as writer:
+            for changes in (
+                publish(READING, WRITING),
+                Revoke((READING.id,)),
+                publish(grant(PDA, TENNIS, Right.SUBSCRIBE)),
+            ):
+                await writer.evolve(author.change(now(), changes).to_bytes())
+            async with running(key=BROKERS[1], peers=(one.address,)) as late, client_of(late, PDA) as reader:
+                await until(lambda: number_at(late) == 3)
+                # What was revoked does not count, though the client shows it.
+                await refused("broker.not-permitted", client_subscribes(reader))
+                await reader.subscribe(TENNIS.name)
+
+    async def client_subscribes(reader: Client) -> None:
+        await reader.disclose(Credentials.of(READING))
+        await reader.subscribe(LIVE.name)
+
+    run(test())
+
+
+def test_types_are_installed_and_removed_by_policy_events() -> None:
+    golf = definition("Golf", {"holes": NUMBER}, NEWS.name)
+
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with two_brokers() as (one, other), client_of(one, PDA) as reader, client_of(other, REPORTER) as writer:
+            await refused("broker.unknown-type", reader.type(golf.name))
+            await writer.evolve(author.change(now(), Install(signed(golf)), publish(READING)).to_bytes())
+            await until(lambda: number_at(one) == 1)
+            assert (await reader.type(golf.name)).by_name["holes"].spec == NUMBER
+            await writer.evolve(author.change(now(), Remove(golf.name)).to_bytes())
+            await until(lambda: golf.name not in one.core.library)
+
+    run(test())
+
+
+def test_without_time_stamps_nothing_is_delivered_and_with_them_it_is_again() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with two_brokers() as (one, other), client_of(one, PDA) as reader, client_of(other, REPORTER) as writer:
+            await writer.evolve(author.change(now(), publish(READING, WRITING), RequireStamps()).to_bytes())
+            await until(lambda: policy_at(one)["state"] == "unstamped")
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            await refused("broker.policy-stale", feed.publish(headline="h"))
+            await writer.evolve(author.stamp(now(), 60_000).to_bytes())
+            await until(lambda: policy_at(one)["state"] == "fresh")
+            await flow(feed, news)
+            await writer.evolve(author.stamp(now(), 300).to_bytes())
+            await until(lambda: policy_at(one)["state"] == policy_at(other)["state"] == "silent")
+            await refused("broker.policy-stale", feed.publish(headline="h"))
+            await writer.evolve(author.stamp(now(), 60_000).to_bytes())
+            await until(lambda: policy_at(one)["state"] == policy_at(other)["state"] == "fresh")
+            await flow(feed, news)
+
+    run(test())
+
+
+def test_a_broker_that_starts_again_remembers_what_was_revoked(tmp_path: Path) -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        keep = PolicyFolder(tmp_path)
+        async with running(keep=keep) as one, client_of(one, REPORTER) as writer:
+            await writer.evolve(author.change(now(), publish(READING, WRITING)).to_bytes())
+            await writer.evolve(author.change(now(), Revoke((READING.id,))).to_bytes())
+        async with running(keep=keep) as again, client_of(again, PDA) as reader:
+            assert number_at(again) == 2
+            await reader.disclose(Credentials.of(READING))
+            await refused("broker.not-permitted", reader.subscribe(NEWS.name))
+
+    run(test())
+
+
+def test_a_revocation_is_written_to_the_decision_log() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        async with running() as one, client_of(one, REPORTER) as writer:
+            ordered = now()
+            await writer.evolve(author.change(now(), publish(READING)).to_bytes())
+            await writer.evolve(author.change(ordered := now(), Revoke((READING.id,))).to_bytes())
+            (record,) = one.revocations
+            assert (record.owner, record.because, record.ordered) == (AGENCY.principal, (READING.id,), ordered)
+
+    run(test())
+
+
+def test_only_the_owner_changes_policy_and_only_of_what_is_served() -> None:
+    async def test() -> None:
+        stranger = PolicyAuthor(STRANGER)
+        async with running() as one, client_of(one, REPORTER) as writer:
+            await refused("evolution.not-followed", writer.evolve(stranger.change(now(), publish(READING)).to_bytes()))
+            event = bytearray(PolicyAuthor(AGENCY).change(now(), publish(READING)).to_bytes())
+            event[-10] ^= 1
+            await refused("key.bad-signature", writer.evolve(bytes(event)))
+            await refused("sexp.truncated", writer.evolve(b"("))
+            assert number_at(one) == 0
+
+    run(test())
+
+
+def test_no_client_reads_or_writes_what_is_for_brokers() -> None:
+    reserved = definition("penstock.policy", {"statement": TEXT})
+
+    async def test() -> None:
+        async with running() as one, client_of(one, PDA) as reader:
+            await refused("broker.reserved-type", reader.subscribe(signed(reserved)))
+            await refused("broker.unknown-type", reader.subscribe(reserved.name))
+
+    run(test())
