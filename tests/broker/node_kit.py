@@ -97,7 +97,7 @@ class Broker(Node):
 
     def policy(self, *certificates: Certificate) -> None:
         """Change the policy."""
-        self.core.settle(self.core.local.change(self.core.now(), sources=Sources(bag(*certificates))))
+        self.core.change_sources(Sources(bag(*certificates)))
 
     @property
     def address(self) -> PeerAddress:
