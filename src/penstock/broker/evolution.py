@@ -52,7 +52,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """To be sent to the owner, and to whoever waits for a revocation to be complete."""
+    """To be sent to the owner, and to whoever waits for a revocation to be complete; the snapshot is written first."""
 
     acknowledgement: SignedValue[Acknowledgement]
 
