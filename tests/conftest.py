@@ -1,11 +1,14 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.budget import USUAL
+
+from penstock.testing.nats import NatsServer
 
 # `make soak` tries so many times more examples.
 settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
@@ -13,9 +16,11 @@ settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 #: what is costly to make and so must be made in one process only, by fixture: which tests stay together
-GROUPS = {"spark": "spark", "output": "demo"}
+GROUPS = {"spark": "spark", "everywhere": "cluster", "output": "demo"}
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
+#: commands of the documentation start Spark, each for itself
+COMMANDS = "test_commands_run_as_shown"
 
 
 def _group(item: pytest.Item) -> str | None:
@@ -24,12 +29,19 @@ def _group(item: pytest.Item) -> str | None:
     return found[0] if found else "spark" if item.name.startswith(PAGES) else None
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests together that share something costly, and begin with the largest group: the one with a session."""
+    """Keep tests together that share something costly, and begin with what takes longest."""
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: (_group(item) != "spark", item.name.startswith(PAGES)))
+    items.sort(key=lambda item: (_turn(item), item.name.startswith(PAGES)))
+
+
+def _turn(item: pytest.Item) -> int:
+    """Return which come first: the groups in their order, then commands of the documentation, then all others."""
+    groups, group = list(GROUPS.values()), _group(item)
+    return groups.index(group) if group else len(groups) + (not item.name.startswith(COMMANDS))
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +54,10 @@ def suites() -> Path:
     if not folder.is_dir():
         pytest.skip(f"PENSTOCK_SUITES names no folder: {name}")
     return folder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    """Start a NATS server with JetStream for the tests of a file."""
+    with NatsServer() as started:
+        yield started

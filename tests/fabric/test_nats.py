@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -23,12 +22,6 @@ from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite,
 from penstock.testing.nats import NatsServer
 
 _NUMBERS = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as running:
-        yield running
 
 
 def prefix() -> str:

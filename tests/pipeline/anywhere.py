@@ -1,30 +1,33 @@
-"""A small network, and a program that runs every job over it on a kind of Spark that a test process cannot share.
+"""A small network, and a program that runs every job over it on kinds of Spark that a test process cannot share.
 
-    python -m tests.pipeline.anywhere local-cluster FOLDER      executors that are processes of their own
-    python -m tests.pipeline.anywhere connect FOLDER            a client of a Spark Connect server
+    spark-submit … submitted.py FOLDER PORT COMMAND …         executors that are processes of their own
+    python -m tests.pipeline.anywhere FOLDER PORT             a client of the Spark Connect server on that port
 
-Each job asserts the rows that it gives, and its name is printed when it is done.
+The first runs commands of the command line as they are submitted, then every job, and then the second: the same as a
+client of its own driver, which is a Spark Connect server too. `cluster.py` starts it. Each job asserts the rows that it
+gives, and its name is printed when it is done.
 """
 
 import asyncio
 import json
 import os
-import shutil
-import socket
+import re
+import runpy
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
+from unittest import mock
 
 import nats
-import pyspark
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from tests.guard.london import BAG, TO_BILLING, TO_STATISTICS
+from tests.pipeline import secrets_job
 from tests.pipeline.ingest_reference import define
 from tests.pipeline.test_audit import RECORDS
 from tests.pipeline.test_ingest_csv import BOUND, TOP, line
@@ -56,6 +59,11 @@ from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.tags import Tag
 
+ROOT = Path(__file__).resolve().parents[2]
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""What spark-submit sets for the program that it runs."""
+PATIENCE = 2
+"""Seconds after which a server gives up a client."""
 FIRST, SECOND = define()
 OWNER, CAMERA, STRANGER, AMY, BOB = 1, 2, 3, 4, 5
 BROKEN = [b"{", b"\xff", b'{"specversion": "1.0"}']
@@ -237,6 +245,11 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
         assert stored(url, "VIEWS") == VIEWS
 
 
+def run_secrets(spark: SparkSession, folder: Path) -> None:
+    """A policy full of secrets; `test_secrets` searches what was logged meanwhile."""
+    assert all(secrets_job.run(spark)), folder
+
+
 JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
     "ingest": run_ingest,
     "admit": run_admit,
@@ -244,85 +257,77 @@ JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
     "whatif": run_whatif,
     "audit": run_audit,
     "jetstream": run_jetstream,
+    "secrets": run_secrets,
 }
 
 
 # --- Where they run --------------------------------------------------------------------------------------------------
 
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "Pacific/Auckland",
-    # A program that lives for a minute does not earn back what optimising it costs.
-    "spark.driver.extraJavaOptions": BRIEF,
-    "spark.executor.extraJavaOptions": BRIEF,
-}
 
-
-@contextmanager
-def local_cluster() -> Iterator[SparkSession]:
-    """Yield a session whose two executors are processes of their own."""
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    application = spark.conf.get("spark.app.id")
-    assert application
+def command(*arguments: str) -> None:
+    """Run the program that the documentation submits, with arguments."""
+    sys.argv = ["job.py", *arguments]
     try:
-        yield spark
-    finally:
-        spark.stop()
-        # The workers leave their folder behind, beside Spark itself.
-        shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
+        runpy.run_path("job.py", run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            raise
 
 
-@contextmanager
-def connect(folder: Path) -> Iterator[SparkSession]:
-    """Yield a client of a Spark Connect server; the client has no Java."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {"spark.master": "local[2]", "spark.connect.grpc.binding.port": str(port), **SETTINGS}
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit")]
-    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-    with (folder / "server.log").open("wb") as log:
-        # In another folder than the sources of these tests: what the server runs of them, it was sent.
-        server = subprocess.Popen([*command, "spark-internal"], cwd=folder, stdout=log, stderr=log)
-    try:
-        _wait(server, port, folder / "server.log")
-        spark = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-        yield spark
-        spark.stop()
-        assert SparkContext._gateway is None
-    finally:
-        server.terminate()
-        server.wait(30)
+def every_job(kind: str, spark: SparkSession, folder: Path) -> None:
+    """Run all jobs, and print the name of each when it is done, with the seconds that it took."""
+    folder.mkdir()
+    for name, job in JOBS.items():
+        begun = time.monotonic()
+        job(spark, folder)
+        sys.stdout.write(f"{kind} {name} {time.monotonic() - begun:.1f}\n")
+        sys.stdout.flush()
 
 
-def _wait(server: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
-    deadline = time.monotonic() + 180
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(log.read_text("utf-8", "replace"))
+def submitted(folder: Path, port: str, *arguments: str) -> None:
+    """Run on executors: a command as it was submitted, and all jobs; then the client."""
+    # A command ends the session that it began; here it goes on.
+    with mock.patch.object(SparkSession, "stop"):
+        paths = [str(folder / "in"), "--policy", "policy.toml", "--out", str(folder / "ingested")]
+        command("pipeline", "ingest", *paths, "--conf", "spark.log.level=INFO")
+        command(*arguments)
+    spark = SparkSession.active()
+    every_job("submitted", spark, folder / "submitted")
+    environment = {name: value for name, value in os.environ.items() if not re.match("JAVA|MASTER|PY|SPARK", name)}
+    client = [sys.executable, "-m", "tests.pipeline.anywhere", str(folder), port]
+    subprocess.run(client, cwd=ROOT, env=environment, check=True)
+    spark.stop()
 
 
-def main(kind: str, folder: str) -> None:
-    """Run all jobs on a kind of Spark."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with connect(Path(folder)) if kind == "connect" else local_cluster() as spark:
-        for name, job in JOBS.items():
-            job(spark, Path(folder))
-            sys.stdout.write(f"{name}\n")
-            sys.stdout.flush()
+def client(folder: Path, port: str) -> None:
+    """Run for a client of Spark Connect, which has no Java: a command, and all jobs."""
+    remote = f"sc://127.0.0.1:{port}"
+    os.chdir(folder)
+    delivered = [str(folder / "ingested"), "--policy", "policy.toml", "--out", str(folder / "for-client")]
+    command("pipeline", "deliver", *delivered, "--remote", remote)
+    for name in ("delivered", "for-client"):
+        command("pipeline", "view", str(folder / name), "engineer", "--limit", "1", "--remote", remote)
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    every_job("client", spark, folder / "client")
+    abandon(spark)
+    spark.stop()
+    assert SparkContext._gateway is None
+
+
+def abandon(spark: SparkSession) -> None:
+    """Take rows, and go without saying so: when a server notices, it logs the whole request."""
+
+    def silent(responses: ExecutePlanResponseReattachableIterator) -> None:
+        responses._result_complete = True
+
+    with mock.patch.object(ExecutePlanResponseReattachableIterator, "_release_all", silent):
+        assert secrets_job.views(spark)[1].collect()
+    time.sleep(2 * PATIENCE)
+
+
+def main(folder: str, *arguments: str) -> None:
+    """Run as the one or as the other."""
+    (submitted if _SUBMITTED in os.environ else client)(Path(folder), *arguments)
 
 
 if __name__ == "__main__":

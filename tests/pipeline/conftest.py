@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline import cluster
+from tests.pipeline.jobs_plant import interpreted
+
+from penstock.pipeline.jetstream import register
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,17 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """Return the session, which knows `penstock.jetstream`, and does not compile what a handful of messages run."""
+    register(spark)
+    with interpreted(spark):
+        yield spark
+
+
+@pytest.fixture(scope="session")
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> cluster.Ran:
+    """Run every job on a cluster, and for a client of Spark Connect."""
+    return cluster.run(tmp_path_factory.mktemp("cluster"))

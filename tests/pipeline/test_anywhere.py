@@ -1,18 +1,22 @@
-"""The jobs run where Spark runs: on executors of their own, and for clients of Spark Connect."""
-
-import subprocess
-import sys
-from pathlib import Path
+"""The jobs run where Spark runs: on executors of their own, submitted, and for clients of Spark Connect."""
 
 import pytest
+from tests.pipeline import cluster
 from tests.pipeline.anywhere import JOBS
+from tests.pipeline.jobs_plant import good
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@pytest.mark.parametrize("kind", ["submitted", "client"])
+def test_every_job_runs(everywhere: cluster.Ran, kind: str) -> None:
+    done = [line.split()[1] for line in everywhere.printed if line.startswith(f"{kind} ")]
+    assert done == list(JOBS), everywhere.log[-5_000:]
+    assert everywhere.status == 0, everywhere.log[-5_000:]
 
 
-@pytest.mark.parametrize("kind", ["local-cluster", "connect"])
-def test_every_job_runs(kind: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.pipeline.anywhere", kind, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=500)
-    assert done.stdout.splitlines() == list(JOBS), done.stderr
-    assert done.returncode == 0, done.stderr
+def test_commands_run_as_they_are_submitted_and_for_clients(everywhere: cluster.Ran) -> None:
+    events = good(cluster.RECORDS)
+    seen = sum(number > 20 for number in events)
+    printed = "\n".join(everywhere.printed)
+    assert f"{cluster.RECORDS} records = {len(events)} events" in printed
+    # Two views: of what was delivered on the cluster, and of what was delivered for a client.
+    assert printed.count(f"\n1 of {seen} events\n") == 2

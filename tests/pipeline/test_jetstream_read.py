@@ -4,7 +4,7 @@ import asyncio
 import datetime as dt
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.errors import PenstockError
-from penstock.pipeline.jetstream import NAME, register
+from penstock.pipeline.jetstream import NAME
 from penstock.pipeline.jetstream_link import Link
 from penstock.pipeline.jetstream_options import parse_options
 from penstock.pipeline.jetstream_range import Gap, RangeReader, _split
@@ -30,18 +30,6 @@ from penstock.pipeline.jetstream_read import (
     schema_of,
 )
 from penstock.testing.nats import NatsServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
 
 
 def on(url: str, work: Callable[[JetStreamContext], Awaitable[Any]]) -> Any:

@@ -1,10 +1,8 @@
 """Messages of JetStream through ingest: what comes in is counted, what is broken is kept, and views go out once."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import (
     CAMERA,
@@ -24,23 +22,11 @@ from tests.trust.kit import refused, who
 
 from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
 from penstock.pipeline.ingest import Ingested, Tally, each_batch, ingest_envelopes, run
-from penstock.pipeline.jetstream import NAME, register
+from penstock.pipeline.jetstream import NAME
 from penstock.pipeline.jetstream_records import read_jetstream, to_messages
 from penstock.pipeline.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.tagging import REASON
 from penstock.testing.nats import NatsServer
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
 
 
 def test_a_batch_of_messages_is_good_or_in_quarantine(session: SparkSession, server: NatsServer) -> None:

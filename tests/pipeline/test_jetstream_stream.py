@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import nats
@@ -16,25 +15,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline import jetstream_driver
 
-from penstock.pipeline.jetstream import NAME, register
+from penstock.pipeline.jetstream import NAME
 from penstock.pipeline.jetstream_link import Link, stream_state
 from penstock.pipeline.jetstream_options import Options, parse_options
 from penstock.pipeline.jetstream_range import RangeReader
 from penstock.testing.nats import NatsServer
 
 WINDOW = 0.5
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def session(spark: SparkSession) -> SparkSession:
-    register(spark)
-    return spark
 
 
 def make(url: str, stream: str, count: int = 0) -> Options:

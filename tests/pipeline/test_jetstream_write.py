@@ -22,12 +22,6 @@ from penstock.testing.nats import NatsServer
 WINDOW = 0.3
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[NatsServer]:
-    with NatsServer() as started:
-        yield started
-
-
 def make(url: str, stream: str, **config: Any) -> None:
     async def run() -> None:
         connection = await nats.connect(url)

@@ -1,0 +1,107 @@
+"""One run on a cluster of processes, submitted as the documentation says; `anywhere` is what runs there.
+
+The driver has two executors that are processes of their own, and serves clients of Spark Connect. Everything is logged
+that Spark logs.
+"""
+
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+from tests.pipeline.anywhere import PATIENCE
+from tests.pipeline.jobs_plant import build, write_events
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
+SPARK = Path(pyspark.__file__).parent
+RECORDS = 42
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.execute.manager.detachedTimeout": f"{PATIENCE}s",
+    "spark.connect.execute.manager.maintenanceInterval": "1s",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "Pacific/Auckland",
+    # What lives for a minute does not earn back what optimising and compiling it costs.
+    "spark.driver.extraJavaOptions": BRIEF,
+    "spark.executor.extraJavaOptions": BRIEF,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run left: its exit status, what it printed, what Spark logged, and the history that its UI would show."""
+
+    status: int
+    printed: list[str]
+    log: str
+    history: str
+
+
+def run(folder: Path) -> Ran:
+    """Submit, and wait for the end."""
+    _lay_out(folder)
+    done = subprocess.run(_line(folder), cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+    history = "\n".join(path.read_text("utf-8") for path in (folder / "history").rglob("*") if path.is_file())
+    log = done.stderr
+    for application in set(re.findall(r'"App ID":"([\w-]+)"', history)):
+        # The workers leave the folders of their executors behind, beside Spark itself.
+        work = SPARK / "work" / application
+        log += "".join(path.read_text("utf-8") for path in sorted(work.glob("*/std*")))
+        shutil.rmtree(work)
+    return Ran(done.returncode, done.stdout.splitlines(), log, history)
+
+
+def _lay_out(folder: Path) -> None:
+    """Write what the page says to have: a policy, events, a program, an environment here and one to send."""
+    build(folder)
+    write_events(folder / "in" / "0.jsonl", range(RECORDS))
+    (folder / "history").mkdir()
+    (program,) = re.findall(r"can be submitted:\n\n```text\n(.*?)^```", _page(), re.DOTALL | re.MULTILINE)
+    (folder / "job.py").write_text(program, encoding="utf-8")
+    (folder / "job").symlink_to(sys.prefix)
+    python = folder / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    python.chmod(0o700)
+    with tarfile.open(folder / "penstock.tar.gz", "w:gz") as archive:
+        archive.add(folder / "environment", ".")
+
+
+def _line(folder: Path) -> list[str]:
+    """Return the line of the page, with a cluster that is here, and paths that are."""
+    (line,) = re.findall(r"^```sh\n(spark-submit --master yarn .*?)^```", _page(), re.DOTALL | re.MULTILINE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    settings = SETTINGS | {"spark.connect.grpc.binding.port": port, "spark.eventLog.dir": f"file://{folder}/history"}
+    here = {
+        "spark-submit": [str(SPARK / "bin" / "spark-submit"), *_conf(settings)],
+        "yarn": ["local-cluster[2,1,1024]"],
+        "job.py": [str(Path(__file__).with_name("submitted.py")), str(folder), port],
+        "hdfs:///events/admitted": [str(folder / "ingested")],
+        "hdfs:///events/delivered": [str(folder / "delivered")],
+    }
+    words = shlex.split(line.replace("\\\n", ""))
+    assert set(here) <= set(words)
+    return [part for word in words for part in here.get(word, [word])]
+
+
+def _conf(settings: dict[str, str]) -> list[str]:
+    return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+
+
+def _page() -> str:
+    return PAGE.read_text(encoding="utf-8")
