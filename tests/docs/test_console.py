@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = Path(__file__).with_name("spark")
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = [
     page
@@ -22,6 +23,7 @@ PAGES = [
 def test_commands_run_as_shown(page: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
+    environment["SPARK_CONF_DIR"] = str(SETTINGS)
     for block in CONSOLE.findall(page.read_text(encoding="utf-8")):
         for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *promised = step.rstrip().splitlines()

@@ -46,6 +46,8 @@ if __name__ == "__main__":
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "OFF")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "25")
         .getOrCreate(),
         *sys.argv[1:],

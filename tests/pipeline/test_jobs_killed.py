@@ -57,6 +57,6 @@ def test_a_driver_that_was_killed_loses_and_doubles_nothing(spark: SparkSession,
     steps = (("ingest", "in", "ingested"), ("admit", "ingested", "admitted"), ("deliver", "admitted", "delivered"))
     for job, source, out in steps:
         paths = [plant.path(source), "--policy", str(plant.policy), "--out", plant.path(out)]
-        penstock.ok("pipeline", job, *paths, "--stream", "--drain", "--files", "5")
+        penstock.ok("pipeline", job, *paths, "--stream", "--drain", "--files", str(FILES))
     check(spark, plant)
     assert totals(spark, str(tmp_path / "ingested"))["read"] == RECORDS
