@@ -99,6 +99,10 @@ class Broker(Node):
         """Change the policy."""
         self.core.change_sources(Sources(bag(*certificates)))
 
+    def sees(self, *brokers: Node) -> bool:
+        """Say whether these, and no others, are the other brokers of the network as this one sees it."""
+        return set(self.core.router.view.links) == {self.core.principal, *(one.core.principal for one in brokers)}
+
     @property
     def address(self) -> PeerAddress:
         return PeerAddress(HOST, self.port, self.core.principal)

@@ -1,114 +1,204 @@
-"""Nodes and clients over real TLS, in one process."""
+"""Several nodes over real TLS in one process: links between them, and clients at each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from itertools import count
+from contextlib import AsyncExitStack
 
 import pytest
-from tests.broker.sports import (
-    AGENCY,
-    CONNECT,
-    NETWORK,
-    NEWS,
-    NOW,
-    PDA,
-    REPORTER,
-    STRANGER,
-    TENNIS,
-    TYPES,
-    grant,
-    signed,
+from tests.broker.node_kit import (
+    BROKERS,
+    HOST,
+    LONG,
+    Broker,
+    client_of,
+    headlines,
+    refused,
+    run,
+    running,
+    settings,
+    until,
 )
+from tests.broker.sports import NEWS, PDA, REPORTER, STRANGER, TENNIS, grant
 
-import penstock
-from penstock.broker.client import Client, connect
-from penstock.broker.core import NodeSettings, PeerAddress
-from penstock.broker.node import Node
-from penstock.crypto import SigningKey
+from penstock.broker.core import PeerAddress
 from penstock.errors import FailedError, RefusedError
-from penstock.guard import DecisionRecord, Recorder
+from penstock.guard import DecisionRecord
 from penstock.trust.capabilities import Right
-from penstock.trust.credentials import Credentials
 
-BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
-
-
-def recorder(records: list[DecisionRecord]) -> Recorder:
-    numbers = count(1)
-    return Recorder(
-        source="broker", sink=records.append, clock=lambda: NOW, timer=lambda: 0, ids=lambda: str(next(numbers))
-    )
+READ = grant(PDA, NEWS, Right.SUBSCRIBE)
+WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
 
 
-def settings(
-    key: SigningKey = BROKERS[0], *policy: object, peers: tuple[PeerAddress, ...] = (), **more: object
-) -> NodeSettings:
-    brokers = [grant(broker, None, Right.CONNECT) for broker in BROKERS]
-    brokers += [grant(broker, one, Right.ROUTE) for broker in BROKERS for one in TYPES]
-    bag = Credentials.of(*CONNECT, *brokers, *policy)  # type: ignore[arg-type]  # certificates
-    return NodeSettings(
-        key=key,
-        network=NETWORK,
-        peers=peers,
-        credentials=bag,
-        types=tuple(map(signed, TYPES)),
-        operators=frozenset([AGENCY.principal]),
-        **more,  # type: ignore[arg-type]  # of the settings
-    )
+async def chain(stack: AsyncExitStack, number: int) -> list[Broker]:
+    """Start brokers, each linked with the one before it."""
+    made: list[Broker] = []
+    for key in BROKERS[:number]:
+        peers = tuple(one.address for one in made[-1:])
+        made.append(await stack.enter_async_context(running(READ, WRITE, key=key, peers=peers)))
+    await until(lambda: all(one.sees(*made) for one in made))
+    return made
 
 
-@asynccontextmanager
-async def running(
-    *policy: object, key: SigningKey = BROKERS[0], peers: tuple[PeerAddress, ...] = ()
-) -> AsyncIterator[Node]:
-    async with Node(settings(key, *policy, peers=peers), recorder([])) as node:
-        yield node
-
-
-def client_of(node: Node, key: SigningKey) -> Client:
-    return connect(f"penstock://127.0.0.1:{node.port}", key=key, network=NETWORK)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))  # type: ignore[arg-type]  # a coroutine
-
-
-def test_an_event_goes_from_client_to_client() -> None:
-    async def test() -> None:
-        async with (
-            running(grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)) as node,
-            client_of(node, PDA) as reader,
-            client_of(node, REPORTER) as writer,
-        ):
-            news = await reader.subscribe(NEWS.name)
+def test_events_go_where_they_are_wanted_and_nowhere_else() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            nodes = await chain(stack, 4)
+            reader = await stack.enter_async_context(client_of(nodes[0], PDA))
+            writer = await stack.enter_async_context(client_of(nodes[2], REPORTER))
             feed = await writer.advertise(NEWS.name)
-            await feed.publish(headline="h", location="London")
-            event = await news.next(5)
-            assert event["headline"] == "h"
-            await feed.post({"headline": "i"})
-            assert (await news.next(5))["headline"] == "i"
+            await until(lambda: feed.quiet)
+            news = await reader.subscribe(NEWS.name, "location = 'London'")
+            await until(lambda: not feed.quiet)
+            for number in range(300):
+                await feed.post({"headline": str(number), "location": ("London", "Paris")[number % 2]})
+            assert await headlines(news, 150) == [str(number) for number in range(0, 300, 2)]
+            assert nodes[3].core.counts["delivered"] == nodes[1].core.counts["delivered"] == 0
 
-    run(test)
+    run(main())
 
 
-def test_two_brokers() -> None:
-    policy = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)
+def test_one_key_at_two_brokers() -> None:
+    both = grant(PDA, NEWS, Right.SUBSCRIBE, Right.PUBLISH)
 
-    async def test() -> None:
-        async with running(*policy) as one:
-            address = PeerAddress("127.0.0.1", one.port, BROKERS[0].principal)
-            async with (
-                running(*policy, key=BROKERS[1], peers=(address,)) as other,
-                client_of(one, PDA) as reader,
-                client_of(other, REPORTER) as writer,
-            ):
+    async def main() -> None:
+        async with (
+            running(both) as one,
+            running(both, key=BROKERS[1], peers=(one.address,)) as other,
+            client_of(one, PDA) as here,
+            client_of(other, PDA) as there,
+        ):
+            await until(lambda: one.sees(other))
+            own = await here.subscribe(NEWS.name)
+            news = await there.subscribe(NEWS.name)
+            feed = await here.advertise(NEWS.name)
+            again = await there.advertise(NEWS.name)
+            await until(lambda: one.core.router.size().subscriptions and other.core.router.size().subscriptions)
+            await feed.publish(headline="here")
+            await again.publish(headline="there")
+            assert sorted(map(str, await headlines(own, 2))) == ["here", "there"]
+            assert sorted(map(str, await headlines(news, 2))) == ["here", "there"]
+
+    run(main())
+
+
+def test_two_brokers_that_call_each_other_keep_one_link() -> None:
+    async def main() -> None:
+        async with running(READ, WRITE) as one:
+            address = one.address
+        async with running(READ, WRITE, key=BROKERS[1], peers=(address,)) as other:
+            again = running(READ, WRITE, port=address.port, peers=(other.address,))
+            async with again as one, client_of(one, PDA) as reader, client_of(other, REPORTER) as writer:
+                await until(lambda: one.sees(other) and other.sees(one))
                 news = await reader.subscribe(NEWS.name)
                 feed = await writer.advertise(NEWS.name)
-                for number in range(100):
-                    await feed.post({"headline": str(number)})
-                    if number == 0:
-                        await asyncio.sleep(0.5)
-                print((await news.next(5))["headline"])
+                await until(lambda: not feed.quiet)
+                await feed.publish(headline="0")
+                await headlines(news, 1)
+                # Those of the two clients, and one between the brokers.
+                await until(lambda: sum(len(node._listener.links) for node in (one, other) if node._listener) == 3)
+                for number in range(50):
+                    await feed.publish(headline=str(number))
+                assert await headlines(news, 50) == [str(number) for number in range(50)]
 
-    run(test)
+    run(main())
+
+
+def test_a_broker_that_may_not_be_in_the_network_is_refused_by_others() -> None:
+    async def main() -> None:
+        async with (
+            running(READ, WRITE) as node,
+            running(key=STRANGER, peers=(node.address,)) as caller,
+        ):
+            await until(lambda: "broker.not-permitted" in node.codes)
+            await until(lambda: "link.refused" in caller.codes)
+            async with running(key=BROKERS[1], peers=(caller.address,)) as called:
+                await until(lambda: "broker.not-permitted" in called.codes)
+                assert called.sees()
+            assert node.sees()
+            assert not node.neighbours.up()
+
+    run(main())
+
+
+def test_a_broker_whose_right_is_taken_away_is_cut() -> None:
+    stranger = grant(STRANGER, None, Right.CONNECT)
+
+    async def main() -> None:
+        async with running(READ, stranger) as node, running(key=STRANGER, peers=(node.address,)) as other:
+            await until(node.neighbours.up)
+            node.policy(READ)
+            await until(lambda: not node.neighbours.up() and node.sees())
+            await until(lambda: "link.refused" in other.codes)
+
+    run(main())
+
+
+def test_somebody_else_at_the_address_of_a_broker() -> None:
+    async def main() -> None:
+        async with running(READ) as node:
+            wrong = PeerAddress(HOST, node.port, BROKERS[2].principal)
+            async with running(key=BROKERS[1], peers=(wrong,)) as caller:
+                await until(lambda: "handshake.peer" in caller.codes)
+                assert not caller.neighbours.up()
+
+    run(main())
+
+
+def test_a_broker_comes_back_and_so_does_everything_that_was_asked_for() -> None:
+    async def main() -> None:
+        async with running(READ, WRITE) as first:
+            peers = (first.address,)
+            second = await Broker(settings(READ, WRITE, key=BROKERS[1], peers=peers)).start()
+            port = second.port
+            async with client_of(first, PDA) as reader, client_of(second, REPORTER) as writer:
+                news = await reader.subscribe(NEWS.name)
+                feed = await writer.advertise(NEWS.name)
+                await until(lambda: not feed.quiet and second.sees(first))
+                await feed.publish(headline="before")
+                assert await headlines(news, 1) == ["before"]
+                await second.stop()
+                # Who leaves in peace says so, and is gone at once.
+                await until(first.sees)
+                with pytest.raises(RefusedError, match=r"node\.stopped"):
+                    _ = Broker(settings()).port
+                async with running(READ, WRITE, key=BROKERS[1], peers=peers, port=port) as second:
+                    found: list[object] = []
+
+                    async def publish() -> None:
+                        for number in range(10_000):
+                            await feed.publish(headline=str(number))
+                            await asyncio.sleep(0.01)
+
+                    publishing = asyncio.create_task(publish())
+                    found += await headlines(news, 5)
+                    publishing.cancel()
+                    await asyncio.gather(publishing, return_exceptions=True)
+                    assert found == [str(int(str(found[0])) + n) for n in range(5)]
+                    assert second.sees(first)
+            assert writer.reconnections == 1
+            assert reader.reconnections == 0
+
+    run(main())
+
+
+def test_nothing_passes_that_cannot_be_recorded() -> None:
+    broken: list[bool] = []
+    records: list[DecisionRecord] = []
+
+    def sink(record: DecisionRecord) -> None:
+        if broken:
+            raise FailedError("log.write", "the disk is full")
+        records.append(record)
+
+    async def main() -> None:
+        async with Broker(settings(READ, WRITE), sink) as node, client_of(node, PDA) as reader:
+            await reader.subscribe(NEWS.name)
+            broken.append(True)
+            await refused("client.interrupted", reader.subscribe(TENNIS.name))
+            asking = asyncio.create_task(reader.subscribe(NEWS.name, "location = 'Paris'"))
+            await asyncio.sleep(0.2)
+            assert not asking.done()
+            broken.clear()
+            await asyncio.wait_for(asking, LONG)
+            await until(lambda: node.held == 2)
+
+    run(main())
