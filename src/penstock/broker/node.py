@@ -20,7 +20,7 @@ from penstock.broker.policy import Forgetful, Keep, Policies
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
 from penstock.codec.wire import Wire
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
 
@@ -136,7 +136,12 @@ class Node:
     # Those who come.
 
     async def _serve(self, link: Link) -> None:
-        batch = await link.receive()
+        try:
+            # Whoever proves to have a key gets a link; one that is never used is not to keep others out.
+            async with asyncio.timeout(self.settings.limits.handshake_time / 1000):
+                batch = await link.receive()
+        except TimeoutError:
+            raise FailedError("handshake.timeout", "no hello in time", hint="try again") from None
         hello = read_request(batch[0])
         if not isinstance(hello, Hello):
             raise MalformedError("protocol.malformed", "the first message is no hello")
