@@ -339,6 +339,11 @@ def test_a_stamp_with_another_head_is_a_fork(order: tuple[int, int]) -> None:
         node.event(event) if i else node.stamp(stamp)
     assert "forked" in names(node.said)
     assert not node.delivers()
+    node.stamp(one.stamp(NOW, PERIOD))
+    assert not node.delivers()
+    again = PolicyNode()
+    again.restore(node.keeper.snapshot(NOW, who(OWNER)))
+    assert "forked" in names(again.said)
 
 
 def test_two_that_wait_are_a_fork_too() -> None:

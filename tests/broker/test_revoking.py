@@ -5,6 +5,7 @@ from tests.trust.types_kit import CLERK, MANAGER, NETWORK, OTHER, PITO, PLATE, R
 
 from penstock.broker.revoking import Revoking
 from penstock.guard import CapabilityAuthority, Effect, EventRequest, NetworkRequest, decide
+from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Certificate
@@ -61,3 +62,13 @@ def test_a_type_that_rests_on_what_was_revoked_gives_nothing() -> None:
     direct = grant(PITO, CLERK, SUBSCRIBE)
     assert effect(direct, revoked={}, verified=verified) == (Effect.PERMIT, ())
     assert effect(direct, revoked={who(PITO): manage}, verified=verified) == (Effect.INDETERMINATE, ("cert.revoked",))
+
+
+def test_a_type_that_may_be_installed_no_longer_gives_nothing() -> None:
+    network = NetworkName(who(OTHER), "Other Network")
+    install = grant(OTHER, PITO, network_tag(network.owner, network.name, [Right.INSTALL]))
+    registry = Registry()
+    verified = registry.verify(registry.sign(PLATE, PITO, install), network=network)
+    direct = grant(PITO, CLERK, SUBSCRIBE)
+    assert effect(direct, revoked={who(99): install}, verified=verified) == (Effect.PERMIT, ())
+    assert effect(direct, revoked={who(OTHER): install}, verified=verified)[0] is Effect.INDETERMINATE

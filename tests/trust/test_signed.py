@@ -104,6 +104,15 @@ def test_a_statement_has_one_written_form(signed: SignedValue[Claim]) -> None:
             pytest.fail("read in another form")
 
 
+@EACH
+def test_a_time_is_a_date(signed: SignedValue[Claim]) -> None:
+    assert isinstance(signed.body, tuple)
+    for time in ((b"time", ()), (b"time", b"noon")):
+        body = tuple(time if part[:1] == (b"time",) else part for part in signed.body)
+        with refused("evolution.malformed", "date.malformed"):
+            read_signed(signature(body, digest(body), signed.key, signed.octets), *KINDS)
+
+
 def test_a_quorum_has_no_key_to_sign_with() -> None:
     written_as_quorum = Principal(who(OWNER).digest, "threshold")
     body = TimeStamp(written_as_quorum, 0, bytes(32), NOW, PERIOD).to_sexp()

@@ -18,13 +18,12 @@ from typing import ClassVar, Final, TypeAlias
 from penstock.codec.sexp import SExp, canonical, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import LimitError, RefusedError
-from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeName
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.trust.credentials import UnverifiedCredentials, collect_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
-from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
+from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner, read_time, time_field
 
 BEGINNING: Final = bytes(DIGEST_BYTES)
 """What the first event of a chain follows."""
@@ -113,7 +112,7 @@ class PolicyEvent:
             (b"owner", str(self.owner).encode()),
             (b"number", str(self.number).encode()),
             (b"previous", self.previous),
-            (b"time", format_date(self.time)),
+            time_field(self.time),
         ]
         if self.checkpoint is not None:
             parts.append((b"checkpoint", str(self.checkpoint).encode()))
@@ -129,10 +128,9 @@ class PolicyEvent:
         """
         owner, number = read_owner(one(body, b"owner")), read_count(one(body, b"number"))
         previous = read_digest(one(body, b"previous"))
-        time = one(body, b"time")
         changes = sexp_field(body, b"changes")
-        if not isinstance(time, bytes) or changes is None:
-            raise malformed("a policy event has a time and changes")
+        if changes is None:
+            raise malformed("a policy event has changes")
         if number < 1 or (number == 1) is not (previous == BEGINNING):
             raise malformed("policy events are counted from 1, and the first follows nothing")
         _check_size(body, changes)
@@ -142,7 +140,7 @@ class PolicyEvent:
         read = tuple(_read_change(change, owner) for change in changes[1:])
         if checkpoint is not None and any(isinstance(change, Remove) for change in read):
             raise malformed("a checkpoint starts from nothing, of which nothing can be removed")
-        return cls(owner, number, previous, parse_date(time), read, checkpoint)
+        return cls(owner, number, previous, read_time(body), read, checkpoint)
 
 
 def _check_size(body: SExp, changes: tuple[SExp, ...]) -> None:

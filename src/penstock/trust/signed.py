@@ -8,6 +8,7 @@ its `verify`, and `sign_value`, give a `SignedValue`.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from penstock.codec.sexp import SExp, canonical, text
@@ -15,6 +16,7 @@ from penstock.codec.sexp import field as sexp_field
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import MalformedError, RefusedError
+from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import DIGEST_BYTES, KEY, Principal
 
@@ -179,6 +181,19 @@ def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
     if not isinstance(value, bytes) or not value.isdigit() or len(value) > len(str(most)) or int(value) > most:
         raise malformed(f"not a number from 0 to {most}")
     return int(value)
+
+
+def time_field(time: datetime) -> SExp:
+    """Return the field `time`. Raises `MalformedError` for a time that cannot be written."""
+    return (b"time", format_date(time))
+
+
+def read_time(body: SExp) -> datetime:
+    """Read the field `time`. Raises `MalformedError` (`evolution.malformed`, `date.malformed`)."""
+    time = one(body, b"time")
+    if not isinstance(time, bytes):
+        raise malformed("a time is an atom")
+    return parse_date(time)
 
 
 def read_digest(value: SExp) -> bytes:

@@ -15,7 +15,6 @@ from typing import ClassVar
 from penstock.codec.sexp import SExp, canonical, parse_many
 from penstock.crypto import SigningKey, digest
 from penstock.errors import RefusedError
-from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import PolicyEvent
@@ -27,7 +26,9 @@ from penstock.trust.signed import (
     read_digest,
     read_owner,
     read_signed,
+    read_time,
     sign_value,
+    time_field,
 )
 from penstock.trust.stamps import TimeStamp
 
@@ -54,7 +55,7 @@ class Snapshot:
             self.HEAD,
             (b"broker", str(self.broker).encode()),
             (b"owner", str(self.owner).encode()),
-            (b"time", format_date(self.time)),
+            time_field(self.time),
             (b"values", str(self.values).encode()),
             (b"digest", self.digest),
         )
@@ -62,13 +63,10 @@ class Snapshot:
     @classmethod
     def from_sexp(cls, body: SExp) -> "Snapshot":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        time = one(body, b"time")
-        if not isinstance(time, bytes):
-            raise malformed("a time is an atom")
         return cls(
             read_owner(one(body, b"broker")),
             read_owner(one(body, b"owner")),
-            parse_date(time),
+            read_time(body),
             read_count(one(body, b"values")),
             read_digest(one(body, b"digest")),
         )

@@ -15,11 +15,20 @@ from typing import ClassVar
 
 from penstock.codec.sexp import SExp
 from penstock.codec.sexp import field as sexp_field
-from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import BEGINNING
-from penstock.trust.signed import UnverifiedValue, malformed, one, read_count, read_digest, read_owner, read_signed
+from penstock.trust.signed import (
+    UnverifiedValue,
+    malformed,
+    one,
+    read_count,
+    read_digest,
+    read_owner,
+    read_signed,
+    read_time,
+    time_field,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class TimeStamp:
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
         period = (b"period", str(self.period).encode())
-        return (self.HEAD, *_place(self.owner, self.number, self.head), _time(self.time), period)
+        return (self.HEAD, *_place(self.owner, self.number, self.head), time_field(self.time), period)
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "TimeStamp":
@@ -55,7 +64,7 @@ class TimeStamp:
         period = read_count(one(body, b"period"), DEFAULT_LIMITS.stamp_period)
         if not period:
             raise malformed("a time-stamp is good for at least a millisecond")
-        return cls(*_read_place(body), _read_time(body), period)
+        return cls(*_read_place(body), read_time(body), period)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +85,13 @@ class HopStamp:
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
         sender, receiver = (b"from", str(self.sender).encode()), (b"to", str(self.receiver).encode())
-        return (self.HEAD, (b"stamp", self.stamp), sender, receiver, _time(self.time))
+        return (self.HEAD, (b"stamp", self.stamp), sender, receiver, time_field(self.time))
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "HopStamp":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
         sender, receiver = read_owner(one(body, b"from")), read_owner(one(body, b"to"))
-        return cls(read_digest(one(body, b"stamp")), sender, receiver, _read_time(body))
+        return cls(read_digest(one(body, b"stamp")), sender, receiver, read_time(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +115,13 @@ class Acknowledgement:
         """Return the body that is signed."""
         stamped: tuple[SExp, ...] = ((b"stamped",),) if self.stamped else ()
         place = _place(self.owner, self.number, self.head)
-        return (self.HEAD, (b"broker", str(self.broker).encode()), *place, _time(self.time), *stamped)
+        return (self.HEAD, (b"broker", str(self.broker).encode()), *place, time_field(self.time), *stamped)
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "Acknowledgement":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
         broker, stamped = read_owner(one(body, b"broker")), sexp_field(body, b"stamped") is not None
-        return cls(broker, *_read_place(body), _read_time(body), stamped)
+        return cls(broker, *_read_place(body), read_time(body), stamped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +155,3 @@ def _read_place(body: SExp) -> tuple[Principal, int, bytes]:
     if (number == 0) is not (head == BEGINNING):
         raise malformed("a chain without events has the head of the beginning, and no other has")
     return read_owner(one(body, b"owner")), number, head
-
-
-def _time(time: datetime) -> SExp:
-    return (b"time", format_date(time))
-
-
-def _read_time(body: SExp) -> datetime:
-    time = one(body, b"time")
-    if not isinstance(time, bytes):
-        raise malformed("a time is an atom")
-    return parse_date(time)
