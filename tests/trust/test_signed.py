@@ -10,7 +10,7 @@ from tests.budget import examples
 from tests.trust.kit import NOW, key, refused, who
 from tests.trust.policy_kit import BROKER, NEIGHBOUR, OWNER, PERIOD, RIGHTS, author, install, remove, revoke
 
-from penstock.codec.sexp import SExp, advanced, canonical, parse, transport
+from penstock.codec.sexp import SExp, advanced, canonical, head, parse, transport
 from penstock.crypto import PublicKey, digest
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
@@ -108,7 +108,7 @@ def test_a_statement_has_one_written_form(signed: SignedValue[Claim]) -> None:
 def test_a_time_is_a_date(signed: SignedValue[Claim]) -> None:
     assert isinstance(signed.body, tuple)
     for time in ((b"time", ()), (b"time", b"noon")):
-        body = tuple(time if part[:1] == (b"time",) else part for part in signed.body)
+        body = tuple(time if head(part) == b"time" else part for part in signed.body)
         with refused("evolution.malformed", "date.malformed"):
             read_signed(signature(body, digest(body), signed.key, signed.octets), *KINDS)
 
