@@ -7,7 +7,7 @@ names. The keys are described in docs/reference/node-file.md.
 import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -34,6 +34,8 @@ _KEYS: Final = frozenset(
         *("state", "zone", "facts", "guards", "limits", "trust", "fabric"),
     )
 )
+#: seconds: clocks that differ by more than this are wrong
+_LONGEST_SKEW: Final = 3600
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 _LIMITS: Final = tuple(one.name for one in fields(Limits))
 
@@ -43,6 +45,13 @@ class Brokers(StrEnum):
 
     ROUTE_RIGHT = "route-right"
     OPEN = "open"
+
+
+class Stamps(StrEnum):
+    """Whether owners' time-stamps are needed: where the owner uses them, or always."""
+
+    OWNER = "owner"
+    REQUIRED = "required"
 
 
 class Fabric(StrEnum):
@@ -80,6 +89,8 @@ class NodeFile:
     guards: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
     brokers: Brokers = Brokers.ROUTE_RIGHT
+    stamps: Stamps = Stamps.OWNER
+    skew: timedelta = timedelta(seconds=1)
     fabric: Fabric = Fabric.ROUTED
 
 
@@ -93,7 +104,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
     where = "the node file"
     _FILE.known(where, table, _KEYS)
     trust = _FILE.table("trust", table.get("trust", {}))
-    _FILE.known("`trust`", trust, {"brokers"})
+    _FILE.known("`trust`", trust, {"brokers", "stamps", "skew"})
     defaults = {"decisions": "decisions.jsonl", "state": "state"}
     return NodeFile(
         network=_FILE.text("network", _FILE.needed(where, table, "network")),
@@ -110,6 +121,8 @@ def read_node_file(data: str | bytes) -> NodeFile:
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
         limits=_limits(_FILE.table("limits", table.get("limits", {}))),
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
+        stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
+        skew=_skew(trust.get("skew", 1.0)),
         fabric=_choice("fabric", table.get("fabric", Fabric.ROUTED), Fabric),
         **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
     )
@@ -123,6 +136,12 @@ def _address(where: str, text: str, *, lowest: int = 0) -> PeerAddress:
     if not colon or not bare or (":" in bare and bare == host) or not plain or not lowest <= int(port) < 1 << 16:
         raise _FILE.wrong(where, "an address such as `127.0.0.1:7600` or `[::1]:7600`")
     return PeerAddress(bare, int(port))
+
+
+def _skew(value: object) -> timedelta:
+    if type(value) not in (int, float) or not 0 <= value <= _LONGEST_SKEW:  # type: ignore[operator]  # a number
+        raise _FILE.wrong("trust.skew", f"seconds, from 0 to {_LONGEST_SKEW}")
+    return timedelta(seconds=value)  # type: ignore[arg-type]  # a number
 
 
 def _names(value: object) -> Mapping[str, Principal] | str:

@@ -29,7 +29,9 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # Which brokers carry the events of a type: "route-right", those that its owner gives the right to; or "open", all that
 # may connect to the network, who then read every event.
 [trust]
-brokers = "open"
+brokers = "route-right"
+# stamps = "owner"              # or "required": nothing is delivered of an owner who signs no time-stamps
+# skew = 1.0                    # seconds by which any two clocks of the network may differ
 
 # [facts]                       # what conditions may ask for besides the time
 # on_duty = true

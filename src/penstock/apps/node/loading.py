@@ -9,9 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, read_node_file, unsupported
-from penstock.broker.core import NodeSettings, PeerAddress
+from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Stamps, read_node_file, unsupported
+from penstock.broker.core import NodeSettings, PeerAddress, TrustSettings
 from penstock.broker.library import Library
+from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, MalformedError
@@ -67,7 +68,7 @@ class LoadedNode:
         return Path(self.path).parent
 
     def settings(self, key: SigningKey) -> NodeSettings:
-        """Return what a node goes by. Raises `MalformedError` (`node.unsupported`)."""
+        """Return what a node goes by."""
         return NodeSettings(
             key=key,
             network=self.network,
@@ -79,7 +80,12 @@ class LoadedNode:
             operators=self.operators,
             rules=self.rules,
             zone=self.file.zone,
-            router=_router(self.file),
+            router=RouterSettings(limits=self.file.limits),
+            trust=TrustSettings(
+                unsafe_open=UnsafeOpen(everyone=self.file.brokers is Brokers.OPEN),
+                skew=self.file.skew,
+                strict=self.file.stamps is Stamps.REQUIRED,
+            ),
             limits=self.file.limits,
         )
 
@@ -100,7 +106,6 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
         file = read_node_file(data)
-        _router(file)
         if file.fabric is not Fabric.ROUTED:
             raise unsupported('`fabric = "nats"`', 'leave it out, or write `fabric = "routed"`')
         named = _Named(Path(path).parent, file.limits)
@@ -130,15 +135,6 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     _check_writable(loaded.decisions, loaded.decisions.parent)
     _check_writable(loaded.state, loaded.state if loaded.state.is_dir() else loaded.state.parent)
     return loaded
-
-
-def _router(file: NodeFile) -> RouterSettings:
-    if file.brokers is not Brokers.OPEN:
-        raise unsupported(
-            '`trust.brokers = "route-right"`',
-            'write `[trust]` and `brokers = "open"` where every broker of the network may read every event',
-        )
-    return RouterSettings(limits=file.limits)
 
 
 def _check_writable(file: Path, folder: Path) -> None:

@@ -20,6 +20,7 @@ from penstock.errors import FailedError, PenstockError
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
 from penstock.store.decision_file import DecisionFile
+from penstock.store.policy_folder import PolicyFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,17 @@ class RunningNode:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
+        decisions = DecisionFile(loaded.decisions)
         recorder = Recorder(
             source=str(key.principal),
-            sink=self._metrics.recording(DecisionFile(loaded.decisions)),
+            sink=self._metrics.recording(decisions),
+            revocations=decisions,
             clock=world.clock,
             timer=world.timer,
             ids=lambda: world.random(16).hex(),
         )
-        self._node = Node(loaded.settings(key), recorder, clock=world.clock, reported=log.note)
+        keep = PolicyFolder(loaded.state)
+        self._node = Node(loaded.settings(key), recorder, clock=world.clock, reported=log.note, keep=keep)
         self._node.core.local.know(loaded.file.facts)
         self._metrics.watch(self._node)
 
