@@ -73,6 +73,8 @@ class Network:
         self.principals: dict[str, Principal] = {}
         #: what publishers were told last, by broker and key
         self.wanted: dict[tuple[str, str], bool] = {}
+        #: the last that was retained, by broker and key
+        self.states: dict[tuple[str, str], TransitEvent] = {}
         self.disclosed: list[tuple[str, str, bytes]] = []
         #: counted by the kind of the body
         self.sent: dict[str, int] = {}

@@ -47,6 +47,32 @@ def test_matching_is_evaluation_of_each(selectors: list[Selector], events: list[
         assert sorted(matcher.match(row)) == naive(known, row)
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(selectors=st.lists(SELECTORS, min_size=1, max_size=8), events=st.lists(rows() | wrong_rows(), max_size=4))
+def test_few_selectors_are_tried_with_the_same_answer(
+    selectors: list[Selector], events: list[dict[str, Scalar]]
+) -> None:
+    matcher = Matcher[int]()
+    known = dict(enumerate(selectors))
+    for key, selector in known.items():
+        matcher.add(key, selector, SCHEMA)
+    for _ in range(20):
+        matcher.match({})
+    assert matcher._quick is not None
+    for row in events:
+        assert sorted(matcher.match(row)) == naive(known, row)
+
+
+def test_what_comes_and_goes_is_heeded_where_few_are_tried() -> None:
+    matcher = matcher_of("i = 1", "TRUE", "i + j > 2")
+    for _ in range(40):
+        assert matcher.match({"i": 1, "j": 2**63 - 1}) == ["i = 1", "TRUE"]
+    matcher.remove("i = 1")
+    assert [matcher.match({"i": 1}) for _ in range(40)] == [["TRUE"]] * 40
+    matcher.add("j = 1", parse("j = 1"))
+    assert [matcher.match({"j": 1}) for _ in range(40)] == [["TRUE", "j = 1"]] * 40
+
+
 #: simple predicates over few attributes and values, so that many clauses meet in one node
 SIMPLE = st.lists(
     st.sampled_from(

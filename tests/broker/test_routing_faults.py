@@ -22,6 +22,7 @@ from penstock.broker.entries import Interest, Subscription
 from penstock.broker.messages import Announcement, Enter, Greeting, Hop, Pulse, Stamp, Withdraw
 from penstock.broker.publications import Publications
 from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings
+from penstock.errors import LimitError
 from penstock.model.events import Event
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
@@ -275,6 +276,22 @@ class TestHostileNeighbours:
 
         assert [len(outputs) for outputs in sent] == [1, 1, 0]
 
+    def test_an_event_that_grows_when_it_is_written_anew_goes_no_further(self) -> None:
+        router, peer = self.linked(Limits(route_block_bytes=100))
+        other = principal("c")
+        router.link_up(other, 0)
+        router.receive(other, Hop(Stamp(1, 1), 0, Greeting()), 0)
+        router.receive(other, Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
+        router.subscribe("sub", NEWS.key)
+        large = Event.of(NEWS, {"s": "x" * 200}, id="1").to_transit()
+        outputs = router.receive(peer, Hop(Stamp(1, 1), 1, Publications(peer, 1, (1,), (large,))), 0)
+        assert [type(output) for output in outputs] == [Deliver]
+
+        router.advertise("pub", NEWS.key)
+        with pytest.raises(LimitError) as caught:
+            router.publish("pub", [large])
+        assert caught.value.code == "route.event-size"
+
     def test_an_event_does_not_go_back_to_where_it_came_from(self) -> None:
         router, peer = self.linked()
         router.receive(peer, Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
@@ -330,6 +347,19 @@ class TestOverlays:
         network.publish("p1", "pub", "2")
         network.run()
         assert network.delivered == []
+
+    def test_trust_that_is_gone_counts_from_the_next_event_on(self) -> None:
+        trusted = {principal("a"), principal("b")}
+        router = Router(principal("a"), 1, Settings(may_route=lambda _key, broker: broker in trusted))
+        router.link_up(principal("b"), 0)
+        router.receive(principal("b"), Hop(Stamp(1, 1), 0, Greeting()), 0)
+        router.receive(principal("b"), Hop(Stamp(1, 1), 1, Enter(1, Subscription(NEWS.key))), 0)
+        router.advertise("pub", NEWS.key)
+        event = Event.of(NEWS, {}).to_transit()
+        assert [type(output) for output in router.publish("pub", [event])] == [Send]
+
+        trusted.discard(principal("b"))
+        assert router.publish("pub", [event]) == []
 
     def test_what_an_untrusted_neighbour_enters_does_not_count(self) -> None:
         router = Router(principal("a"), 1, Settings(may_route=lambda _key, broker: broker != principal("b")))

@@ -37,6 +37,8 @@ class Step:
 
 
 CALM = ("subscribe", "subscribe", "subscribe", "advertise", "advertise", "unsubscribe", "unadvertise", "run")
+#: what happens to links and clients, but not to brokers, so that whoever was given an event has it
+CHANGING = (*CALM, "retain", "retain", "retain", "connect", "disconnect", "partition", "heal", "publish", "wait")
 STORMY = (*CALM, "kill", "start", "connect", "disconnect", "partition", "heal", "leave", "publish", "wait")
 
 
@@ -82,6 +84,10 @@ def do(network: Network, step: Step, number: int) -> None:  # one line for each 
             # Not every event is what was advertised.
             with suppress(RefusedError):
                 network.publish(broker, min(client.advertised), f"storm {number}", n=step.other % 8)
+        case "retain" if client.advertised:
+            key = sorted(client.advertised)[step.other % len(client.advertised)]
+            with suppress(RefusedError):
+                network.states[broker, key] = network.retain(broker, key, f"state {number}", key, n=step.other % 8)
         case "wait":
             network.wait(1)
         case "run":
@@ -163,3 +169,22 @@ def test_after_any_storm_delivery_is_exact_again(seed: int, topology: Topology, 
     publish_everywhere(network)
     take_all_back(network)
     assert not network.cuts
+
+
+@given(st.integers(0, 999), TOPOLOGIES, steps(CHANGING, 40))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_after_any_changes_everybody_has_the_state_and_nobody_has_it_twice(
+    seed: int, topology: Topology, script: list[Step]
+) -> None:
+    network = after(seed, topology, script)
+    network.connect(*pairwise(sorted(network.routers)))
+    network.run()
+    for broker in sorted(network.routers):
+        for of_type in TYPES:
+            network.subscribe(broker, f"late {of_type.name.name}", of_type)
+    network.run()
+
+    assert max(Counter(network.delivered).values(), default=0) <= 1
+    for (broker, key), event in network.states.items():
+        if key in network.clients[broker].advertised:
+            assert network.expected(broker, event) <= set(network.delivered)

@@ -257,6 +257,14 @@ class TestBounds:
         assert {sample.block.retain for sample in retained.of_type(NEWS.key)} == {"c", "a", "d"}
         assert len(retained) == 3
 
+    def test_samples_come_in_order_of_time_however_they_came(self) -> None:
+        retained = Retained()
+        for slot, number in (("a", 9), ("b", 3), ("c", 5)):
+            retained.keep(self.sample(slot, number))
+
+        assert [sample.block.retain for sample in retained.of_type(NEWS.key)] == ["b", "c", "a"]
+        assert [sample.block.retain for sample in retained.of_line(NEWS.key)] == ["b", "c", "a"]
+
     def test_octets_are_bounded(self) -> None:
         retained = Retained(Limits(route_retained_bytes=100_000))
         for number in range(100):
