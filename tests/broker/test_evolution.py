@@ -214,6 +214,7 @@ def test_a_broker_without_a_newer_stamp_stops() -> None:
     assert not node.delivers(at(10.000001))
     _, turn = node.keeper.tick(NOW)
     assert turn == at(10) + timedelta.resolution
+    assert node.keeper.turns() == turn
     assert names(node.tick(at(10))) == []
     assert names(node.tick(turn)) == ["silent", "resubscribe"]
     _, again = node.keeper.tick(turn)

@@ -199,14 +199,19 @@ class PolicyKeeper:
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
         """Notice what has not come, and say when to call again at the latest."""
         said: list[Output] = []
-        turn: datetime | None = None
         for followed in self._owners.values():
             said += self._tell(now, followed, followed.log.enforced)
+        return said, self.turns()
+
+    def turns(self) -> datetime | None:
+        """Return when to call `tick` at the latest, as things are; whoever wants to know only that asks here."""
+        turn: datetime | None = None
+        for followed in self._owners.values():
             if followed.told is None and followed.log.stamp is not None:
                 turn = earliest(turn, _after(followed.log.stamp.value.until))
             elif followed.asked is not None and followed.told is not Reason.FORKED:
                 turn = earliest(turn, followed.asked + self._retry)
-        return said, turn
+        return turn
 
     # What is known.
 

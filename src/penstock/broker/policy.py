@@ -239,7 +239,7 @@ class Policies:
                     core.note(RefusedError("evolution.forked", f"{owner.short} has signed two policies at once"))
                 case Unusable(owner, number, code, _):
                     core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
-        core.turn = self._keeper.tick(core.now())[1]
+        core.turn = self._keeper.turns()
 
     def _enforce(self, changed: Changed) -> None:
         core = self._core
