@@ -3,7 +3,6 @@
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, TypeAlias
@@ -19,6 +18,7 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
+from penstock.broker.sessions import turning_point
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.errors import PenstockError, RefusedError
@@ -114,10 +114,10 @@ class Core:
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
-        routing = replace(settings.router, proof=proof, may_route=self.may_route, admitted=self._admitted)
+        routing = replace(settings.router, proof=proof, may_route=self.may_route, admitted=self.admitted)
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
-        self._admissions: dict[Principal, bool] = {}
+        self._admissions: dict[Principal, _Admission] = {}
         self.exchange = Exchange(local, Router(self.principal, incarnation, routing))
 
     @property
@@ -175,6 +175,7 @@ class Core:
         """Take in what a broker shows for itself, or forget it."""
         if bag is None:
             self.disclosed.pop(broker, None)
+            self._admissions.pop(broker, None)
             self.overlay.leave(broker)
         elif self.disclosed.get(broker) == bag:
             return
@@ -192,7 +193,6 @@ class Core:
 
     def trust_changed(self) -> None:
         """Ask anew who is in the network, and who carries what."""
-        self._admissions.clear()
         self.settle(self.router.trust_changed())
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
@@ -203,15 +203,32 @@ class Core:
             return self.overlay.trusts(now, of_type.owner, broker)
         return self.overlay.may_route(now, of_type, broker)
 
-    def _admitted(self, broker: Principal) -> bool:
+    def admitted(self, broker: Principal) -> bool:
+        """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""
+        bag, now = self.disclosed.get(broker, _NOTHING), self._now
         known = self._admissions.get(broker)
-        if known is None:
-            known = False
-            with suppress(RefusedError):
-                self.require_connect(broker, self.disclosed.get(broker, _NOTHING))
-                known = True
-            self._admissions[broker] = known
-        return known
+        if known is None or known.by != (self.sources, bag) or now >= known.until:
+            dates = (one.statement.validity for one in (*self.sources.credentials, *bag))
+            until = turning_point(dates, now) or _NEVER
+            known = self._admissions[broker] = _Admission((self.sources, bag), until, self._may_connect(broker, bag))
+        return known.answer
+
+    def _may_connect(self, broker: Principal, bag: Credentials) -> bool:
+        try:
+            self.require_connect(broker, bag)
+        except RefusedError:
+            return False
+        return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """Whether a broker may be in the network, by what, and until when that is good."""
+
+    by: tuple[Sources, Credentials]
+    until: datetime
+    answer: bool
+
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _NOTHING: Final = Credentials()

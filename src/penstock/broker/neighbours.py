@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import chain
 from typing import Final
 
 from penstock.broker.core import Core, PeerAddress
@@ -17,7 +15,6 @@ from penstock.broker.link import Endpoint, Link, connect
 from penstock.broker.messages import Hop
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
 from penstock.broker.routing import Cut, Disclosed, Send
-from penstock.broker.sessions import turning_point
 from penstock.broker.turns import Turns
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
@@ -26,7 +23,6 @@ from penstock.trust.credentials import Credentials
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
-_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -45,9 +41,6 @@ class Neighbours:
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
-        #: by what the neighbours were last checked, and until when that is good
-        self._checked: tuple[object, int] | None = None
-        self._until = core.now()
         #: told of time-stamps that come, and of new links
         self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
         self.linked: Callable[[Principal], None] = lambda _peer: None
@@ -74,19 +67,10 @@ class Neighbours:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def recheck(self) -> None:
-        """Cut brokers that may be in the network no longer: after a change, or when a date has passed."""
-        now = self._core.now()
-        if self._checked == (self._core.sources, len(self._neighbours)) and now < self._until:
-            return
-        self._checked = self._core.sources, len(self._neighbours)
-        shown = (one for neighbour in self._neighbours.values() for one in neighbour.credentials)
-        dates = (one.statement.validity for one in chain(self._core.sources.credentials, shown))
-        self._until = turning_point(dates, now) or _NEVER
-        for peer, neighbour in list(self._neighbours.items()):
-            try:
-                self._core.require_connect(peer, neighbour.credentials)
-            except RefusedError as error:
-                self._cut(Cut(peer, error))
+        """Cut brokers that may be in the network no longer."""
+        for peer in list(self._neighbours):
+            if not self._core.admitted(peer):
+                self._cut(Cut(peer, RefusedError("broker.not-permitted", "the broker may be in the network no longer")))
 
     # Links.
 

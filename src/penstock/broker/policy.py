@@ -190,6 +190,9 @@ class Policies:
 
     def _event(self, now: datetime, event: UnverifiedValue[PolicyEvent]) -> None:
         outputs = self._keeper.receive(now, event)
+        if outputs:
+            # Before anything comes of it, and before anybody is told: a broker that starts again knows as much.
+            self._save(event.value.owner)
         self._completeness(event.value.owner).published(event.verify())
         self._carry_out(outputs)
 
@@ -198,11 +201,11 @@ class Policies:
         stamp = carried.stamp.verify()
         owner = stamp.value.owner
         self._completeness(owner).stamped(stamp)
+        self._save(owner)
         self._carry_out(outputs)
         known = self._stamped.get(owner)
         if known is None or known.value.time < stamp.value.time:
             self._stamped[owner] = stamp
-            self._save(owner)
             for peer in self._neighbours():
                 if peer != sender:
                     self._hand_on_to(peer, owner)
@@ -244,7 +247,6 @@ class Policies:
     def _enforce(self, changed: Changed) -> None:
         core = self._core
         before = core.sources.revocations.by_owner.get(changed.owner, frozenset())
-        self._save(changed.owner)
         for name in changed.removed:
             core.settle(core.local.change(core.now(), removed=[name]))
         for definition in changed.installed:
