@@ -1,8 +1,8 @@
 """What `penstock net show` answers: the state of a broker in words, trees and tables.
 
-Of each owner's policy a broker tells `head` (the number of the last event), `age` (of the last time-stamp, in seconds),
-`fresh`, and under `revocations` how far each is: `number`, `complete`, and for each of the `brokers` its `progress`,
-and in `at` since when it is done or until when to wait at the latest.
+Of each owner's policy a broker tells the `number` of the last event, its `state`, the `stamp age` in seconds, and how
+far the last `events` are: how many certificates each `revokes`, since when it is `complete`, and for each of the
+`brokers` its `progress`, and in `at` since when it is done or until when to wait at the latest.
 """
 
 from collections import deque
@@ -25,7 +25,9 @@ _SIZES: Final = {
     "subscriptions": "of these subscriptions",
     "told": "entered with neighbours",
     "trees": "trees",
+    "held back": "events held back",
 }
+_FRESH: Final = "fresh"
 _DONE: Final = ("acknowledged", "run-out")
 
 
@@ -96,30 +98,35 @@ def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[p
 def _show_policy(policy: Mapping[str, Wire], names: Names) -> None:
     rows = [_policy_row(owner, _table(state), names) for owner, state in policy.items()]
     paint.grid(("owner", "policy event", "time-stamp", "state"), rows)
-    waiting = [row for owner, state in policy.items() for row in _revocations(owner, _table(state), names)]
-    if waiting:
+    progress = [row for owner, state in policy.items() for row in _progress(owner, _table(state), names)]
+    if progress:
         paint.line()
-        paint.grid(("owner", "policy event", "broker", "progress", "when"), waiting)
+        paint.grid(("owner", "policy event", "revokes", "broker", "progress", "when"), progress)
 
 
 def _policy_row(owner: str, state: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
-    age = state.get("age")
+    age = state.get("stamp age")
     stamp = f"{age:.0f} s old" if isinstance(age, int | float) else "none"
-    fresh = state.get("fresh")
-    word = "" if not isinstance(fresh, bool) else "✓ fresh" if fresh else "✗ stale: nothing is delivered"
-    return _who(owner, names), str(state.get("head", "")), stamp, word
+    word = str(state.get("state", ""))
+    shown = f"✓ {word}" if word == _FRESH else f"✗ {word}: nothing is delivered"
+    return _who(owner, names), str(state.get("number", "")), stamp, shown
 
 
-def _revocations(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
-    for revocation in map(_table, _list(state.get("revocations"))):
-        number = str(revocation.get("number", ""))
-        done = "✓ complete" if revocation.get("complete") is True else "✗ not complete"
-        yield _who(owner, names), number, "all", done, ""
-        for broker, standing in _table(revocation.get("brokers")).items():
+def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Yield a row for each policy event, and for each broker that one still waits for; the last event in full."""
+    events = [_table(event) for event in _list(state.get("events"))]
+    for event in events:
+        number, revokes, complete = (event.get(key) for key in ("number", "revokes", "complete"))
+        done = f"✓ complete since {value_text(complete)}" if isinstance(complete, datetime) else "✗ not complete"
+        yield _who(owner, names), str(number), str(revokes), "all", done, ""
+        for broker, standing in _table(event.get("brokers")).items():
             told = _table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
-            when = f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
-            yield "", number, _who(broker, names), progress, when
+            if progress not in _DONE or event is events[-1]:
+                when = (
+                    f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
+                )
+                yield "", str(number), "", _who(broker, names), progress, when
 
 
 # --- Words -----------------------------------------------------------------------------------------------------------

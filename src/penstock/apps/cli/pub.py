@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -17,8 +18,8 @@ from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pub_events import Draft, Unreadable, of_lines, of_pairs, typed
 from penstock.apps.cli.pub_lines import read_lines
 from penstock.apps.cli.pub_progress import showing
-from penstock.apps.cli.session import say, say_json
-from penstock.broker.client import Client
+from penstock.apps.cli.session import Warned, say, say_json, warn
+from penstock.broker.client import Client, TypeSource
 from penstock.broker.feeds import Feed
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 
@@ -34,6 +35,8 @@ class Tally:
     accepted: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, object]] = field(default_factory=list)
+    #: types that nobody wanted
+    unwanted: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -64,6 +67,7 @@ class Tally:
             "refused": self.refused,
             "codes": dict(sorted(self.codes.items())),
             "problems": self.problems,
+            "unwanted": self.unwanted,
             "rate": self.rate,
         }
 
@@ -76,6 +80,14 @@ class Tally:
     metavar="FILE",
     help="Publish lines of JSON: CloudEvents, or objects of attributes; - is standard input.",
 )
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Where nobody wants the events yet, wait for somebody: readers at other brokers take a moment to be heard of.",
+)
 @type_options
 @client_options
 @options.output_option()
@@ -87,7 +99,15 @@ penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key came
     --type pito/uk.gov.pito.Numberplate --file sightings.jsonl
 """
 )
-def pub(*, pairs: tuple[str, ...], source: str | None, type_name: str | None, output: str, **connection: Any) -> None:
+def pub(
+    *,
+    pairs: tuple[str, ...],
+    source: str | None,
+    wait: float,
+    type_name: str | None,
+    output: str,
+    **connection: Any,
+) -> None:
     """Publish one event of NAME=VALUE, or many from lines of JSON, and say what became of them.
 
     Each event is confirmed by the broker, or refused with a code; the status is 1 if any was refused. A CloudEvent may
@@ -98,7 +118,7 @@ def pub(*, pairs: tuple[str, ...], source: str | None, type_name: str | None, ou
     call = Call.of(**connection)
     tally = Tally()
     try:
-        talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source), tally, stop))
+        talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source, wait), tally, stop))
     except PenstockError:
         if source is not None:
             _show(tally, output)
@@ -106,7 +126,7 @@ def pub(*, pairs: tuple[str, ...], source: str | None, type_name: str | None, ou
     _show(tally, output)
     if tally.refused:
         code = tally.codes.most_common(1)[0][0]
-        raise RefusedError("pub.refused", f"{tally.refused:,} events were refused, most of them by `{code}`")
+        raise RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
 
 
 def _show(tally: Tally, output: str) -> None:
@@ -116,16 +136,18 @@ def _show(tally: Tally, output: str) -> None:
     say(tally.text())
     if tally.codes:
         paint.grid(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
+    warn(*(Warned("pub.unwanted", f"nobody wants events of {name} now") for name in tally.unwanted))
     for problem in tally.problems:
         click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
 
 
 async def _publish(call: Call, wanted: "_Wanted", tally: Tally, stop: asyncio.Event) -> None:
     async with call.client() as client:
-        feeds = _Feeds(call, client, wanted.type)
+        feeds = _Feeds(call, client, wanted, tally)
         if wanted.source is None:
             feed = await feeds.of("")
-            await _send(feeds, [(1, Draft(of_pairs(feed.type, wanted.pairs)))], tally)
+            await feed.publish(of_pairs(feed.type, wanted.pairs))
+            tally.accepted = 1
             return
         with showing(tally.text):
             await until(stop, _send_lines(feeds, wanted.source, tally))
@@ -138,6 +160,7 @@ class _Wanted:
     type: str | None
     pairs: tuple[str, ...]
     source: str | None
+    wait: float
 
 
 async def _send_lines(feeds: "_Feeds", source: str, tally: Tally) -> None:
@@ -164,18 +187,33 @@ async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, Draft | Unreadable]]
 class _Feeds:
     """The advertisements of one run: one for each type, made when its first event comes."""
 
-    def __init__(self, call: Call, client: Client, default: str | None) -> None:
+    def __init__(self, call: Call, client: Client, wanted: _Wanted, tally: Tally) -> None:
         self._call = call
         self._client = client
-        self._default = default
+        self._wanted = wanted
+        self._tally = tally
         self._feeds: dict[str, asyncio.Task[Feed]] = {}
+        self._news = asyncio.Event()
+        client.on_quench(lambda _feed, _quiet: self._news.set())
 
     async def of(self, name: str) -> Feed:
         """Return the feed of a type. Raises as `Client.advertise`."""
         if name not in self._feeds:
-            source = self._call.type(name or self._default)
-            self._feeds[name] = asyncio.create_task(self._client.advertise(source))
+            source = self._call.type(name or self._wanted.type)
+            self._feeds[name] = asyncio.create_task(self._advertise(source))
         return await self._feeds[name]
+
+    async def _advertise(self, source: TypeSource) -> Feed:
+        """Advertise, and give subscriptions at other brokers the time to be heard of."""
+        feed = await self._client.advertise(source)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._wanted.wait):
+                while feed.quiet:
+                    self._news.clear()
+                    await self._news.wait()
+        if feed.quiet:
+            self._tally.unwanted.append(str(feed.type.name))
+        return feed
 
     async def publish(self, draft: Draft | Unreadable) -> None:
         """Publish an event, and wait until the broker has taken it. Raises what it is refused for."""

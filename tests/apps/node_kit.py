@@ -1,0 +1,144 @@
+"""A small network in a folder, and `penstock up` as the process that it is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tests.apps.conftest import Ran, Shell
+
+PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
+TYPE = "london/org.london.Sighting"
+NODE = """\
+network = "london/London"
+key = "{key}.key"
+listen = "127.0.0.1:0"
+http = "127.0.0.1:0"
+names = "names.toml"
+credentials = ["certs/"]
+types = ["types/*.type"]
+operators = ["ops"]
+decisions = "{key}.jsonl"
+state = "{key}.state"
+{more}
+[trust]
+brokers = "open"
+"""
+
+
+def lay_out(shell: Shell) -> None:
+    """Make keys, a type, and the rights of a network with two brokers, a camera and a reader."""
+    for who in ("london", "east", "west", "camera", "reader", "ops"):
+        shell.ok("key", "new", f"{who}.key", "--name", who)
+    for folder in ("types", "certs"):
+        (shell.folder / folder).mkdir()
+    attributes = [part for word in ("plate:string", "speed:integer", "at:timestamp") for part in ("--attribute", word)]
+    shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
+    for who in ("east", "west", "camera", "reader", "ops"):
+        grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
+    grant(shell, "publish.cert", "camera", "--type-file", "types/s.type", "--right", "publish")
+    grant(shell, "subscribe.cert", "reader", *("--type-file", "types/s.type"), *("--attribute", "speed", *RIGHTS))
+
+
+RIGHTS = ("--right", "subscribe", "--right", "restrictions")
+
+
+def grant(shell: Shell, file: str, to: str, *right: str) -> None:
+    shell.ok("cert", "issue", "--key", "london.key", "--to", to, *right, "--out", f"certs/{file}")
+
+
+def node_file(shell: Shell, key: str = "east", more: str = "") -> str:
+    """Write the file of a broker, and return its name."""
+    (shell.folder / f"{key}.toml").write_text(NODE.format(key=key, more=more))
+    return f"{key}.toml"
+
+
+@dataclass
+class Running:
+    """A broker that runs."""
+
+    process: subprocess.Popen[str]
+    principal: str
+    url: str
+    http: str
+    log: Path
+
+    def get(self, path: str) -> str:
+        with urlopen(f"http://{self.http}{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def logged(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def saw(self, event: str) -> dict[str, Any] | None:
+        return next((line for line in self.logged() if line["event"] == event), None)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@contextmanager
+def running(shell: Shell, file: str) -> Iterator[Running]:
+    """Run `penstock up` until it is stopped."""
+    log = shell.folder / f"{file}.log"
+    with log.open("w") as err:
+        process = subprocess.Popen(
+            [*PROGRAM, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
+        )
+        with process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert line, log.read_text()
+                yield Running(process, **json.loads(line), log=log)
+            finally:
+                process.kill()
+
+
+def eventually(found: Callable[[], object], patience: float = 20.0) -> Any:
+    """Wait until something is found."""
+    until = time.monotonic() + patience
+    while not (seen := found()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return seen
+
+
+def ask(shell: Shell, broker: Running, who: str, noun: str, *words: str, stdin: str | None = None) -> Ran:
+    """Run a command that talks to a broker, in this process."""
+    return shell(*noun.split(), *words, *_connection(broker, who), stdin=stdin)
+
+
+@contextmanager
+def start(shell: Shell, broker: Running, who: str, noun: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command that talks to a broker, as a process that does not outlive its test."""
+    with subprocess.Popen(
+        [*PROGRAM, *noun.split(), *words, *_connection(broker, who)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=shell.folder,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _connection(broker: Running, who: str) -> tuple[str, ...]:
+    return ("--broker", broker.url, "--network", "london/London", "--key", f"{who}.key")

@@ -1,0 +1,125 @@
+"""Node files: strict, and every error names the file, the key, and what to do."""
+
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import lay_out, node_file
+
+from penstock.apps.node.config import Brokers, read_node_file
+from penstock.errors import MalformedError
+
+LEAST = 'network = "a/N"\nkey = "k"\nlisten = "[::1]:7600"\n'
+
+
+def test_the_least_that_a_file_says() -> None:
+    found = read_node_file(LEAST)
+    assert (found.listen.host, found.listen.port, found.http) == ("::1", 7600, None)
+    assert (found.decisions, found.state, found.brokers) == ("decisions.jsonl", "state", Brokers.ROUTE_RIGHT)
+
+
+def test_limits_are_those_that_are_written_and_the_defaults() -> None:
+    found = read_node_file(LEAST + "[limits]\nclient_rate = 7\n").limits
+    assert (found.client_rate, found.client_sessions) == (7, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("= 1", "node.syntax", "TOML"),
+        (LEAST + "colour = 1", "node.unknown-key", "`colour`"),
+        (LEAST + "[trust]\nbroker = 1", "node.unknown-key", "`broker`"),
+        (LEAST + '[trust]\nbrokers = "all"', "node.value", "`trust.brokers`"),
+        (LEAST + 'fabric = "kafka"', "node.value", "`fabric`"),
+        ('network = "a/N"\nlisten = "h:1"', "node.missing", "`key`"),
+        (LEAST + 'http = "7680"', "node.value", "`http`"),
+        (LEAST + 'http = "::1:7680"', "node.value", "`http`"),
+        (LEAST + 'http = "h:70000"', "node.value", "`http`"),
+        (LEAST + 'peers = ["h:1"]', "node.value", "`peer 1`"),
+        (LEAST + '[[peers]]\nprincipal = "p"', "node.missing", "`address`"),
+        (LEAST + '[[peers]]\naddress = "h:0"', "node.value", "`peer 1: address`"),
+        (LEAST + '[[peers]]\naddress = "h:1"\n[[peers]]\naddress = "h:1"', "node.value", "`peer 2: address`"),
+        (LEAST + 'credentials = "certs"', "node.value", "`credentials`"),
+        (LEAST + 'zone = "Mars"', "node.value", "`zone`"),
+        (LEAST + "[facts]\nhour = 1", "environment.reserved", "`hour`"),
+        (LEAST + "[facts]\nlist = [1]", "node.value", "`facts.list`"),
+        (LEAST + '[guards]\ng = "os.system"', "node.value", "`guards.g`"),
+        (LEAST + "[limits]\nclient_rates = 1", "node.unknown-key", "`client_rates`"),
+        (LEAST + "[limits]\nclient_rate = true", "node.value", "`limits.client_rate`"),
+        (LEAST + "[limits]\nclient_rate = 0", "node.value", "`limits.client_rate`"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, code: str, words: str) -> None:
+    with pytest.raises(MalformedError) as error:
+        read_node_file(text)
+    assert error.value.code == code
+    assert words in error.value.message
+    assert error.value.hint
+
+
+@pytest.fixture
+def network(penstock: Shell) -> Shell:
+    """Return a shell in a folder with a network in it."""
+    lay_out(penstock)
+    return penstock
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ('"london/London"', '"paris/London"', "node.principal"),
+        ('"london/London"', '"London"', "name.malformed"),
+        ('["ops"]', '["nobody"]', "node.principal"),
+        ('["certs/"]', '["nothing/*.cert"]', "node.no-match"),
+        ('["certs/"]', '["none.cert"]', "file.missing"),
+        ('["types/*.type"]', '["certs/"]', "type.malformed"),
+        ('decisions = "', 'decisions = "nowhere/', "file.unwritable"),
+        ('state = "', 'state = "nowhere/', "file.unwritable"),
+        ("[trust]", 'fabric = "nats"\n[trust]', "node.unsupported"),
+        ("[trust]", '[guards]\ng = "nowhere.at.all:guard"\n[trust]', "node.guard"),
+        ("[trust]", '[guards]\ng = "os:sep"\n[trust]', "node.guard"),
+        ("[trust]", '[[peers]]\naddress = "h:1"\nprincipal = "nobody"\n[trust]', "node.principal"),
+        ('"names.toml"', '"other.toml"', "file.missing"),
+    ],
+)
+def test_what_a_file_names_is_looked_for(network: Shell, before: str, after: str, code: str) -> None:
+    file = network.folder / node_file(network)
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after, 1))
+    ran = network("up", "--check", "east.toml")
+    assert ran.code == code
+    assert ran.status != 0
+
+
+def test_paths_are_relative_to_the_file(network: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node_file(network)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    network.ok("up", "--check", "../east.toml")
+
+
+def test_types_may_stand_in_any_order(network: Shell) -> None:
+    network.ok(
+        *("type", "define", "org.london.A", "--key", "london.key", "--extends", "types/s.type"),
+        *("--out", "types/a.type"),
+    )
+    ran = network.ok("up", "--check", node_file(network), "-o", "json")
+    assert ran.json["types"] == 2
+
+
+def test_a_forged_type_is_refused(network: Shell) -> None:
+    file = network.folder / "types" / "s.type"
+    file.write_bytes(file.read_bytes().replace(b"speed", b"Speed"))
+    ran = network("up", "--check", node_file(network))
+    assert ran.status != 0
+    assert "s.type" in ran.err
+
+
+def test_a_guard_is_a_function(network: Shell) -> None:
+    more = '[guards]\neven = "tests.apps.test_node_config:even"'
+    network.ok("up", "--check", node_file(network, more=more))
+
+
+def even(values: dict[str, object], _environment: object) -> bool:
+    return values["speed"] == 2
