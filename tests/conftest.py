@@ -1,12 +1,15 @@
 """What all tests share."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.budget import USUAL
+from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
 
 from penstock.testing.nats import NatsServer
 
@@ -15,33 +18,44 @@ settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES
 # A Java that lives for some minutes does not earn back what optimising its code costs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-#: what is costly to make and so must be made in one process only, by fixture: which tests stay together
-GROUPS = {"spark": "spark", "everywhere": "cluster", "output": "demo"}
+#: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
+GROUPS = ("spark", "cluster", "demo")
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
 #: commands of the documentation start Spark, each for itself
 COMMANDS = "test_commands_run_as_shown"
 
 
-def _group(item: pytest.Item) -> str | None:
-    used = getattr(item, "fixturenames", ())
-    found = [group for fixture, group in GROUPS.items() if fixture in used]
-    return found[0] if found else "spark" if item.name.startswith(PAGES) else None
+def group_of(nodeid: str) -> str | None:
+    """Return which group a test is in, by its name: `test_name[spark-other parameters]`."""
+    name = nodeid.rpartition("::")[2]
+    if name.startswith(PAGES):
+        return GROUPS[0]
+    found = [group for group in GROUPS if group in re.split(r"[\[\]-]", name)]
+    return found[0] if found else None
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+class Together(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
+    """Keeps a group in one process, and gives all other tests to whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid) or nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together:
+    """Distribute tests by groups. The groups of xdist have no effect with pytest 9.2, which keeps ids elsewhere."""
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests together that share something costly, and begin with what takes longest."""
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with what takes longest: the groups in their order, commands of the documentation, then all others."""
     items.sort(key=lambda item: (_turn(item), item.name.startswith(PAGES)))
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return which come first: the groups in their order, then commands of the documentation, then all others."""
-    groups, group = list(GROUPS.values()), _group(item)
-    return groups.index(group) if group else len(groups) + (not item.name.startswith(COMMANDS))
+    group = group_of(item.nodeid)
+    return GROUPS.index(group) if group else len(GROUPS) + (not item.name.startswith(COMMANDS))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("london")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["demo"])
 def output(folder: Path) -> str:
     environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, str(ROOT / "examples" / "london.py"), "--out", str(folder)]

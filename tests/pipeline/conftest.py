@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,8 +13,9 @@ from tests.pipeline.jobs_plant import interpreted
 from penstock.pipeline.jetstream import register
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture(scope="session", params=["spark"])
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    _mark(tmp_path_factory.getbasetemp())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
@@ -29,6 +31,12 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+def _mark(folder: Path) -> None:
+    """Fail where another process of this run has a session: it would warm up a second Java."""
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    (shared / "session").touch(exist_ok=False)
+
+
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """Return the session, which knows `penstock.jetstream`, and does not compile what a handful of messages run."""
@@ -37,7 +45,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=["cluster"])
 def everywhere(tmp_path_factory: pytest.TempPathFactory) -> cluster.Ran:
     """Run every job on a cluster, and for a client of Spark Connect."""
     return cluster.run(tmp_path_factory.mktemp("cluster"))
