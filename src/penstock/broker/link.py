@@ -49,7 +49,7 @@ class Rate:
         self._left = burst
         self._then: float | None = None
 
-    def charge(self, messages: int, octets: int, now: float) -> float:  # noqa: ARG002  # other meters count octets
+    def charge(self, messages: float, octets: int, now: float) -> float:  # noqa: ARG002  # other meters count octets
         """Count messages; a frame without any counts as one."""
         if self._then is not None:
             self._left = min(self._burst, self._left + (now - self._then) * self._rate)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
+from time import thread_time
 from typing import Final, TypeAlias, cast
 
 from penstock.broker import protocol, requests
@@ -16,7 +17,7 @@ from penstock.broker.turns import Turns
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS, parse
@@ -38,6 +39,20 @@ class _Client:
     link: Link
     #: the request that is being answered
     number: int = 0
+    #: why it was not let in
+    refused: str = ""
+
+
+class _Pace:
+    """How fast requests of a principal are taken, by their number and by what they cost: its links wait, no others."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._requests = Rate(limits.client_requests, limits.client_requests_burst)
+        self._work = Rate(limits.client_work / 1000, limits.client_work_burst / 1000)
+
+    def charge(self, work: float, now: float) -> float:
+        """Count a request that took so many seconds; return for how long no other one is taken."""
+        return max(self._requests.charge(1, 0, now), self._work.charge(work, 0, now))
 
 
 class Clients:
@@ -49,7 +64,7 @@ class Clients:
         self._evolve = evolve
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
-        self._rates: dict[Principal, Rate] = {}
+        self._paces: dict[Principal, _Pace] = {}
         self._closing: set[asyncio.Task[None]] = set()
         words = (requests.Accepted, requests.Refused, requests.Answered, requests.Quenched, requests.Closed)
         core.handle({requests.Given: self._give, **dict.fromkeys(words, self._tell)})
@@ -67,6 +82,8 @@ class Clients:
             core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
             if local.knows(client.session):
                 await self._converse(client, waiting)
+            else:
+                await link.close(client.refused)
         finally:
             if self._clients.pop(client.session, None) is not None and local.knows(client.session):
                 core.settle(local.disconnect(core.now(), client.session))
@@ -74,15 +91,15 @@ class Clients:
     async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
         """Take what a client says. Nobody else waits for long, however much it is at once."""
         turns, loop = Turns(), asyncio.get_running_loop()
-        rate = self._rate(client.link.peer.principal)
+        pace = self._pace(client.link.peer.principal)
         while True:
             turns.begin()
             for tree in waiting:
                 if client.session not in self._clients:
                     return
-                pause = 0.0
+                began, pause = thread_time(), 0.0
                 if self._take(client, read_request(tree)):
-                    pause = rate.charge(1, 0, loop.time())
+                    pause = pace.charge(thread_time() - began, loop.time())
                 await turns.over(pause)
             waiting = await client.link.receive()
 
@@ -108,7 +125,8 @@ class Clients:
                     self._post(client, protocol.Welcome(self._core.settings.credentials.to_bytes()))
                 else:
                     self._post(client, protocol.Accepted(client.number))
-            case requests.Refused(_, _, code, message, detail, hint, position):
+            case requests.Refused(_, asked, code, message, detail, hint, position):
+                client.refused = code if asked.verb is requests.Verb.CONNECT else ""
                 told = None if detail is None else detail_tree(detail)
                 self._post(client, protocol.Refused(client.number, code, message, hint, told, position))
             case requests.Answered(_, _, detail):
@@ -139,16 +157,14 @@ class Clients:
 
     # What clients ask.
 
-    def _rate(self, principal: Principal) -> Rate:
-        """Return how fast requests of a principal are taken: its links wait, nobody else does."""
-        rate = self._rates.get(principal)
-        if rate is None:
-            if len(self._rates) >= DEFAULT_LIMITS.cache_entries:
-                # Who is connected keeps the rate that it has; the others begin anew.
-                self._rates.clear()
-            limits = self._core.settings.limits
-            rate = self._rates[principal] = Rate(limits.client_requests, limits.client_requests_burst)
-        return rate
+    def _pace(self, principal: Principal) -> "_Pace":
+        pace = self._paces.get(principal)
+        if pace is None:
+            if len(self._paces) >= DEFAULT_LIMITS.cache_entries:
+                # Who is connected keeps the one that it has; the others begin anew.
+                self._paces.clear()
+            pace = self._paces[principal] = _Pace(self._core.settings.limits)
+        return pace
 
     def _take(self, client: _Client, request: protocol.Request) -> bool:
         """Do what a client asks. Return whether it counts as a request."""

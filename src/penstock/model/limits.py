@@ -83,8 +83,8 @@ class Limits:
     link_goodbye: int = 2_000
     link_keepalives: int = 64
 
-    #: a network: brokers, links of one of them, bytes of an announcement's proof, bytes that a broker discloses, brokers
-    #: that wait to be admitted, and brokers an event passes
+    #: a network: brokers, links of one of them, bytes of an announcement's proof, bytes that a broker discloses,
+    #: brokers that wait to be admitted, and brokers an event passes
     network_brokers: int = 4_096
     network_links: int = 256
     network_proof: int = 1_024
@@ -127,6 +127,9 @@ class Limits:
     #: requests of one principal in a second, publications apart, and how many at once; the links of who asks more wait
     client_requests: int = 500
     client_requests_burst: int = 5_000
+    #: time that requests of one principal may take a broker in a second, and at once: a large selector is much work
+    client_work: int = 500
+    client_work_burst: int = 2_000
     #: a broker: types it serves, and different views of one subscription that its filter tells apart
     broker_types: int = 10_000
     broker_views: int = 3
