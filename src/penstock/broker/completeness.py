@@ -134,6 +134,10 @@ class Completeness:
             kept.append(_Word(value.number, value.head, now))
         known.words = kept[-self._limits.policy_acknowledgements :]
 
+    def brokers(self) -> frozenset[Principal]:
+        """Return the brokers that have acknowledged anything."""
+        return frozenset(self._brokers)
+
     def of(self, now: datetime, number: int, brokers: Iterable[Principal]) -> Completion:
         """Say how far a policy event is with these brokers: those that are trusted with the owner's types.
 

@@ -309,9 +309,11 @@ class Policies:
 
     def completion(self, owner: Principal, number: int) -> Completion:
         """Say how far a policy event is with all brokers that carry something of its owner. Raises `RefusedError`."""
-        core = self._core
-        trusted = [broker for broker in core.router.view.links if core.overlay.trusts(core.now(), owner, broker)]
-        return self._completeness(owner).of(core.now(), number, trusted)
+        core, known = self._core, self._completeness(owner)
+        shown = {core.principal, *core.router.view.links, *core.disclosed}
+        trusted = {broker for broker in shown if core.overlay.trusts(core.now(), owner, broker)}
+        # One that cannot be reached may go on where it is: it is waited for, unless it shows that it may not.
+        return known.of(core.now(), number, trusted | (known.brokers() - shown))
 
     def _status_of(self, owner: Principal) -> dict[str, Wire]:
         now, log = self._core.now(), self._keeper.log(owner)

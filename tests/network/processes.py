@@ -1,0 +1,83 @@
+"""Brokers as processes of their own, for tests."""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
+
+
+@dataclass
+class BrokerProcess:
+    """A broker process. `key` is its number in `node_kit.BROKERS`; started again it takes the same port and folder."""
+
+    key: int
+    folder: Path
+    peers: list[tuple[int, int]] = field(default_factory=list)
+    policy: tuple[Certificate, ...] = ()
+    port: int = 0
+    process: "subprocess.Popen[str] | None" = None
+
+    async def start(self) -> int:
+        """Start it, and return its port when it is ready."""
+        policy = base64.b64encode(Credentials.of(*self.policy).to_bytes()).decode() if self.policy else ""
+        told = {
+            "key": self.key,
+            "port": self.port,
+            "peers": self.peers,
+            "policy": policy,
+            "folder": str(self.folder / f"broker{self.key}"),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.network.broker_process", json.dumps(told)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        assert self.process.stdout is not None
+        line = await asyncio.to_thread(self.process.stdout.readline)
+        self.port = int(line)
+        return self.port
+
+    def kill(self) -> None:
+        """End it without a word."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+        self._reap()
+
+    def stop(self) -> None:
+        """Let it go in peace."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self._reap()
+
+    def _reap(self) -> None:
+        if self.process is not None:
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+            self.process = None
+
+    def deliveries(self) -> list[dict[str, object]]:
+        """Return what it has handed to clients, as it wrote it down."""
+        file = self.folder / f"broker{self.key}" / "deliveries.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+async def started(stack: ExitStack, *brokers: BrokerProcess) -> None:
+    """Start brokers one after the other; each calls those that `peers` names by their numbers in `BROKERS`."""
+    for broker in brokers:
+        stack.callback(broker.kill)
+        await broker.start()
