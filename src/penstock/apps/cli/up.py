@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
@@ -66,7 +67,7 @@ def up(  # noqa: PLR0913  # one argument an option
         _show_checked(loaded, key, warnings, output)
         return
     log = Log(
-        lambda line: click.echo(line, err=True),
+        _log_line,
         lambda: datetime.now(UTC),
         as_json=(log_form or output) == JSON,
         quiet=quiet,
@@ -75,6 +76,12 @@ def up(  # noqa: PLR0913  # one argument an option
     )
     world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
     run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, output))
+
+
+def _log_line(line: str) -> None:
+    # Whoever read the log may have left; those who are served should not notice.
+    with suppress(OSError):
+        click.echo(line, err=True)
 
 
 def _warnings(loaded: LoadedNode, key: SigningKey, now: datetime) -> tuple[Warned, ...]:
