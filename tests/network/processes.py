@@ -14,6 +14,8 @@ from pathlib import Path
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 
+_ROOT = str(Path(__file__).parents[2])
+
 
 @dataclass
 class BrokerProcess:
@@ -40,7 +42,7 @@ class BrokerProcess:
             [sys.executable, "-m", "tests.network.broker_process", json.dumps(told)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((*filter(None, [os.environ.get("PYTHONPATH")]), _ROOT))},
         )
         assert self.process.stdout is not None
         line = await asyncio.to_thread(self.process.stdout.readline)

@@ -254,11 +254,7 @@ class Policies:
                 core.settle(core.local.change(core.now(), installed=[definition]))
             except PenstockError as error:
                 core.note(error)
-        credentials = core.settings.credentials + self._keeper.credentials()
-        revision = ",".join(f"{owner.short}:{len(self._keeper.log(owner))}" for owner in self._keeper.owners())
-        core.change_sources(
-            replace(core.sources, credentials=credentials, revocations=self._keeper.revocations(), revision=revision)
-        )
+        self.settings_changed()
         self._record(changed, changed.state.revoked - before)
         self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number))
 
@@ -266,9 +262,8 @@ class Policies:
         """Go by what the settings say now, and all owners."""
         core, keeper = self._core, self._keeper
         credentials = core.settings.credentials + keeper.credentials()
-        revision = " ".join(
-            f"{owner.short}#{keeper.log(owner)[-1].value.number}" for owner in keeper.owners() if keeper.log(owner)
-        )
+        logs = ((owner, keeper.log(owner)) for owner in keeper.owners())
+        revision = " ".join(f"{owner.short}#{log[-1].value.number}" for owner, log in logs if log)
         core.change_sources(
             replace(core.sources, credentials=credentials, revocations=keeper.revocations(), revision=revision)
         )
