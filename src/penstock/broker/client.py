@@ -18,6 +18,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -28,10 +29,13 @@ from penstock.broker.feeds import BLOCK, Feed, Subscription, Taken, call_back
 from penstock.broker.library import Library
 from penstock.broker.link import Endpoint
 from penstock.broker.protocol import Row, write_rows
+from penstock.broker.ways import Address, NatsAddress, PeerAddress
 from penstock.codec.wire import Wire
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
+from penstock.fabric.nats_login import address as nats_address
 from penstock.model.events import Event
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
@@ -54,6 +58,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
     credentials: Credentials | None = None,
     types: Iterable[UnverifiedType] = (),
     broker: Principal | None = None,
+    nats: NatsLogin | None = None,
     patience: float = 0.0,
     timeout: float = 30.0,
     limits: Limits = DEFAULT_LIMITS,
@@ -62,15 +67,18 @@ def connect(  # noqa: PLR0913  # what a session is made of
 ) -> "Client":
     """Return a client that connects when it is entered: `async with connect(…) as client`.
 
-    `broker` says who must be at the other end; without it, any broker of the network is good. `patience` is for how
-    many seconds the first connection is tried, `timeout` how long an answer may take. `types` are signed definitions
-    that the broker may not know. Raises `MalformedError` (`client.url`, `name.malformed`).
+    The address is `penstock://host:port`, or that of a NATS server across which the broker is reached (`nats://…`,
+    `tls://…`); what the server wants to see is in `nats`, whose own addresses then count too. `broker` says who must be
+    at the other end; without it, any broker of the network is good, though not across NATS, where brokers are found by
+    who they are. `patience` is for how many seconds the first connection is tried, `timeout` how long an answer may
+    take. `types` are signed definitions that the broker may not know.
+
+    Raises `MalformedError` (`client.url`, `client.no-broker`, `name.malformed`).
     """
     caller = Caller(
-        address=_address(url),
+        address=_address(url, broker, nats),
         endpoint=Endpoint(key=key, network=_network(network), limits=limits, random=random),
         credentials=credentials or Credentials(),
-        broker=broker,
         timeout=timeout,
         clock=clock,
     )
@@ -317,14 +325,34 @@ def _placed(error: RefusedError, start: int) -> RefusedError:
     return error
 
 
-def _address(url: str) -> tuple[str, int]:
+def _address(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
     try:
         parts = urlsplit(url)
+        if parts.scheme in ("nats", "tls"):
+            return _across_nats(nats_address(url), broker, nats)
         if parts.scheme == "penstock" and parts.hostname and parts.port and parts.path in ("", "/"):
-            return parts.hostname, parts.port
-    except ValueError:
+            return PeerAddress(parts.hostname, parts.port, broker)
+    except SecretError:
+        # An address goes into messages and logs, a password must not.
+        raise MalformedError(
+            "client.url", "an address holds no user and no password", hint="give a `NatsLogin`, which names files"
+        ) from None
+    except (ValueError, AddressError):
         pass
-    raise MalformedError("client.url", f"`{url[:80]}` is no address of a broker", hint="write `penstock://host:port`")
+    raise MalformedError(
+        "client.url",
+        f"`{url[:80]}` is no address of a broker",
+        hint="write `penstock://host:port`, or `nats://host:port` for a NATS server",
+    )
+
+
+def _across_nats(url: str, broker: Principal | None, nats: NatsLogin | None) -> NatsAddress:
+    if broker is None:
+        raise MalformedError(
+            "client.no-broker", "across NATS a broker is found by who it is", hint="say so with `broker`"
+        )
+    login = nats or NatsLogin(())
+    return NatsAddress(replace(login, urls=tuple(dict.fromkeys((url, *login.urls)))), broker)
 
 
 def _network(name: NetworkName | str) -> NetworkName:

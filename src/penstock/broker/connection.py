@@ -15,9 +15,9 @@ from typing import Final, TypeAlias
 
 from penstock.broker import protocol
 from penstock.broker.link import Endpoint, Link
-from penstock.broker.link import connect as open_link
 from penstock.broker.outcomes import require
 from penstock.broker.protocol import Asking, Hello, Role, Welcome, Word, read_word, word_of
+from penstock.broker.ways import Address
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
@@ -39,12 +39,11 @@ Standing: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
 
 @dataclass(slots=True, kw_only=True)
 class Caller:
-    """Whom to call, as whom, and what to say first. With `broker`, nobody else is good."""
+    """Whom to call, as whom, and what to say first. Where the address names a broker, nobody else is good."""
 
-    address: tuple[str, int]
+    address: Address
     endpoint: Endpoint
     credentials: Credentials
-    broker: Principal | None
     timeout: float
     clock: Callable[[], datetime]
 
@@ -54,7 +53,7 @@ class Caller:
         Raises what opening a link raises, `RefusedError` when one side may not be in the network, and `FailedError`
         (`client.timeout`).
         """
-        link = await open_link(self.endpoint, *self.address, self.broker)
+        link = await self.address.call(self.endpoint)
         try:
             async with asyncio.timeout(self.timeout):
                 link.post(encode(Hello(Role.CLIENT, self.credentials.to_bytes()).to_tree()))
@@ -70,7 +69,7 @@ class Caller:
 
     def _check_broker(self, broker: Principal, disclosed: bytes) -> None:
         """Check that the broker may be in the network: anybody can listen at an address."""
-        if broker == self.broker:
+        if broker == self.address.principal:
             return
         bag = self.credentials
         if disclosed:

@@ -19,9 +19,12 @@ from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.sessions import turning_point
+from penstock.broker.ways import Address
+from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.errors import PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NetworkRequest, Recorder, Rules
 from penstock.guard.environment import environment_schema
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -35,18 +38,6 @@ from penstock.trust.revocations import Revocations
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
 Clock: TypeAlias = Callable[[], datetime]
-
-
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
-    """Where another broker listens; with a principal, that one and no other."""
-
-    host: str
-    port: int
-    principal: Principal | None = None
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +59,9 @@ class NodeSettings:
     network: NetworkName
     host: str = "127.0.0.1"
     port: int = 0
-    peers: tuple[PeerAddress, ...] = ()
+    peers: tuple[Address, ...] = ()
+    #: NATS servers across which clients and brokers may come too
+    nats: NatsLogin | None = None
     #: what the broker discloses to everybody and goes by itself
     credentials: Credentials = field(default_factory=Credentials)
     types: tuple[UnverifiedType, ...] = ()

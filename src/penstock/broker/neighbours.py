@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.broker.core import Core, PeerAddress
-from penstock.broker.link import Endpoint, Link, connect
+from penstock.broker.core import Core
+from penstock.broker.link import Endpoint, Link
 from penstock.broker.messages import Hop
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
 from penstock.broker.routing import Cut, Disclosed, Send
 from penstock.broker.turns import Turns
+from penstock.broker.ways import Address
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
@@ -50,7 +51,7 @@ class Neighbours:
         """Return the brokers to whom there is a link."""
         return sorted(self._neighbours)
 
-    def start(self, peers: Iterable[PeerAddress]) -> None:
+    def start(self, peers: Iterable[Address]) -> None:
         """Call brokers, and call again whenever a link is lost."""
         self._calls += [asyncio.create_task(self._keep_calling(peer)) for peer in peers]
 
@@ -82,7 +83,7 @@ class Neighbours:
         link.post(encode(Welcome(self._core.settings.credentials.to_bytes()).to_tree()))
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
-    async def _keep_calling(self, address: PeerAddress) -> None:
+    async def _keep_calling(self, address: Address) -> None:
         pause = _FIRST_PAUSE
         while True:
             if address.principal is None or address.principal not in self._neighbours:
@@ -95,9 +96,9 @@ class Neighbours:
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    async def _call(self, address: PeerAddress) -> None:
+    async def _call(self, address: Address) -> None:
         core = self._core
-        link = await connect(self._endpoint, address.host, address.port, address.principal)
+        link = await address.call(self._endpoint)
         try:
             link.post(encode(Hello(Role.BROKER, core.settings.credentials.to_bytes()).to_tree()))
             batch = await link.receive()

@@ -11,7 +11,7 @@ half of a change.
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.link import Endpoint, Link, Listener, listen
@@ -21,8 +21,12 @@ from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
+
+if TYPE_CHECKING:
+    from penstock.broker.nats_link import NatsListener
 
 _TICK: Final = 0.5
 
@@ -53,6 +57,7 @@ class Node:
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in)
         self._listener: Listener | None = None
+        self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     # Running.
@@ -60,16 +65,18 @@ class Node:
     async def start(self) -> Self:
         """Load the types, listen, and call the neighbours.
 
-        Raises `FailedError` (`link.address`), and what verifying a type raises.
+        Raises `FailedError` (`link.address`), what verifying a type raises, and for NATS servers as `listen_nats`.
         """
         now = self.core.now()
         for unverified in self.settings.types:
             self.core.library.add(unverified, now)
         self.core.settle(self.core.router.disclose(self.settings.credentials.to_bytes()))
         self.policies.start()
-        self._listener = await listen(
-            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
-        )
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
         self.neighbours.start(self.settings.peers)
         self._ticking = asyncio.create_task(self._tick())
         return self
@@ -81,8 +88,9 @@ class Node:
             await asyncio.gather(self._ticking, return_exceptions=True)
         await self.neighbours.stop_calling()
         self.core.settle(self.core.router.leave())
-        if self._listener is not None:
-            await self._listener.close()
+        for reception in (self._listener, self._across_nats):
+            if reception is not None:
+                await reception.close()
         await self.neighbours.close()
         self.core.settle(self.core.local.tick(self.core.now())[0])
 
@@ -134,6 +142,19 @@ class Node:
             pause = min(_TICK, max(0.01, until))
 
     # Those who come.
+
+    async def _open(self) -> None:
+        if self.settings.nats is not None:
+            self._across_nats = await self._listen_nats(self.settings.nats)
+        # Whoever finds the port open finds a node that is ready.
+        self._listener = await listen(
+            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
+        )
+
+    async def _listen_nats(self, login: NatsLogin) -> "NatsListener":
+        from penstock.broker.nats_link import listen_nats  # noqa: PLC0415  # nats-py is an extra
+
+        return await listen_nats(self._endpoint, login, self._serve, self._not_let_in)
 
     async def _serve(self, link: Link) -> None:
         try:
