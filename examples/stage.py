@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,6 +55,48 @@ async def eventually(holds: Callable[[], object], what: str) -> None:
         if time.monotonic() > until:
             raise SystemExit(f"this should have happened: {what}")
         await asyncio.sleep(0.01)
+
+
+@dataclass
+class Rounds:
+    """Events that go on flowing while things change: `publish` sends a round, `seen` says what came of later ones.
+
+    Rounds are numbered, so that what was under way before a change is told apart from what was published after it.
+    """
+
+    publish: Callable[[int], Awaitable[None]]
+    seen: Callable[[int], Mapping[str, set[str]]]
+    last: int = 0
+
+    async def until(self, expected: Mapping[str, set[str]], what: str) -> int:
+        """Go on until everybody has got what is expected of the rounds from now on, and return the first of these.
+
+        Stop the demonstration when somebody gets anything else, also of a round more.
+        """
+        first = self.last + 1
+        until = time.monotonic() + _PATIENCE
+        while self.seen(first) != expected and time.monotonic() < until:
+            await self._next()
+        await self._next()
+        await asyncio.sleep(0.2)
+        if self.seen(first) != expected:
+            raise SystemExit(f"{what}: {self.seen(first)}")
+        return first
+
+    async def _next(self) -> None:
+        self.last += 1
+        await self.publish(self.last)
+        await asyncio.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A broker: its key, what it goes by and shows to everybody, and which other one it calls."""
+
+    name: str
+    key: SigningKey
+    credentials: Credentials
+    calls: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,35 +178,28 @@ def _table(value: Wire) -> Mapping[str, Wire]:
 @asynccontextmanager
 async def brokers(  # noqa: PLR0913  # what a network is made of
     network: NetworkName,
-    line: Sequence[tuple[str, SigningKey]],
+    places: Sequence[Place],
     *,
-    credentials: Iterable[Certificate],
     types: Sequence[UnverifiedType],
     operator: SigningKey,
     names: Petnames,
     console: Console,
 ) -> AsyncIterator[Stage]:
-    """Run brokers in a line, each linked to the one before, and wait until all know of each other.
-
-    All go by the same credentials here. In a network of several organisations each has its own, and is shown the rest.
-    """
+    """Run brokers, each after the one that it calls, and wait until all know of each other."""
     nodes: dict[str, Node] = {}
-    bag = Credentials.of(*credentials)
     async with AsyncExitStack() as stack:
-        peers: tuple[PeerAddress, ...] = ()
-        for name, broker in line:
+        for place in places:
+            called = nodes.get(place.calls)
             settings = NodeSettings(
-                key=broker,
+                key=place.key,
                 network=network,
-                peers=peers,
-                credentials=bag,
+                peers=() if called is None else (PeerAddress("127.0.0.1", called.port, called.core.principal),),
+                credentials=place.credentials,
                 types=tuple(types),
                 operators=frozenset([operator.principal]),
             )
-            node = await stack.enter_async_context(Node(settings, _recorder(broker)))
-            nodes[name] = node
-            peers = (PeerAddress("127.0.0.1", node.port, broker.principal),)
-        whole = {broker.principal for _, broker in line}
+            nodes[place.name] = await stack.enter_async_context(Node(settings, _recorder(place.key)))
+        whole = {place.key.principal for place in places}
         await eventually(
             lambda: all(set(node.core.router.view.links) == whole for node in nodes.values()),
             "all brokers know of each other",
