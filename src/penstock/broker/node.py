@@ -17,6 +17,7 @@ from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.policy import Forgetful, Keep, Policies
+from penstock.broker.policy_network import RoutedPolicy
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
 from penstock.codec.wire import Wire
@@ -53,7 +54,7 @@ class Node:
         )
         self._endpoint = endpoint
         self.neighbours = Neighbours(self.core, endpoint)
-        self.policies = Policies(self.core, keep or Forgetful(), self.neighbours.up, self.neighbours.send_stamp)
+        self.policies = Policies(self.core, keep or Forgetful(), RoutedPolicy(self.core, self.neighbours))
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in)
         self._listener: Listener | None = None

@@ -1,14 +1,14 @@
 """Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
 
-Policy events and acknowledgements travel through the network as retained events of types that are for brokers alone,
-under keys of the broker itself (`exchange.OWN`). Time-stamps go from neighbour to neighbour, signed for each. What must
-not be forgotten is kept by a `Keep`: a broker that starts again knows at once what was revoked.
+Policy events and acknowledgements travel through a `PolicyNetwork`, as events of types that are for brokers alone.
+Time-stamps go from neighbour to neighbour, signed for each; where there are no neighbours, straight from their owner.
+What must not be forgotten is kept by a `Keep`: a broker that starts again knows at once what was revoked.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from penstock.broker.completeness import Completeness, Completion
 from penstock.broker.core import Core
@@ -23,21 +23,19 @@ from penstock.broker.evolution import (
     Stale,
     Unusable,
 )
-from penstock.broker.exchange import OWN
-from penstock.broker.policy_transport import ACKNOWLEDGEMENT, POLICY, Statement, unwrap, wrap
+from penstock.broker.policy_network import PolicyNetwork
+from penstock.broker.policy_transport import unwrap
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import PolicyEvent, Revoke
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
 
-_POLICY_KEY: Final = f"{OWN}policy "
-_ACK_KEY: Final = f"{OWN}ack "
+_Spoken: TypeAlias = UnverifiedValue[PolicyEvent] | UnverifiedValue[Acknowledgement]
 
 
 class Keep(Protocol):
@@ -61,19 +59,14 @@ class Forgetful:
         """Do nothing."""
 
 
-HandOn = Callable[[Principal, bytes], None]
-"""Sends a stamp to a neighbour."""
-
-
 class Policies:
-    """See the module. `neighbours` says to whom there are links now."""
+    """See the module."""
 
-    def __init__(self, core: Core, keep: Keep, neighbours: Callable[[], Iterable[Principal]], hand_on: HandOn) -> None:
+    def __init__(self, core: Core, keep: Keep, network: PolicyNetwork) -> None:
         settings = core.settings
         self._core = core
         self._keep = keep
-        self._neighbours = neighbours
-        self._hand_on = hand_on
+        self._network = network
         self._keeper = PolicyKeeper(
             settings.key,
             core.overlay.trusts,
@@ -87,7 +80,7 @@ class Policies:
         self._stamped: dict[Principal, SignedValue[TimeStamp]] = {}
         #: when each neighbour's last stamp of an owner was signed
         self._handed: dict[tuple[Principal, Principal], datetime] = {}
-        core.exchange.own = self._arrived
+        network.arrived = self._arrived
         core.on_turn = self.tick
 
     # Running.
@@ -108,12 +101,7 @@ class Policies:
         if owner in self._followed:
             return
         self._completeness(owner)
-        core, router = self._core, self._core.router
-        policy, ack = TypeKey(owner, POLICY), TypeKey(owner, ACKNOWLEDGEMENT)
-        core.settle(router.advertise(f"{_POLICY_KEY}{owner}", policy))
-        core.settle(router.advertise(f"{_ACK_KEY}{owner}", ack))
-        core.settle(router.subscribe(f"{_POLICY_KEY}{owner}", policy))
-        core.settle(router.subscribe(f"{_ACK_KEY}{owner}", ack))
+        self._network.follow(owner)
 
     def tick(self) -> None:
         """Notice what has not come, and owners that are new here."""
@@ -148,6 +136,7 @@ class Policies:
             stamp = read_signed(written, TimeStamp)
             self._let_in(client, stamp.value.owner)
             self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
+            self._network.stamped(stamp.verify())
         else:
             event = read_signed(written, PolicyEvent)
             self._let_in(client, event.value.owner)
@@ -185,6 +174,9 @@ class Policies:
                 case UnverifiedValue(Acknowledgement()) as told:
                     ack = cast("UnverifiedValue[Acknowledgement]", told).verify()
                     self._completeness(ack.value.owner).acknowledged(now, ack)
+                case CarriedStamp(stamp):
+                    # Nobody stands between its owner and this broker who would have to sign for it.
+                    self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
 
@@ -206,7 +198,7 @@ class Policies:
         known = self._stamped.get(owner)
         if known is None or known.value.time < stamp.value.time:
             self._stamped[owner] = stamp
-            for peer in self._neighbours():
+            for peer in self._network.neighbours():
                 if peer != sender:
                     self._hand_on_to(peer, owner)
 
@@ -217,7 +209,7 @@ class Policies:
             carried = self._keeper.hand_on(self._core.now(), owner, peer)
             if carried is not None:
                 self._handed[owner, peer] = stamp.value.time
-                self._hand_on(peer, canonical(carried.to_sexp()))
+                self._network.hand_on(peer, canonical(carried.to_sexp()))
 
     # What follows.
 
@@ -237,7 +229,8 @@ class Policies:
                     self._stale.pop(owner, None)
                     core.local.resume(owner)
                 case Resubscribe(owner):
-                    self._ask_again(owner)
+                    self.follow(owner)
+                    self._network.ask_again(owner)
                 case Forked(owner):
                     core.note(RefusedError("evolution.forked", f"{owner.short} has signed two policies at once"))
                 case Unusable(owner, number, code, _):
@@ -279,22 +272,10 @@ class Policies:
     def _save(self, owner: Principal) -> None:
         self._keep.save(owner, self._keeper.snapshot(self._core.now(), owner))
 
-    def _publish(self, statement: Statement) -> None:
-        """Send a statement to all brokers that follow its owner, and let it be kept on the way."""
-        retained = wrap(statement)
-        owner = retained.event.key.owner
-        key = _POLICY_KEY if retained.event.key.name == POLICY else _ACK_KEY
-        value = statement.stamp.value if isinstance(statement, CarriedStamp) else statement.value
-        event = replace(retained.event, id=retained.slot, time=value.time)
-        self.follow(owner)
-        self._core.settle(self._core.router.publish(f"{key}{owner}", (event,), retained.slot))
-
-    def _ask_again(self, owner: Principal) -> None:
-        router, policy = self._core.router, TypeKey(owner, POLICY)
-        key = f"{_POLICY_KEY}{owner}"
-        self.follow(owner)
-        self._core.settle(router.unsubscribe(key))
-        self._core.settle(router.subscribe(key, policy))
+    def _publish(self, statement: _Spoken) -> None:
+        """Send a statement to all brokers that follow its owner."""
+        self.follow(statement.value.owner)
+        self._network.publish(statement)
 
     # What operators look at.
 
