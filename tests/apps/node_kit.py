@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from urllib.request import urlopen
 from tests.apps.conftest import Ran, Shell
 
 PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
+#: seconds that a process may live
+LONGEST = 120.0
 TYPE = "london/org.london.Sighting"
 NODE = """\
 network = "london/London"
@@ -34,8 +37,23 @@ brokers = "open"
 """
 
 
+#: the files of the network, once they were made
+_MADE: dict[str, bytes] = {}
+
+
 def lay_out(shell: Shell) -> None:
     """Make keys, a type, and the rights of a network with two brokers, a camera and a reader."""
+    if not _MADE:
+        _make(shell)
+        files = (path for path in shell.folder.rglob("*") if path.is_file())
+        _MADE.update({str(path.relative_to(shell.folder)): path.read_bytes() for path in files})
+    for name, data in _MADE.items():
+        path = shell.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+
+def _make(shell: Shell) -> None:
     for who in ("london", "east", "west", "camera", "reader", "ops"):
         shell.ok("key", "new", f"{who}.key", "--name", who)
     for folder in ("types", "certs"):
@@ -98,14 +116,24 @@ def running(shell: Shell, file: str) -> Iterator[Running]:
         process = subprocess.Popen(
             [*PROGRAM, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
         )
-        with process:
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                assert line, log.read_text()
-                yield Running(process, **json.loads(line), log=log)
-            finally:
-                process.kill()
+        with _bounded(process):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, log.read_text()
+            yield Running(process, **json.loads(line), log=log)
+
+
+@contextmanager
+def _bounded(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a process with its test, and also when it takes so long that whoever reads from it may wait for ever."""
+    with process:
+        timer = threading.Timer(LONGEST, process.kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            process.kill()
 
 
 def eventually(found: Callable[[], object], patience: float = 20.0) -> Any:
@@ -125,7 +153,7 @@ def ask(shell: Shell, broker: Running, who: str, noun: str, *words: str, stdin: 
 @contextmanager
 def start(shell: Shell, broker: Running, who: str, noun: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command that talks to a broker, as a process that does not outlive its test."""
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [*PROGRAM, *noun.split(), *words, *_connection(broker, who)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -133,11 +161,9 @@ def start(shell: Shell, broker: Running, who: str, noun: str, *words: str) -> It
         cwd=shell.folder,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    )
+    with _bounded(process):
+        yield process
 
 
 def _connection(broker: Running, who: str) -> tuple[str, ...]:

@@ -108,12 +108,20 @@ def test_types_may_stand_in_any_order(network: Shell) -> None:
     assert ran.json["types"] == 2
 
 
-def test_a_forged_type_is_refused(network: Shell) -> None:
+def test_a_type_that_was_changed_is_refused(network: Shell) -> None:
     file = network.folder / "types" / "s.type"
     file.write_bytes(file.read_bytes().replace(b"speed", b"Speed"))
     ran = network("up", "--check", node_file(network))
     assert ran.status != 0
     assert "s.type" in ran.err
+
+
+def test_a_type_that_somebody_else_signed_is_refused(network: Shell) -> None:
+    forged = ("--key", "camera.key", "--owner", "london", "--unchecked", "--out", "types/f.type")
+    network.ok("type", "define", "org.london.Forged", *forged)
+    ran = network("up", "--check", node_file(network))
+    assert (ran.status, ran.code[:5]) == (1, "type.")
+    assert "f.type" in ran.err
 
 
 def test_a_guard_is_a_function(network: Shell) -> None:
