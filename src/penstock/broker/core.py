@@ -107,7 +107,9 @@ class Core:
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
-        routing = replace(settings.router, proof=proof, may_route=self.may_route, admitted=self.admitted)
+        routing = replace(
+            settings.router, proof=proof, may_route=self.may_route, admitted=self.admitted, limits=settings.limits
+        )
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
         self._admissions: dict[Principal, _Admission] = {}
