@@ -66,11 +66,11 @@ def test_few_selectors_are_tried_with_the_same_answer(
 def test_what_comes_and_goes_is_heeded_where_few_are_tried() -> None:
     matcher = matcher_of("i = 1", "TRUE", "i + j > 2")
     for _ in range(40):
-        assert matcher.match({"i": 1, "j": 2**63 - 1}) == ["i = 1", "TRUE"]
+        assert list(matcher.match({"i": 1, "j": 2**63 - 1})) == ["i = 1", "TRUE"]
     matcher.remove("i = 1")
-    assert [matcher.match({"i": 1}) for _ in range(40)] == [["TRUE"]] * 40
+    assert [list(matcher.match({"i": 1})) for _ in range(40)] == [["TRUE"]] * 40
     matcher.add("j = 1", parse("j = 1"))
-    assert [matcher.match({"j": 1}) for _ in range(40)] == [["TRUE", "j = 1"]] * 40
+    assert [list(matcher.match({"j": 1})) for _ in range(40)] == [["TRUE", "j = 1"]] * 40
 
 
 #: simple predicates over few attributes and values, so that many clauses meet in one node
@@ -164,29 +164,29 @@ def test_nothing_is_left_when_all_are_removed(selectors: list[Selector]) -> None
 def test_the_bound_on_clauses_changes_no_answer(selector: Selector, row: dict[str, Scalar], bound: int) -> None:
     matcher = Matcher[int](Limits(matching_clauses=bound))
     matcher.add(0, selector)
-    assert matcher.match(row) == naive({0: selector}, row)
+    assert list(matcher.match(row)) == naive({0: selector}, row)
 
 
 def test_numbers_compare_exactly() -> None:
     matcher = matcher_of("i = 9007199254740993", "i > 9007199254740992.0", "i = 1.0", "i = 1")
-    assert matcher.match({"i": 2**53 + 1}) == ["i = 9007199254740993", "i > 9007199254740992.0"]
-    assert matcher.match({"i": 2.0**53}) == []
+    assert list(matcher.match({"i": 2**53 + 1})) == ["i = 9007199254740993", "i > 9007199254740992.0"]
+    assert list(matcher.match({"i": 2.0**53})) == []
     assert sorted(matcher.match({"i": 1.0})) == ["i = 1", "i = 1.0"]
-    assert matcher.match({"i": True}) == []
+    assert list(matcher.match({"i": True})) == []
 
 
 def test_null_and_nan_match_nothing_but_what_tests_for_null() -> None:
     matcher = matcher_of("f > 0", "NOT f > 0", "f IS NULL", "f IS NOT NULL", "f IS NULL OR i = 1")
     assert sorted(matcher.match({})) == ["f IS NULL", "f IS NULL OR i = 1"]
-    assert matcher.match({"f": float("nan"), "i": 1}) == ["f IS NULL OR i = 1"]
+    assert list(matcher.match({"f": float("nan"), "i": 1})) == ["f IS NULL OR i = 1"]
     assert sorted(matcher.match({"f": float("inf")})) == ["f > 0", "f IS NOT NULL"]
 
 
 def test_nan_is_not_a_value_on_a_route_either() -> None:
     matcher = matcher_of(*(f"f IS NOT NULL AND x{number} IS NOT NULL" for number in range(20)))
-    assert matcher.match({"f": 1.0, "x1": 1}) == ["f IS NOT NULL AND x1 IS NOT NULL"]
-    assert matcher.match({"f": float("nan"), "x1": 1}) == []
-    assert matcher.match({"x1": 1}) == []
+    assert list(matcher.match({"f": 1.0, "x1": 1})) == ["f IS NOT NULL AND x1 IS NOT NULL"]
+    assert list(matcher.match({"f": float("nan"), "x1": 1})) == []
+    assert list(matcher.match({"x1": 1})) == []
 
 
 def test_timestamps_of_any_zone_are_instants() -> None:
@@ -199,10 +199,10 @@ def test_one_selector_of_many_keys_is_kept_once() -> None:
     matcher = Matcher[int]()
     for key in range(100):
         matcher.add(key, parse("price > 5"))
-    assert matcher.match({"price": 6}) == list(range(100))
+    assert list(matcher.match({"price": 6})) == list(range(100))
     for key in range(99):
         matcher.remove(key)
-    assert matcher.match({"price": 6}) == [99]
+    assert list(matcher.match({"price": 6})) == [99]
 
 
 def test_a_selector_that_does_not_fit_is_refused_and_changes_nothing() -> None:
@@ -212,7 +212,7 @@ def test_a_selector_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     with pytest.raises(SelectorError) as caught:
         matcher.add("a", parse("price > 'x'"), schema)
     assert caught.value.code == "selector.type"
-    assert matcher.match({"price": 6}) == ["a"]
+    assert list(matcher.match({"price": 6})) == ["a"]
 
 
 def test_what_can_be_looked_up_is_not_tried() -> None:
@@ -232,8 +232,8 @@ def test_an_or_with_too_many_clauses_is_tried_as_a_whole() -> None:
     assert matcher.unrouted == 1
     matcher.add(0, parse(f"s = 'x' AND ({wide})"))
     assert matcher.unrouted == 0
-    assert matcher.match({"s": "x", "i": 7, "j": 7}) == [0]
-    assert matcher.match({"s": "x", "i": 7, "j": 8}) == []
+    assert list(matcher.match({"s": "x", "i": 7, "j": 7})) == [0]
+    assert list(matcher.match({"s": "x", "i": 7, "j": 8})) == []
 
 
 def test_long_lists_do_not_multiply() -> None:
@@ -242,7 +242,7 @@ def test_long_lists_do_not_multiply() -> None:
     for key in range(20):
         matcher.add(key, parse(f"i IN ({numbers}) AND j IN ({numbers}) AND k IN ({numbers}, {1000 + key})"))
     assert _nodes(matcher) < 1000
-    assert matcher.match({"i": 5, "j": 6, "k": 1007}) == [7]
+    assert list(matcher.match({"i": 5, "j": 6, "k": 1007})) == [7]
 
 
 def _nodes(matcher: Matcher[int]) -> int:

@@ -93,17 +93,21 @@ class Carrier:
 
     def _matched(self, block: Publications) -> Deliveries:
         matchers = self._forest.matchers((block.type, *block.ancestors))
+        if len(matchers) == 1:
+            # What is mostly so; the matcher remembers the keys that come together.
+            match = matchers[0]
+            each = ((match(event.values), event) for event in block.events)
+            return tuple((keys, event) for keys, event in each if keys)
         found: list[tuple[tuple[str, ...], TransitEvent]] = []
         for event in block.events if matchers else ():
-            keys = [key for match in matchers for key in match(event.values)]
+            keys = {key for match in matchers for key in match(event.values)}
             if keys:
-                keys.sort()
-                found.append((tuple(keys), event))
+                found.append((tuple(sorted(keys)), event))
         return tuple(found)
 
     def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
         tree = self._forest.trees.get(block.type)
-        if tree is None or block.hops >= self._limits.network_hops:
+        if tree is None or not len(tree.index) or block.hops >= self._limits.network_hops:
             return
         match, places = tree.index.match, defaultdict[Principal, list[int]](list)
         for place, event in enumerate(block.events):

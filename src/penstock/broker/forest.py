@@ -60,7 +60,7 @@ class Forest:
 
     # Clients.
 
-    def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], list[str]]]:
+    def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], tuple[str, ...]]]:
         """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
         return [self._clients[key].match for key in line if key in self._clients]
 

@@ -44,7 +44,7 @@ class Matcher(Generic[K]):
     >>> matcher.add("fast", parse("speed > 100"))
     >>> matcher.add("mine", parse("plate = 'AB 123' AND speed > 30"))
     >>> matcher.match({"plate": "AB 123", "speed": 50})
-    ['mine']
+    ('mine',)
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -54,7 +54,7 @@ class Matcher(Generic[K]):
         self._selectors: dict[K, Selector] = {}
         #: how often an event was matched since the last change, and the quick way that is found after some times
         self._calm = 0
-        self._quick: list[tuple[Compiled | None, list[K]]] | None = None
+        self._quick: _Few[K] | None = None
         self._residuals: WeakValueDictionary[str, _Residual] = WeakValueDictionary()
 
     def __len__(self) -> int:
@@ -103,16 +103,16 @@ class Matcher(Generic[K]):
                 self._root.remove(rooted)
         return True
 
-    def match(self, values: Values) -> list[K]:
-        """Return the keys whose selector is TRUE on these values, each once.
+    def match(self, values: Values) -> tuple[K, ...]:
+        """Return the keys whose selector is TRUE on these values, each once; the same answer may be the same tuple.
 
         An attribute that is not there is null; a selector in error does not match.
         """
         if self._quick is not None:
-            return _tried(self._quick, values)
+            return self._quick.match(values)
         self._calm += 1
         if self._calm == _CALM and len(self._entries) <= _FEW:
-            self._quick = [(_compiled(selector), list(entry.keys)) for selector, entry in self._entries.items()]
+            self._quick = _Few({selector: tuple(entry.keys) for selector, entry in self._entries.items()})
         facts = _Facts(values)
         found: list[K] = []
         seen: set[_Entry[K]] = set()
@@ -126,7 +126,7 @@ class Matcher(Generic[K]):
                     found.extend(entry.keys)
             for name, route in node.routes.items():
                 route.follow(facts[name], pending)
-        return found
+        return tuple(found)
 
     def _rooted(self, clause: Clause, entry: "_Entry[K]") -> "_Rooted[K]":
         constraints = tuple(sorted(clause.constraints.items(), key=_order))
@@ -142,20 +142,43 @@ class Matcher(Generic[K]):
         return known
 
 
-def _compiled(selector: Selector) -> Compiled | None:
-    return None if selector == ALWAYS else compile_selector(selector)
+class _Few(Generic[K]):
+    """A few selectors that are tried one by one. What they answer together is remembered."""
+
+    __slots__ = ("_answers", "_tests")
+
+    def __init__(self, keys: Mapping[Selector, tuple[K, ...]]) -> None:
+        self._tests = [
+            (1 << place, compile_selector(selector)) for place, selector in enumerate(keys) if selector != ALWAYS
+        ]
+        always = sum(1 << place for place, selector in enumerate(keys) if selector == ALWAYS)
+        #: by the places of those that are TRUE, but for those that always are
+        self._answers = _Answers(list(enumerate(keys.values())), always)
+
+    def match(self, values: Values) -> tuple[K, ...]:
+        true = 0
+        for bit, holds in self._tests:
+            try:
+                if holds(values) is True:
+                    true |= bit
+            except EvaluationError:
+                continue
+        return self._answers[true]
 
 
-def _tried(few: list[tuple[Compiled | None, list[K]]], values: Values) -> list[K]:
-    """Return the keys of those few selectors that are TRUE."""
-    found: list[K] = []
-    for holds, keys in few:
-        try:
-            if holds is None or holds(values) is True:
-                found += keys
-        except EvaluationError:
-            continue
-    return found
+class _Answers(dict[int, tuple[K, ...]]):
+    """The keys for each set of places, made when it is first asked for."""
+
+    def __init__(self, keys: list[tuple[int, tuple[K, ...]]], always: int) -> None:
+        super().__init__()
+        self._keys_of = keys
+        self._always = always
+
+    def __missing__(self, true: int) -> tuple[K, ...]:
+        places = true | self._always
+        found = tuple(key for place, keys in self._keys_of if places >> place & 1 for key in keys)
+        self[true] = found
+        return found
 
 
 class _Facts(dict[str, Fact]):
