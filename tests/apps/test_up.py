@@ -1,5 +1,6 @@
 """`penstock up` as a process: it starts, tells of itself, takes other files in while it runs, and stops in peace."""
 
+import asyncio
 import json
 import re
 import signal
@@ -12,6 +13,10 @@ from tests.apps.conftest import Shell
 from tests.apps.node_kit import TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
 from penstock.apps.node.config import Fabric, read_node_file
+from penstock.apps.node.loading import load_node
+from penstock.apps.node.logs import Log
+from penstock.apps.node.running import RunningNode, World
+from penstock.crypto import SigningKey
 from penstock.model.limits import DEFAULT_LIMITS
 
 
@@ -162,3 +167,25 @@ def test_decisions_that_cannot_be_recorded(network: Shell, broker: Running) -> N
     assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status != 0
     with pytest.raises(HTTPError, match="503"):
         broker.get("/ready")
+
+
+def test_what_nobody_foresaw_is_logged_without_its_words(network: Shell) -> None:
+    lines: list[str] = []
+    loaded = load_node(node_file(network), network.now)
+    world = World(clock=lambda: network.now, timer=lambda: 0, random=lambda size: b"r" * size)
+
+    async def fail() -> None:
+        node = RunningNode(loaded, SigningKey(b"k" * 32), Log(lines.append, world.clock, as_json=True), world)
+        with pytest.raises(TypeError) as error:
+            _fail("the secret")
+        node._note_unexpected(asyncio.get_running_loop(), {"message": "a task failed", "exception": error.value})
+
+    asyncio.run(fail())
+    found = json.loads(lines[0])
+    assert (found["event"], found["error"], found["message"]) == ("unexpected", "TypeError", "a task failed")
+    assert found["where"].startswith("test_up.py:")
+    assert "secret" not in lines[0]
+
+
+def _fail(words: str) -> None:
+    raise TypeError(words)

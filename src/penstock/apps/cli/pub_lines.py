@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import BinaryIO, Final
 
@@ -30,7 +31,7 @@ async def read_lines(source: str) -> AsyncIterator[list[bytes]]:
 
     def read() -> None:
         # Whoever took the lines may have left.
-        with suppress(RuntimeError, asyncio.CancelledError):
+        with suppress(RuntimeError, CancelledError):
             try:
                 with _opened(source) as stream:
                     _split(stream, hand_on)

@@ -2,11 +2,13 @@
 
 import asyncio
 import signal
+import traceback
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from penstock.apps.node.http import HttpServer, Page
 from penstock.apps.node.loading import LoadedNode, load_node
@@ -73,6 +75,7 @@ class RunningNode:
     async def run(self, ready: OnReady) -> None:
         """Run until a signal ends it. Raises `FailedError` (`link.address`, `node.http`, `file.unwritable`)."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_unexpected)
         _make_folder(self._loaded)
         async with AsyncExitStack() as stack:
             for number, event in _SIGNALS.items():
@@ -98,6 +101,14 @@ class RunningNode:
     def reload(self) -> None:
         """Read credentials, types and operators anew."""
         self._changed.set()
+
+    def _note_unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log where something failed that nobody foresaw; its message may quote what nobody should read."""
+        error = context.get("exception")
+        frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        told = str(context.get("message", ""))
+        self._log.say("error", "unexpected", message=told, error=type(error).__name__, where=where)
 
     # Reloading.
 
