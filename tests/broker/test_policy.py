@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.broker.node_kit import BROKERS, Broker, client_of, refused, run, running, until
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
 from tests.broker.sports import (
     AGENCY,
     LIVE,
@@ -120,6 +121,29 @@ def test_a_broker_that_comes_later_asks_for_what_holds() -> None:
     async def client_subscribes(reader: Client) -> None:
         await reader.disclose(Credentials.of(READING))
         await reader.subscribe(LIVE.name)
+
+    run(test())
+
+
+def test_an_owner_asks_how_far_its_policy_is_and_for_what_it_said() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        small = replace(LIMITS, route_block_bytes=1_000)
+        async with running(limits=small) as one, client_of(one, AGENCY) as owner, client_of(one, PDA) as reader:
+            assert (await owner.policy(AGENCY.principal))["known"] == 0
+            said = [author.change(now(), publish(certificate)).to_bytes() for certificate in (READING, WRITING)]
+            for signed_ in said:
+                await owner.evolve(signed_)
+            told = await owner.policy(AGENCY.principal, 1)
+            assert (told["number"], told["known"], told["state"], told["events"]) == (2, 2, "fresh", said[1:])
+            # What is too much for one answer is asked for again.
+            assert (await owner.policy(AGENCY.principal))["events"] == said[:1]
+            # A time-stamp says that there is more than has come.
+            author.change(now(), Revoke((READING.id,)))
+            await owner.evolve(author.stamp(now(), 10_000).to_bytes())
+            told = await owner.policy(AGENCY.principal, 2)
+            assert (told["number"], told["known"], told["state"], told["events"]) == (2, 3, "behind", [])
+            await refused("broker.not-operator", reader.policy(AGENCY.principal))
 
     run(test())
 

@@ -27,6 +27,7 @@ REQUESTS: list[Request] = [
     protocol.Advertise(6, "a", NEWS.name),
     *(protocol.Named(7, word, "s") for word in protocol.Named.WORDS),
     protocol.Evolve(8, b"signed"),
+    protocol.Policy(8, NEWS.name.owner, 3),
     protocol.Status(9),
     protocol.Publish(0, "a", NEWS.name, ROWS),
 ]

@@ -300,6 +300,14 @@ class Client:
         """Hand in what the owner of types has signed: a change of policy, or the time. Raises `RefusedError`."""
         await self._connection.ask(protocol.Evolve(self._connection.number(), signed))
 
+    async def policy(self, owner: Principal, after: int = 0) -> Mapping[str, Wire]:
+        """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.
+
+        For the owner itself and for operators. Raises `RefusedError` (`broker.not-operator`).
+        """
+        answer = await self._connection.ask(protocol.Policy(self._connection.number(), owner, after))
+        return answer if isinstance(answer, dict) else {}
+
     async def status(self) -> Mapping[str, Wire]:
         """Ask how the broker sees the network: for its operators. Raises `RefusedError` (`broker.not-operator`)."""
         answer = await self._connection.ask(protocol.Status(self._connection.number()))

@@ -230,6 +230,10 @@ class PolicyKeeper:
         """Return what an owner's policy comes to, whether it is enforced already or not."""
         return self._log(owner).state
 
+    def known(self, owner: Principal) -> int:
+        """Return the highest number that the owner has signed, as far as is known here."""
+        return self._log(owner).known
+
     def log(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:
         """Return the owner's events from the last checkpoint on: what a broker that asks for them needs."""
         return tuple(self._log(owner).events)

@@ -9,11 +9,13 @@ half of a change.
 """
 
 import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
+from penstock.broker.fabric_network import FabricNetwork, FabricSettings
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.policy import Forgetful, Keep, Policies
@@ -33,7 +35,10 @@ _TICK: Final = 0.5
 
 
 class Node:
-    """See the module. `reported` is told what operators should know."""
+    """See the module. `reported` is told what operators should know.
+
+    With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
+    """
 
     def __init__(
         self,
@@ -43,7 +48,12 @@ class Node:
         clock: Clock = lambda: datetime.now(UTC),
         reported: Reported = lambda _report: None,
         keep: Keep | None = None,
+        fabric: FabricSettings | None = None,
     ) -> None:
+        if fabric is not None and settings.peers:
+            raise MalformedError(
+                "node.peers", "a broker on a fabric has no links to other brokers", hint="leave the peers out"
+            )
         self.settings = settings
         self.core = Core(settings, recorder, clock, reported)
         endpoint = Endpoint(
@@ -54,9 +64,11 @@ class Node:
         )
         self._endpoint = endpoint
         self.neighbours = Neighbours(self.core, endpoint)
-        self.policies = Policies(self.core, keep or Forgetful(), RoutedPolicy(self.core, self.neighbours))
+        self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
+        network = self.on_fabric or RoutedPolicy(self.core, self.neighbours)
+        self.policies = Policies(self.core, keep or Forgetful(), network)
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
-        self.clients = Clients(self.core, self.status, self.policies.hand_in)
+        self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)
         self._listener: Listener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -93,6 +105,8 @@ class Node:
             if reception is not None:
                 await reception.close()
         await self.neighbours.close()
+        if self.on_fabric is not None:
+            await self.on_fabric.stop()
         self.core.settle(self.core.local.tick(self.core.now())[0])
 
     def reload(self, settings: NodeSettings) -> None:
@@ -136,6 +150,8 @@ class Node:
                 core.settle(outputs)
                 self.policies.tick()
                 self.neighbours.recheck()
+                if self.on_fabric is not None:
+                    self.on_fabric.tick()
             except PenstockError as error:
                 # What could not be recorded is tried again, and nothing passes before it is.
                 core.note(error)
@@ -145,6 +161,8 @@ class Node:
     # Those who come.
 
     async def _open(self) -> None:
+        if self.on_fabric is not None:
+            await self.on_fabric.start()
         if self.settings.nats is not None:
             self._across_nats = await self._listen_nats(self.settings.nats)
         # Whoever finds the port open finds a node that is ready.
@@ -169,6 +187,8 @@ class Node:
             raise MalformedError("protocol.malformed", "the first message is no hello")
         if hello.role is Role.CLIENT:
             await self.clients.serve(link, hello, batch[1:])
+        elif self.on_fabric is not None:
+            raise RefusedError("node.no-links", "this broker is on a fabric, and has no links to other brokers")
         else:
             await self.neighbours.serve(link, hello, batch[1:])
 
@@ -178,13 +198,24 @@ class Node:
 
     # What operators and owners ask.
 
-    def status(self, principal: Principal) -> Wire:
-        """Return what operators may see, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
+    def _check_operator(self, principal: Principal) -> None:
         if principal not in self.settings.operators and principal != self.core.principal:
             raise RefusedError("broker.not-operator", "only operators of the broker may ask this")
+
+    def policy_of(self, principal: Principal, owner: Principal, after: int) -> Wire:
+        """Return what an owner has said of its policy, to the owner itself and to operators. Raises as `status`."""
+        if principal != owner:
+            self._check_operator(principal)
+        return self.policies.told(owner, after)
+
+    def status(self, principal: Principal) -> Wire:
+        """Return what operators may see, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
+        self._check_operator(principal)
         core = self.core
         size = core.router.size()
-        links = core.router.view.links
+        links: Mapping[Principal, Collection[Principal]] = core.router.view.links
+        if self.on_fabric is not None:
+            links = dict.fromkeys(self.on_fabric.brokers(), ())
         return {
             "broker": str(core.principal),
             "network": str(self.settings.network),

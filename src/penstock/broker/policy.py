@@ -277,7 +277,25 @@ class Policies:
         self.follow(statement.value.owner)
         self._network.publish(statement)
 
-    # What operators look at.
+    # What owners and operators look at.
+
+    def told(self, owner: Principal, after: int) -> dict[str, Wire]:
+        """Return how far an owner's policy is here, and its events after a number: as many as fit into an answer."""
+        log = self._keeper.log(owner)
+        events: list[Wire] = []
+        room = self._core.settings.limits.route_block_bytes
+        for event in log:
+            octets = event.to_bytes() if event.value.number > after else b""
+            room -= len(octets)
+            if events and room < 0:
+                break
+            events += [octets] if octets else []
+        return {
+            "number": log[-1].value.number if log else 0,
+            "known": self._keeper.known(owner),
+            "state": self._stale.get(owner, "fresh"),
+            "events": events,
+        }
 
     def status(self) -> dict[str, Wire]:
         """Return, by owner, how far the policy is here and with whom, as plain data."""

@@ -4,7 +4,7 @@ A message is a list that begins with a word. The first one of a link is `Hello`,
 a client or a broker has come, and what follows between brokers is in `broker.messages`.
 
     client -> broker   hello, disclose, describe, add-type, remove-type, subscribe, unsubscribe, advertise, unadvertise,
-                       restrictions, evolve, status, publish
+                       restrictions, evolve, policy, status, publish
     broker -> client   welcome, accepted, refused, answered, events, quenched
 
 Requests are numbered by the client, and answers carry the number. `publish` is answered by `refused` for each event
@@ -27,6 +27,7 @@ from penstock.codec.wire import Encoded, Wire, Writable, encode
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
+from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 VERSION: Final = 1
@@ -172,6 +173,19 @@ class Evolve:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """Tell me how far an owner's policy is here, and its events after a number."""
+
+    number: int
+    owner: Principal
+    after: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["policy", self.number, str(self.owner), self.after]
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """Tell me how the broker sees the network."""
 
@@ -197,7 +211,7 @@ class Publish:
 
 
 Asking: TypeAlias = (
-    Disclose | Describe | AddType | RemoveType | Subscribe | Advertise | Named | Evolve | Status | Publish
+    Disclose | Describe | AddType | RemoveType | Subscribe | Advertise | Named | Evolve | Policy | Status | Publish
 )
 """What has a number, and an answer."""
 
@@ -318,6 +332,8 @@ def read_request(tree: Wire) -> Request:
             return Advertise(_number(number), _id(id_), _type(name), _octets(definitions))
         case ["evolve", int(number), bytes(signed)]:
             return Evolve(_number(number), signed)
+        case ["policy", int(number), str(owner), int(after)]:
+            return Policy(_number(number), Principal.parse(owner), _number(after))
         case ["status", int(number)]:
             return Status(_number(number))
         case [str(word), int(number), str(id_)] if word in Named.WORDS:

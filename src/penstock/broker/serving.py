@@ -29,6 +29,9 @@ Question: TypeAlias = Callable[[Principal], Wire]
 Evolve: TypeAlias = Callable[[Principal, bytes], None]
 """Takes what an owner has signed, from a client. Raises `RefusedError` and `MalformedError` for what is no owner's."""
 
+Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
+"""Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
+
 #: events in one message to a client
 _ROWS: Final = 512
 
@@ -58,10 +61,11 @@ class _Pace:
 class Clients:
     """See the module."""
 
-    def __init__(self, core: Core, status: Question, evolve: Evolve) -> None:
+    def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy) -> None:
         self._core = core
         self._status = status
         self._evolve = evolve
+        self._policy = policy
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
@@ -211,6 +215,8 @@ class Clients:
                 self._post(client, protocol.Answered(number, found))
             case protocol.Status(number):
                 self._post(client, protocol.Answered(number, self._status(client.link.peer.principal)))
+            case protocol.Policy(number, owner, after):
+                self._post(client, protocol.Answered(number, self._policy(client.link.peer.principal, owner, after)))
             case protocol.Evolve(number, signed):
                 self._evolve(client.link.peer.principal, signed)
                 self._post(client, protocol.Accepted(number))
