@@ -8,11 +8,25 @@ program must; the figure with bare octets, which nobody could use, stands beside
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
-from harness import Result, at_least, observed
+from harness import Result, at_least, at_most, microseconds, observed, seconds
+from network_parts import NETWORK, OWNER, READER, SIGHTING, SIGNED, TYPE, credentials
+from penstock.broker.door import Sources
+from penstock.broker.library import Library
+from penstock.broker.local import LocalBroker
+from penstock.guard import Recorder
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.types import EventType
+from penstock.selector import parse
 from penstock.testing.nats import NatsServer
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType, read_type
+from penstock.trust.validity import ALWAYS
 
 EVENTS = 60_000
 ROUNDS = 5
@@ -81,7 +95,74 @@ def through_brokers(stack: ExitStack, brokers: int, *words: str) -> Way:
     return Way(Part(stack, "publisher", ports[-1], *words), subscriber)
 
 
+class Unsigned(Library):
+    """Types that are believed as they come: what a broker without signed types would have."""
+
+    def __init__(self, event_type: EventType) -> None:
+        super().__init__()
+        self._only = VerifiedType(str(event_type.name), event_type, SIGHTING, OWNER.principal, ALWAYS, ())
+
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    def get(self, _name: TypeName, _now: datetime) -> VerifiedType:
+        return self._only
+
+    def below(self, _key: TypeKey, _now: datetime) -> Iterator[VerifiedType]:
+        return iter((self._only,))
+
+
+def request(library: Library) -> Callable[[], None]:
+    """Return what subscribes at a local broker, and ends it again; the selector is another one each time."""
+    now, numbers = datetime.now(UTC), count(1)
+    recorder = Recorder(
+        source="bench",
+        sink=lambda _record: None,
+        clock=lambda: now,
+        timer=lambda: 0,
+        ids=lambda: str(next(numbers)),
+    )
+    local = LocalBroker(NETWORK, recorder, library, Sources(credentials()))
+    local.connect(now, "reader", READER.principal, Credentials())
+
+    def subscribe() -> None:
+        local.subscribe(now, "reader", "s", SIGHTING.name, parse(f"speed > {next(numbers)}"))
+        local.unsubscribe(now, "reader", "s")
+
+    return subscribe
+
+
+def subscriptions() -> list[Result]:
+    """Compare a subscription request to signed types, known and brought along, with one to types without signatures."""
+    now = datetime.now(UTC)
+    known = Library(NETWORK)
+    known.add(SIGNED, now)
+    signed = SIGNED.to_bytes()
+
+    def brought() -> None:
+        """Read and verify a definition that comes with the request, and was not seen before."""
+        library = Library(NETWORK)
+        library.add(read_type(signed), now)
+        library.get(SIGHTING.name, now)
+
+    plain, signed_known, bringing = seconds(request(Unsigned(TYPE)), request(known), brought, repeat=50)
+    words = f"{microseconds(signed_known)} signed, {microseconds(plain)} unsigned"
+    return [
+        at_most("network: subscription, signed types / unsigned", signed_known / plain, 1.3, words),
+        observed(
+            "network: subscription, type brought along / unsigned",
+            (signed_known + bringing) / plain,
+            f"{microseconds(bringing)} more, once for each type",
+        ),
+    ]
+
+
 def run() -> list[Result]:
+    return [*throughput(), *subscriptions()]
+
+
+def throughput() -> list[Result]:
+    """Compare events from end to end."""
     with ExitStack() as stack:
         port = stack.enter_context(NatsServer()).url.rpartition(":")[2]
         ways = {
