@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 import msgpack
 import nats
@@ -42,7 +43,7 @@ SIGHTING = TypeDefinition(
 )
 SIGNED = sign_type(SIGHTING, OWNER)
 TYPE = EventType.of(SIGHTING)
-VALUES = {"plate": "AB 12 CDE", "place": "Euston Road", "speed": 42, "lane": 1, "heading": 271.5}
+VALUES: dict[str, Any] = {"plate": "AB 12 CDE", "place": "Euston Road", "speed": 42, "lane": 1, "heading": 271.5}
 SUBJECT = "sightings"
 
 
@@ -77,7 +78,7 @@ class UncheckedPublication(Publication):
 
     def __call__(self, event: Event, _environment: object) -> TransitEvent:
         by_name, values = self.event_type.by_name, event.values
-        stated = {str(by_name[name].id): values[name] for name in values}
+        stated: dict[str, Any] = {by_name[name].id: values[name] for name in values}
         return TransitEvent(self.event_type.key, self.event_type.ancestors, stated, event.id, event.time)
 
 
