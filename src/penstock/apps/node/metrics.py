@@ -78,12 +78,18 @@ class _Sizes(Collector):
         yield CounterMetricFamily(
             "penstock_events_held_back", "Events not delivered for want of their owner's policy.", core.local.held_back
         )
-        size = core.router.size()
+        size, owners = core.router.size(), node.policies.status().values()
+        fresh = sum(isinstance(state, dict) and state.get("state") == "fresh" for state in owners)
         held = {
             "sessions": ("Clients that are connected.", len(node.clients)),
             "neighbours": ("Links to other brokers.", len(node.neighbours.up())),
-            "brokers": ("Brokers of the network.", len(core.router.view.links)),
+            "brokers": ("Brokers of the network.", len(node.brokers())),
             "types": ("Event types that are served.", len(core.library)),
+            "policies": ("Owners whose policy is followed.", len(owners)),
+            "policies_stale": (
+                "Owners whose policy is not known to be current: nothing is delivered.",
+                len(owners) - fresh,
+            ),
             "client_entries": ("Subscriptions and advertisements of clients.", size.clients),
             "entered_entries": ("What neighbours have entered.", size.entered),
             "entered_subscriptions": ("Subscriptions among what neighbours have entered.", size.subscriptions),
