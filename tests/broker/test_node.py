@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from tests.broker.node_kit import (
@@ -98,6 +99,25 @@ def test_two_brokers_that_call_each_other_keep_one_link() -> None:
                 for number in range(50):
                     await feed.publish(headline=str(number))
                 assert await headlines(news, 50) == [str(number) for number in range(50)]
+
+    run(main())
+
+
+def test_brokers_that_call_addresses_without_knowing_who_is_there() -> None:
+    async def main() -> None:
+        async with running(READ, WRITE) as one:
+            address = replace(one.address, principal=None)
+        async with running(READ, WRITE, key=BROKERS[1], peers=(address,)) as other:
+            back = replace(other.address, principal=None)
+            async with running(READ, WRITE, port=address.port, peers=(back,)) as one:
+                await until(lambda: one.sees(other) and other.sees(one))
+                # One of them has called in vain, once, and knows now that it need not.
+                await asyncio.sleep(0.5)
+                told = [report for node in (one, other) for report in node.told if report.code == "link.duplicate"]
+                await asyncio.sleep(0.5)
+                again = [report for node in (one, other) for report in node.told if report.code == "link.duplicate"]
+                assert len(again) == len(told) <= 2
+                assert one.sees(other)
 
     run(main())
 

@@ -84,11 +84,14 @@ class Neighbours:
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
     async def _keep_calling(self, address: Address) -> None:
-        pause = _FIRST_PAUSE
+        pause, who = _FIRST_PAUSE, address.principal
         while True:
-            if address.principal is None or address.principal not in self._neighbours:
+            # Where nobody said who is there, whoever was found there may have called in the meantime.
+            if who is None or who not in self._neighbours:
                 try:
-                    await self._call(address)
+                    link = await address.call(self._endpoint)
+                    who = link.peer.principal
+                    await self._greet(link)
                     pause = _FIRST_PAUSE
                 except (PenstockError, OSError) as error:
                     if isinstance(error, PenstockError):
@@ -96,12 +99,13 @@ class Neighbours:
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    async def _call(self, address: Address) -> None:
+    async def _greet(self, link: Link) -> None:
+        """Say hello to a broker that was called, and attend to it. Raises what its link ends with."""
         core = self._core
-        link = await address.call(self._endpoint)
         try:
             link.post(encode(Hello(Role.BROKER, core.settings.credentials.to_bytes()).to_tree()))
-            batch = await link.receive()
+            async with asyncio.timeout(core.settings.limits.handshake_time / 1000):
+                batch = await link.receive()
             welcome = read_word(batch[0])
             if not isinstance(welcome, Welcome):
                 raise MalformedError("protocol.malformed", "a broker does not say welcome")
