@@ -11,6 +11,7 @@ from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, sig
 from penstock.broker.client import Client, connect
 from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.door import Sources
+from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Subscription
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
@@ -71,6 +72,7 @@ class Broker(Node):
         settings: NodeSettings,
         sink: Callable[[DecisionRecord], None] | None = None,
         keep: Keep | None = None,
+        fabric: FabricSettings | None = None,
     ) -> None:
         self.told = []
         self.revocations: list[RevocationRecord] = []
@@ -84,7 +86,7 @@ class Broker(Node):
             ids=lambda: str(next(numbers)),
             revocations=self.revocations.append,
         )
-        super().__init__(settings, recorder, reported=self.told.append, keep=keep)
+        super().__init__(settings, recorder, reported=self.told.append, keep=keep, fabric=fabric)
 
     @property
     def codes(self) -> set[str]:
@@ -101,7 +103,7 @@ class Broker(Node):
 
     def sees(self, *brokers: Node) -> bool:
         """Say whether these, and no others, are the other brokers of the network as this one sees it."""
-        return set(self.core.router.view.links) == {self.core.principal, *(one.core.principal for one in brokers)}
+        return set(self.brokers()) == {self.core.principal, *(one.core.principal for one in brokers)}
 
     @property
     def address(self) -> PeerAddress:
@@ -126,9 +128,13 @@ def settings(*policy: Certificate, key: SigningKey = BROKERS[0], **more: object)
 
 @asynccontextmanager
 async def running(
-    *policy: Certificate, key: SigningKey = BROKERS[0], keep: Keep | None = None, **more: object
+    *policy: Certificate,
+    key: SigningKey = BROKERS[0],
+    keep: Keep | None = None,
+    fabric: FabricSettings | None = None,
+    **more: object,
 ) -> AsyncIterator[Broker]:
-    async with Broker(settings(*policy, key=key, **more), keep=keep) as node:
+    async with Broker(settings(*policy, key=key, **more), keep=keep, fabric=fabric) as node:
         yield node
 
 

@@ -33,6 +33,11 @@ class Exchange:
         self.local = local
         self.router = router
         self.own: Callable[[datetime, TransitEvent], None] = lambda _now, _event: None
+        #: told of what clients publish and of what they ask for, where something else than links is between brokers
+        self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None
+        self.asked: Callable[[], None] = lambda: None
+        #: whether what the router hears of those who want events is all that there is to hear
+        self.quenches = True
 
     def settle(self, now: datetime, outputs: Iterable[Inward]) -> list[Outward]:
         """Carry out what can be done inside, and return the rest, in order."""
@@ -43,16 +48,17 @@ class Exchange:
             match output:
                 case Deliver(deliveries):
                     pending.extend(self._deliver(now, deliveries))
-                case (
-                    requests.Publish()
-                    | requests.Subscribe()
-                    | requests.Unsubscribe()
-                    | requests.Advertise()
-                    | requests.Unadvertise()
-                ):
+                case requests.Publish(_, events):
+                    pending.extend(carry_out(output, self.router))
+                    self.spread(events)
+                case requests.Subscribe() | requests.Unsubscribe():
+                    pending.extend(carry_out(output, self.router))
+                    self.asked()
+                case requests.Advertise() | requests.Unadvertise():
                     pending.extend(carry_out(output, self.router))
                 case Interested(key, wanted):
-                    pending.extend(self.local.wanted(key, wanted=wanted))
+                    if self.quenches:
+                        pending.extend(self.local.wanted(key, wanted=wanted))
                 case _:
                     outward.append(output)
         return outward

@@ -64,6 +64,10 @@ class Forest:
         """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
         return [self._clients[key].match for key in line if key in self._clients]
 
+    def wanted(self) -> frozenset[TypeKey]:
+        """Return the types that clients have subscribed to."""
+        return frozenset(self._clients)
+
     # Changes.
 
     def change(self, key: TypeKey) -> None:

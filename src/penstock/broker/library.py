@@ -1,6 +1,6 @@
 """The event types that a broker serves: signed definitions by name, verified anew when what they rest on has ended."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from penstock.broker.policy_transport import refuse_reserved
@@ -31,6 +31,8 @@ class Library:
         )
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
+        #: told when a type has come or gone
+        self.changed: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._definitions)
@@ -59,6 +61,7 @@ class Library:
         self._definitions[name] = unverified
         for key in (verified.event_type.key, *verified.event_type.ancestors):
             self._below.setdefault(key, set()).add(name)
+        self.changed()
         return verified
 
     def remove(self, name: TypeName) -> None:
@@ -66,6 +69,7 @@ class Library:
         self._definitions.pop(name, None)
         for names in self._below.values():
             names.discard(name)
+        self.changed()
 
     def get(self, name: TypeName, now: datetime) -> VerifiedType:
         """Return a type. Raises `RefusedError` (`broker.unknown-type`) and what `verify_type` raises."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
+from penstock.broker.fabric_network import FabricNetwork, FabricSettings
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.policy import Forgetful, Keep, Policies
@@ -33,9 +34,12 @@ _TICK: Final = 0.5
 
 
 class Node:
-    """See the module. `reported` is told what operators should know."""
+    """See the module. `reported` is told what operators should know.
 
-    def __init__(
+    With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
+    """
+
+    def __init__(  # noqa: PLR0913  # what a node is made of, named, each with a default
         self,
         settings: NodeSettings,
         recorder: Recorder,
@@ -43,7 +47,12 @@ class Node:
         clock: Clock = lambda: datetime.now(UTC),
         reported: Reported = lambda _report: None,
         keep: Keep | None = None,
+        fabric: FabricSettings | None = None,
     ) -> None:
+        if fabric is not None and settings.peers:
+            raise MalformedError(
+                "node.peers", "a broker on a fabric has no links to other brokers", hint="leave the peers out"
+            )
         self.settings = settings
         self.core = Core(settings, recorder, clock, reported)
         endpoint = Endpoint(
@@ -54,7 +63,9 @@ class Node:
         )
         self._endpoint = endpoint
         self.neighbours = Neighbours(self.core, endpoint)
-        self.policies = Policies(self.core, keep or Forgetful(), RoutedPolicy(self.core, self.neighbours))
+        self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
+        network = self.on_fabric or RoutedPolicy(self.core, self.neighbours)
+        self.policies = Policies(self.core, keep or Forgetful(), network)
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)
         self._listener: Listener | None = None
@@ -93,6 +104,8 @@ class Node:
             if reception is not None:
                 await reception.close()
         await self.neighbours.close()
+        if self.on_fabric is not None:
+            await self.on_fabric.stop()
         self.core.settle(self.core.local.tick(self.core.now())[0])
 
     def reload(self, settings: NodeSettings) -> None:
@@ -136,6 +149,8 @@ class Node:
                 core.settle(outputs)
                 self.policies.tick()
                 self.neighbours.recheck()
+                if self.on_fabric is not None:
+                    self.on_fabric.tick()
             except PenstockError as error:
                 # What could not be recorded is tried again, and nothing passes before it is.
                 core.note(error)
@@ -145,6 +160,8 @@ class Node:
     # Those who come.
 
     async def _open(self) -> None:
+        if self.on_fabric is not None:
+            await self.on_fabric.start()
         if self.settings.nats is not None:
             self._across_nats = await self._listen_nats(self.settings.nats)
         # Whoever finds the port open finds a node that is ready.
@@ -169,6 +186,8 @@ class Node:
             raise MalformedError("protocol.malformed", "the first message is no hello")
         if hello.role is Role.CLIENT:
             await self.clients.serve(link, hello, batch[1:])
+        elif self.on_fabric is not None:
+            raise RefusedError("node.no-links", "this broker is on a fabric, and has no links to other brokers")
         else:
             await self.neighbours.serve(link, hello, batch[1:])
 
@@ -177,6 +196,13 @@ class Node:
         self.core.note(error)
 
     # What operators and owners ask.
+
+    def brokers(self) -> dict[Principal, list[Principal]]:
+        """Return the brokers of the network that are there, and to whom each of them has links."""
+        if self.on_fabric is not None:
+            return {broker: [] for broker in self.on_fabric.brokers()}
+        links = self.core.router.view.links
+        return {broker: sorted(links[broker]) for broker in sorted(links)}
 
     def _check_operator(self, principal: Principal) -> None:
         if principal not in self.settings.operators and principal != self.core.principal:
@@ -193,11 +219,10 @@ class Node:
         self._check_operator(principal)
         core = self.core
         size = core.router.size()
-        links = core.router.view.links
         return {
             "broker": str(core.principal),
             "network": str(self.settings.network),
-            "brokers": {str(broker): [str(one) for one in sorted(links[broker])] for broker in sorted(links)},
+            "brokers": {str(broker): [str(one) for one in links] for broker, links in self.brokers().items()},
             "neighbours": [str(peer) for peer in self.neighbours.up()],
             "sessions": len(self.clients),
             "types": len(core.library),

@@ -200,6 +200,17 @@ class Router:
             self._carry(block, None)
         return self._settle()
 
+    # Where something else than links is between brokers.
+
+    def arrived(self, block: Publications) -> list[Output]:
+        """Give clients the events of a block that did not come from a neighbour, and that somebody has verified."""
+        self._carry(block, None)
+        return self._settle()
+
+    def wanted(self) -> frozenset[TypeKey]:
+        """Return the types that clients have subscribed to."""
+        return self._forest.wanted()
+
     # What operators and tests look at.
 
     @property

@@ -84,13 +84,14 @@ class Limits:
     link_keepalives: int = 64
 
     #: a network: brokers, links of one of them, bytes of an announcement's proof, bytes that a broker discloses,
-    #: brokers that wait to be admitted, and brokers an event passes
+    #: brokers that wait to be admitted, brokers an event passes, and events of a type that wait for a fabric
     network_brokers: int = 4_096
     network_links: int = 256
     network_proof: int = 1_024
     network_disclosure: int = 256 << 10
     network_waiting: int = 256
     network_hops: int = 255
+    network_outbox: int = 65_536
     #: what one neighbour may enter; streams of events (an origin and a type) told apart, and how late a copy may come
     route_entries: int = 1_000_000
     route_streams: int = 65_536
@@ -163,6 +164,17 @@ class Limits:
     coverage_comparisons: int = 512
     coverage_questions: int = 4
     coverage_merged: int = 16
+
+    #: a sealed block: octets, rows, values (rows times columns), octets of the names in its header
+    block_bytes: int = 64 << 20
+    block_rows: int = 1 << 20
+    block_cells: int = 1 << 22
+    block_names: int = 256 << 10
+    #: one incarnation of a sealer: blocks, and octets of them; less than AES-GCM is good for (ADR 17)
+    seal_blocks: int = 1 << 32
+    seal_bytes: int = 1 << 36
+    #: streams (sender, incarnation, epochs, type) whose derived keys are remembered
+    seal_streams: int = 1_024
 
     #: entries of a verification cache
     cache_entries: int = 10_000

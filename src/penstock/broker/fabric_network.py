@@ -1,0 +1,416 @@
+"""A network of brokers on a fabric: local brokers at the edges, and between them servers that nobody has to trust.
+
+There are no links between brokers. What a broker's clients publish goes to the topic of its type, h(owner ‖ name); a
+broker reads the topics of the types that its clients want, and of the sub-types of these that it knows, and its router
+matches what comes against what they asked for. Brokers make themselves known on a topic of the network, and statements
+about policy have topics of their own, which hold what is so now for those who come later.
+
+A sample is taken in this order; whatever fails refuses it, and is counted and told to the operator:
+
+1. It reads, and is no older than may be, nor older than this broker, nor from the future.
+2. Its origin signed it, for this network and this topic.
+3. Its origin is in the network, and it and this broker may carry the type.
+4. Its number is higher than all that came from there before; what is missing before it is counted.
+5. What it holds opens, and is of the type and origin that it says.
+
+The fabric may drop, delay and hold back. Dropped events are missed when the next one comes; policy that is held back is
+noticed by the owner's time-stamps, as everywhere else. Nobody is told that nobody wants his events (no quenching).
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from penstock.broker.core import Core
+from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, StateWriting, Take, events_qos
+from penstock.broker.membership import type_digest
+from penstock.broker.policy_network import Arrived, nobody
+from penstock.broker.policy_transport import Statement, reserved_types, wrap
+from penstock.broker.proofs import SignedProof
+from penstock.broker.publications import Publications, blocks
+from penstock.broker.reading import malformed
+from penstock.broker.samples import SignedSample, Succession
+from penstock.broker.sealing import Sealing
+from penstock.crypto.keys import digest
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric import Fabric, Sample
+from penstock.model.events import TransitEvent
+from penstock.model.names import NetworkName, TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.signed import SignedValue
+from penstock.trust.stamps import CarriedStamp, TimeStamp
+
+#: the first octet of what a broker says of itself
+_HERE, _GONE = b"+", b"-"
+#: of what a sample may hold, the part that columns of events may take; header, seal and signature take the rest
+_COLUMNS: Final = 0.75
+#: seconds for which nobody looks again for a broker that was not found
+_LOOKING: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSettings:
+    """What a network on a fabric goes by; times are seconds. All brokers have to agree on `fresh` and `durable`."""
+
+    fabric: Fabric
+    sealing: Sealing
+    #: between two signs of life, and until a broker without one is forgotten
+    renewal: float = 10.0
+    absence: float = 30.0
+    #: how old events may be when they come
+    fresh: float = 60.0
+    #: for how long events are kept for brokers that were away; 0 for not at all
+    durable: float = 0.0
+
+
+def topic_of(key: TypeKey) -> str:
+    """Return the topic of a type in all its versions: h(owner ‖ name), in hexadecimal digits."""
+    return type_digest(key).hex()
+
+
+def network_topic(network: NetworkName) -> str:
+    """Return the topic on which the brokers of a network make themselves known."""
+    return digest((b"network", network.owner.digest, network.name.encode())).hex()
+
+
+class FabricNetwork:
+    """See the module. It carries statements about policy, too (`PolicyNetwork`)."""
+
+    def __init__(self, core: Core, settings: FabricSettings) -> None:
+        self._core = core
+        self._settings = settings
+        self._fabric = settings.fabric
+        self._proof = SignedProof(core.settings.key, core.settings.network, core.settings.limits)
+        self._began = core.now()
+        self._incarnation = int(self._began.timestamp() * 1000)
+        self._events = events_qos(settings.fresh, settings.durable)
+        #: when each broker has last given a sign of life
+        self._members: dict[Principal, datetime] = {}
+        self._looked: dict[Principal, float] = {}
+        self._succession = Succession(core.settings.limits)
+        self._shown: tuple[object, datetime] | None = None
+        self._number = 0
+        self._started = False
+        self._states: dict[TypeKey | None, Reading] = {}
+        self._readings: dict[TypeKey, Reading] = {}
+        self._writings: dict[TypeKey, EventWriting] = {}
+        self._state_writings: dict[str, StateWriting] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._due: asyncio.Handle | None = None
+        self._topic = network_topic(core.settings.network)
+        self.arrived: Arrived = nobody
+        core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
+        core.exchange.quenches = False
+        core.library.changed = self._reconsider
+
+    # Running.
+
+    async def start(self) -> None:
+        """Take in who is there and what owners have said, and then be there too. Raises what the fabric raises."""
+        presence = self._reading(self._topic, self._hear_member)
+        await presence.load()
+        self._states[None] = presence
+        for reading in self._states.values():
+            await reading.load()
+            reading.start()
+        self._started = True
+        self._show(_HERE)
+        self._reconsider()
+
+    async def stop(self) -> None:
+        """Send what waits, say goodbye, and end."""
+        patience = self._core.settings.limits.link_goodbye / 1000
+        if self._due is not None:
+            self._due.cancel()
+        if self._started:
+            self._show(_GONE)
+        self._started = False
+        writings = (*self._writings.values(), *self._state_writings.values())
+        readings = (*self._readings.values(), *self._states.values())
+        await asyncio.gather(*(writing.close(patience) for writing in writings))
+        await asyncio.gather(*(reading.close() for reading in readings), *self._closing)
+
+    def tick(self) -> None:
+        """Show what the broker shows now, forget who has gone, and those who may be here no longer."""
+        now = self._core.now()
+        if self._started and self._is_due(now):
+            self._show(_HERE)
+        absence = timedelta(seconds=self._settings.absence)
+        for broker, last in list(self._members.items()):
+            if now - last > absence or not self._core.admitted(broker):
+                self._forget(broker)
+
+    def brokers(self) -> list[Principal]:
+        """Return the brokers of the network, this one among them."""
+        return sorted((self._core.principal, *self._members))
+
+    def reads(self, key: TypeKey) -> bool:
+        """Say whether events of a type that are published now will arrive here."""
+        return key in self._readings and self._readings[key].up
+
+    # Who is there.
+
+    def _is_due(self, now: datetime) -> bool:
+        if self._shown is None:
+            return True
+        credentials, time = self._shown
+        renewal = timedelta(seconds=self._settings.renewal)
+        return credentials is not self._core.settings.credentials or now - time >= renewal
+
+    def _show(self, state: bytes) -> None:
+        core, now = self._core, self._core.now()
+        self._number += 1
+        self._shown = core.settings.credentials, now
+        octets = core.settings.credentials.to_bytes() if state == _HERE else b""
+        if len(octets) > core.settings.limits.network_disclosure:
+            most = core.settings.limits.network_disclosure
+            core.note(LimitError("network.limit", f"a broker discloses more than {most} octets", hint="show less"))
+            return
+        sample = SignedSample(core.principal, self._incarnation, self._number, now, state + octets)
+        self._write_state(self._topic, str(core.principal), sample.sign(self._topic, self._proof).to_bytes())
+
+    async def _hear_member(self, sample: Sample) -> None:
+        """Take what a broker says of itself: it holds until the next one, or until it is too old."""
+        core, told = self._core, SignedSample.from_bytes(sample.data)
+        if not self._succession.is_new(self._topic, told):
+            return
+        if told.origin == core.principal:
+            told.verify(self._topic, self._proof)
+            # The clock may have gone back since the last start; numbers must not.
+            if not self._started:
+                self._incarnation = max(self._incarnation, told.incarnation + 1)
+            return
+        now = core.begin()
+        if now - told.time > timedelta(seconds=self._settings.absence):
+            return
+        self._check_future(told, now)
+        told.verify(self._topic, self._proof)
+        if told.body[:1] == _GONE:
+            if told.origin in self._members:
+                self._succession.take(self._topic, told)
+            self._forget(told.origin)
+        elif told.body[:1] == _HERE:
+            self._admit(told)
+        else:
+            malformed("what a broker says of itself")
+
+    def _admit(self, told: SignedSample) -> None:
+        core, broker = self._core, told.origin
+        if broker not in self._members and len(self._members) >= core.settings.limits.network_brokers:
+            raise LimitError("network.limit", f"more than {core.settings.limits.network_brokers} brokers")
+        bag = core.read_bag(told.body[1:])
+        core.require_connect(broker, bag)
+        self._succession.take(self._topic, told)
+        self._members[broker] = told.time
+        core.disclose(broker, bag)
+
+    def _forget(self, broker: Principal) -> None:
+        if self._members.pop(broker, None) is not None:
+            self._core.disclose(broker, None)
+
+    async def _look_for(self, broker: Principal) -> None:
+        """Look for what a broker says of itself: its events may have been faster."""
+        now = asyncio.get_running_loop().time()
+        if broker in self._members or now - self._looked.get(broker, -_LOOKING) < _LOOKING:
+            return
+        if len(self._looked) >= self._core.settings.limits.network_waiting:
+            self._looked.clear()
+        self._looked[broker] = now
+        for sample in await self._fabric.state(self._topic, str(broker)):
+            await self._hear_member(sample)
+
+    # Events that come.
+
+    def _reconsider(self) -> None:
+        """Read what clients want now, soon: several changes mostly come together."""
+        if self._started and self._due is None:
+            self._due = asyncio.get_running_loop().call_soon(self._read_wanted)
+
+    def _read_wanted(self) -> None:
+        self._due = None
+        wanted = set(self._wanted())
+        for key in wanted - self._readings.keys():
+            reading = self._readings[key] = Reading(
+                self._fabric, topic_of(key), self._events, partial(self._hear, key), self._note
+            )
+            reading.start()
+        for key in self._readings.keys() - wanted:
+            task = asyncio.create_task(self._readings.pop(key).close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _wanted(self) -> Iterator[TypeKey]:
+        now, library = self._core.now(), self._core.library
+        for key in self._core.router.wanted():
+            yield key
+            yield from (verified.event_type.key for verified in library.below(key, now))
+
+    async def _hear(self, key: TypeKey, sample: Sample) -> None:
+        """Take events of a type, as the module says."""
+        core, topic = self._core, topic_of(key)
+        # (1) it reads, and is of now
+        told = SignedSample.from_bytes(sample.data)
+        if told.origin == core.principal:
+            return
+        self._check_time(told, core.begin())
+        # (2) its origin signed it
+        told.verify(topic, self._proof)
+        # (3) its origin may
+        await self._look_for(told.origin)
+        self._check_trust(told.origin, key)
+        # (4) it has not been before
+        core.counts["missing"] += self._succession.take(topic, told)
+        # (5) it holds what it says
+        block = self._settings.sealing.open(told.body)
+        if (block.type, block.origin, block.incarnation) != (key, told.origin, told.incarnation) or block.retain:
+            malformed("a sample holds what it does not say")
+        core.settle(core.router.arrived(block))
+
+    def _check_time(self, told: SignedSample, now: datetime) -> None:
+        self._check_future(told, now)
+        skew, settings = self._core.settings.trust.skew, self._settings
+        oldest = now - timedelta(seconds=settings.durable or settings.fresh)
+        if not settings.durable:
+            # A broker that has just started does not know what came before, so that it could come again.
+            oldest = max(oldest, self._began)
+        if told.time < oldest - skew:
+            raise RefusedError("network.late", f"a sample of {told.origin.short} is too old")
+
+    def _check_future(self, told: SignedSample, now: datetime) -> None:
+        if told.time > now + self._core.settings.trust.skew:
+            raise RefusedError(
+                "network.future",
+                f"a sample of {told.origin.short} lies in the future",
+                hint="set the clocks, or allow for more skew",
+            )
+
+    def _check_trust(self, origin: Principal, key: TypeKey) -> None:
+        core = self._core
+        if origin not in self._members or not core.admitted(origin):
+            raise RefusedError("network.unknown", f"{origin.short} is no broker of the network")
+        if not (core.may_route(key, origin) and core.may_route(key, core.principal)):
+            raise RefusedError(
+                "network.untrusted",
+                f"{origin.short} and this broker do not both carry `{key.name}`",
+                hint="the owner grants `route` to brokers that it trusts",
+            )
+
+    def _note(self, error: PenstockError) -> None:
+        self._core.counts[error.code] += 1
+        self._core.note(error)
+
+    # Events that go.
+
+    def _spread(self, events: tuple[TransitEvent, ...]) -> None:
+        core, key = self._core, events[0].key
+        if not core.may_route(key, core.principal):
+            core.counts["not carried"] += len(events)
+            return
+        writing = self._writings.get(key)
+        if writing is None:
+            writing = self._writings[key] = EventWriting(
+                self._fabric, topic_of(key), self._events, self._note, _Composer(self, key), core.settings.limits
+            )
+        writing.put(events)
+
+    def sign(self, topic: str, block: Publications, number: int) -> Composed:
+        """Return a block as a sample of a topic."""
+        now = self._core.now()
+        body = self._settings.sealing.seal(block)
+        sample = SignedSample(self._core.principal, self._incarnation, number, now, body).sign(topic, self._proof)
+        return Composed(sample.to_bytes(), len(block.events), now)
+
+    def parts(self, events: tuple[TransitEvent, ...], first: int) -> Iterator[Publications]:
+        """Yield events as blocks that fit into samples. Raises `LimitError` (`route.event-size`)."""
+        limits = self._core.settings.limits
+        limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(limits.fabric_bytes * _COLUMNS)))
+        for block in blocks(self._core.principal, self._incarnation, first, events):
+            yield from block.parts(limits)
+
+    def is_fresh(self, sample: Composed) -> bool:
+        """Say whether others would take a sample that was made then."""
+        most = self._settings.durable or self._settings.fresh
+        return self._core.now() - sample.time <= timedelta(seconds=most)
+
+    def lose(self, events: int) -> None:
+        """Count events that were published here and will not be heard elsewhere."""
+        self._core.counts["lost"] += events
+
+    # Statements about policy.
+
+    def follow(self, owner: Principal) -> None:
+        """Read what is said about an owner's policy."""
+        for key in reserved_types(owner):
+            reading = self._states[key] = self._reading(topic_of(key), partial(self._hear_policy, key))
+            if self._started:
+                reading.start()
+
+    def ask_again(self, owner: Principal) -> None:
+        """Read once more what the topics of an owner keep."""
+        for key in reserved_types(owner):
+            if self._started:
+                self._states[key].again()
+
+    def publish(self, statement: Statement) -> None:
+        """Write a statement to the topic of its kind, under its slot."""
+        retained = wrap(statement)
+        block = Publications(self._core.principal, self._incarnation, (0,), (retained.event,), 0, retained.slot)
+        self._write_state(topic_of(retained.event.key), retained.slot, self._settings.sealing.seal(block))
+
+    def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
+        """Write an owner's stamp to its topic."""
+        self.publish(CarriedStamp(stamp.unverified()))
+
+    def neighbours(self) -> Iterable[Principal]:
+        """Return nobody: there are no links."""
+        return ()
+
+    def hand_on(self, peer: Principal, stamp: bytes) -> None:
+        """Do nothing: there are no links."""
+
+    async def _hear_policy(self, key: TypeKey, sample: Sample) -> None:
+        """Take a statement; what it is worth is for the signatures in it to say."""
+        block = self._settings.sealing.open(sample.data)
+        if block.type != key or block.retain != sample.key or len(block.events) != 1:
+            raise MalformedError("message.malformed", "a statement about policy stands where it does not belong")
+        self.arrived(self._core.begin(), block.events[0])
+
+    # Topics that hold what is so now.
+
+    def _reading(self, topic: str, take: Take) -> Reading:
+        return Reading(self._fabric, topic, STATE, take, self._note)
+
+    def _write_state(self, topic: str, key: str, data: bytes) -> None:
+        writing = self._state_writings.get(topic)
+        if writing is None:
+            writing = self._state_writings[topic] = StateWriting(self._fabric, topic, self._note)
+        writing.put(key, data)
+
+
+class _Composer:
+    """Numbers the samples of one topic, and the events in them."""
+
+    def __init__(self, network: FabricNetwork, key: TypeKey) -> None:
+        self._network = network
+        self._topic = topic_of(key)
+        self._samples = 0
+        self._events = 0
+
+    def compose(self, events: tuple[TransitEvent, ...]) -> Iterator[Composed]:
+        """Yield samples that hold these events."""
+        for block in self._network.parts(events, self._events + 1):
+            self._events += len(block.events)
+            self._samples += 1
+            yield self._network.sign(self._topic, block, self._samples)
+
+    def is_fresh(self, sample: Composed) -> bool:
+        """Say whether readers would still take a sample."""
+        return self._network.is_fresh(sample)
+
+    def lose(self, events: int) -> None:
+        """Count events that will not be sent; to readers, a sample is missing."""
+        self._samples += 1
+        self._network.lose(events)

@@ -1,0 +1,265 @@
+"""The topics of a network on a fabric: how they are read and written, over whatever happens to the fabric.
+
+| topic | quality of service | when the fabric was away |
+|---|---|---|
+| events of a type | reliable, volatile; a reader too far behind is cut off, and knows it | sent again while fresh |
+| events, kept | reliable, transient, for so many seconds | the same, and readers go back |
+| state: brokers, policies | reliable, transient, the last sample of each key | sent again until it is there |
+
+Readers that are cut off begin anew, and writers try again. What is lost by that, or because too much waits, is counted
+and told to the operator.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias
+
+from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
+from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
+from penstock.model.events import TransitEvent
+from penstock.model.limits import Limits
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+
+STATE: Final = Qos(durability=Durability.TRANSIENT, history=1, reliability=Reliability.RELIABLE)
+"""Of topics that hold what is so now: late readers begin with it."""
+
+Take: TypeAlias = Callable[[Sample], Awaitable[None]]
+Note: TypeAlias = Callable[[PenstockError], None]
+
+
+def events_qos(fresh: float, durable: float) -> Qos:
+    """Return what topics of events offer; all brokers of a network have to agree on it."""
+    kept = Durability.TRANSIENT if durable else Durability.VOLATILE
+    return Qos(durability=kept, history=KEEP_ALL, reliability=Reliability.RELIABLE, lifespan=durable or fresh)
+
+
+class Reading:
+    """Reads one topic until it is closed; `take` gets every sample, and what it raises is noted."""
+
+    def __init__(self, fabric: Fabric, topic: str, qos: Qos, take: Take, note: Note) -> None:
+        self._fabric = fabric
+        self._topic = topic
+        self._qos = qos
+        self._take = take
+        self._note = note
+        self._task: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        #: whether samples that are written now will arrive
+        self.up = False
+
+    async def load(self) -> None:
+        """Take what the topic keeps now. Raises as `Fabric.state`."""
+        await self._fabric.declare(self._topic, self._qos)
+        for sample in await self._fabric.state(self._topic):
+            await self._heed(sample)
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def again(self) -> None:
+        """Take once more what the topic keeps, soon."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load_quietly())
+
+    async def close(self) -> None:
+        """Read no more."""
+        tasks = [task for task in (self._task, self._loading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _load_quietly(self) -> None:
+        try:
+            await self.load()
+        except PenstockError as error:
+            self._note(error)
+
+    async def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._fabric.declare(self._topic, self._qos)
+                async with await self._fabric.subscribe(self._topic) as samples:
+                    self.up, pause = True, _FIRST_PAUSE
+                    async for sample in samples:
+                        await self._heed(sample)
+            except PenstockError as error:
+                self._note(error)
+            finally:
+                self.up = False
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def _heed(self, sample: Sample) -> None:
+        try:
+            await self._take(sample)
+        except PenstockError as error:
+            self._note(error)
+
+
+class _Writing(ABC):
+    """Writes to one topic, in a task of its own; what fails is tried again."""
+
+    def __init__(self, fabric: Fabric, topic: str, qos: Qos, note: Note) -> None:
+        self._fabric = fabric
+        self._topic = topic
+        self._qos = qos
+        self._note = note
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, patience: float) -> None:
+        """Write what waits, for so many seconds, and then no more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._idle.wait()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _stir(self) -> None:
+        self._idle.clear()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        pause, publisher = _FIRST_PAUSE, None
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                if publisher is None:
+                    await self._fabric.declare(self._topic, self._qos)
+                    publisher = await self._fabric.publisher(self._topic)
+                await self._write(publisher)
+                self._idle.set()
+                pause = _FIRST_PAUSE
+            except PenstockError as error:
+                self._note(error)
+                publisher = None
+                self._wake.set()
+                await asyncio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    @abstractmethod
+    async def _write(self, publisher: Publisher) -> None:
+        """Write all that waits. Raises what is to be tried again."""
+
+
+class StateWriting(_Writing):
+    """Writes the latest sample of each key."""
+
+    def __init__(self, fabric: Fabric, topic: str, note: Note) -> None:
+        super().__init__(fabric, topic, STATE, note)
+        self._waiting: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a sample soon, in the place of an older one that waits."""
+        self._waiting.pop(key, None)
+        self._waiting[key] = data
+        self._stir()
+
+    async def _write(self, publisher: Publisher) -> None:
+        while self._waiting:
+            key, data = next(iter(self._waiting.items()))
+            await publisher.publish(data, key=key)
+            if self._waiting.get(key) is data:
+                del self._waiting[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A sample as it is sent: of so many events, at a time."""
+
+    data: bytes
+    events: int
+    time: datetime
+
+
+class Composer(Protocol):
+    """Makes samples of events, and keeps count."""
+
+    def compose(self, events: tuple[TransitEvent, ...]) -> Iterator[Composed]:
+        """Yield samples that hold these events."""
+
+    def is_fresh(self, sample: Composed) -> bool:
+        """Say whether readers would still take a sample."""
+
+    def lose(self, events: int) -> None:
+        """Count events that will not be sent, so that readers miss them too."""
+
+
+class EventWriting(_Writing):
+    """Writes events, as many in a sample as wait and fit.
+
+    A sample that may or may not have been stored is sent again: readers take each number once.
+    """
+
+    def __init__(self, fabric: Fabric, topic: str, qos: Qos, note: Note, composer: Composer, limits: Limits) -> None:  # noqa: PLR0913, PLR0917  # what it writes with
+        super().__init__(fabric, topic, qos, note)
+        self._composer = composer
+        self._limits = limits
+        self._waiting: deque[TransitEvent] = deque()
+        self._composed: deque[Composed] = deque()
+        self._full = False
+
+    def put(self, events: Iterable[TransitEvent]) -> None:
+        """Send events soon. Those that find no room are lost, which is noted."""
+        events = tuple(events)
+        if len(self._waiting) + len(events) > self._limits.network_outbox:
+            self._composer.lose(len(events))
+            if not self._full:
+                self._note(
+                    LimitError(
+                        "network.outbox",
+                        f"more than {self._limits.network_outbox} events wait for the fabric: events are lost",
+                        hint="is the fabric reachable, and fast enough?",
+                    )
+                )
+            self._full = True
+            return
+        self._waiting.extend(events)
+        self._stir()
+
+    async def _write(self, publisher: Publisher) -> None:
+        while self._composed or self._waiting:
+            if not self._composed:
+                most = min(len(self._waiting), self._limits.route_block_events)
+                self._compose(tuple(self._waiting.popleft() for _ in range(most)))
+            await self._send(publisher)
+        self._full = False
+
+    def _compose(self, events: tuple[TransitEvent, ...]) -> None:
+        try:
+            self._composed.extend(self._composer.compose(events))
+        except PenstockError as error:
+            self._drop(len(events), error)
+
+    async def _send(self, publisher: Publisher) -> None:
+        while self._composed:
+            sample = self._composed[0]
+            if not self._composer.is_fresh(sample):
+                late = FailedError("network.late", "the fabric was away for too long: events are lost")
+                self._drop(self._composed.popleft().events, late)
+                continue
+            try:
+                await publisher.publish(sample.data)
+            except (LimitError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.code != "fabric.full":
+                    raise
+                # Trying again would not help.
+                self._drop(sample.events, error)
+            self._composed.popleft()
+
+    def _drop(self, events: int, error: PenstockError) -> None:
+        self._composer.lose(events)
+        self._note(error)
