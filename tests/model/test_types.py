@@ -1,12 +1,15 @@
 """Event types: definitions and their four operations, inheritance, and what is refused."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey, TypeName
 from penstock.model.principals import Principal
-from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
+from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
 from penstock.model.values import AttributeSpec, Kind
 
 PITO = Principal(b"\1" * 32)
@@ -219,3 +222,16 @@ def test_the_number_of_attributes_is_bounded() -> None:
     with pytest.raises(LimitError) as error:
         EventType.of(define("Child", "b", extends=full), EventType.of(full))
     assert error.value.code == "type.limit", "inherited attributes count"
+
+
+def test_a_sub_type_is_sealed_as_its_parent_is() -> None:
+    above = replace(define("Above", "a"), sealing=Sealing.ATTRIBUTE)
+    below = define("Below", "b", extends=above)
+    parent = EventType.of(above)
+    assert parent.sealing is Sealing.ATTRIBUTE
+    assert EventType.of(replace(below, sealing=Sealing.ATTRIBUTE), parent).sealing is Sealing.ATTRIBUTE
+    for other in (Sealing.NONE, Sealing.EVENT):
+        with pytest.raises(MalformedError) as caught:
+            EventType.of(replace(below, sealing=other), parent)
+        assert caught.value.code == "type.sealing"
+    assert copy.copy(parent) == parent

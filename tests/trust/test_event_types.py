@@ -1,17 +1,19 @@
 """Secure event types: who may define, change and install them, and how long that holds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, grant, key, name, naming, passing, refused, who
 from tests.trust.types_kit import CLERK, MANAGER, NETWORK, NUMBER, OTHER, PITO, PLATE, TEXT, Registry, define, may
 
+from penstock.codec.sexp import SExp, canonical
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
-from penstock.model.types import AttributeDefinition, TypeDefinition
+from penstock.model.types import AttributeDefinition, Sealing, TypeDefinition
 from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Certificate
-from penstock.trust.event_types import read_type_parts, sign_type, verify_type
+from penstock.trust.event_types import read_type, read_type_parts, sign_type, verify_type
 from penstock.trust.subjects import Threshold
 from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 
@@ -256,3 +258,26 @@ def test_a_quorum_owns_a_type(registry: Registry) -> None:
             registry.verify(registry.sign(owned, 9, *certificates, quorums=quorums))
     with refused("type.forged"):
         registry.verify(registry.sign(owned, 1, quorums=(QUORUM,)))
+
+
+def test_how_a_type_is_sealed_is_signed_and_read_back(registry: Registry) -> None:
+    for number, sealing in enumerate(Sealing):
+        signed = registry.sign(replace(define(called=f"uk.gov.pito.T{number}"), sealing=sealing))
+        assert registry.verify(read_type(signed.to_bytes())).event_type.sealing is sealing
+
+
+@pytest.mark.parametrize("seal", [(b"seal",), (b"seal", b"none"), (b"seal", b"all"), (b"seal", b"event", b"event")])
+def test_a_sealing_that_nobody_knows_is_refused(registry: Registry, seal: SExp) -> None:
+    body = registry.sign(replace(PLATE, sealing=Sealing.EVENT)).body
+    assert isinstance(body, tuple)
+    changed = tuple(seal if isinstance(part, tuple) and part[0] == b"seal" else part for part in body)
+    with refused("type.malformed"):
+        read_type_parts(changed, key(PITO).public, key(PITO).sign(canonical(changed)))
+
+
+def test_only_who_manages_all_of_a_type_seals_it_otherwise(registry: Registry) -> None:
+    registry.sign(PLATE)
+    sealed = replace(PLATE.add("colour", "9", TEXT, version="1"), sealing=Sealing.ATTRIBUTE)
+    with refused("type.over-reach"):
+        registry.verify(registry.sign(sealed, MANAGER, may(MANAGER, Right.MANAGE_ADD)))
+    registry.verify(registry.sign(sealed, MANAGER, may(MANAGER, Right.MANAGE)))

@@ -26,6 +26,7 @@ from penstock.model.tree import TypeTree as TypeTree
 from penstock.model.types import Attribute as Attribute
 from penstock.model.types import AttributeDefinition as AttributeDefinition
 from penstock.model.types import EventType as EventType
+from penstock.model.types import Sealing as Sealing
 from penstock.model.types import TypeDefinition as TypeDefinition
 from penstock.model.values import AttributeSpec as AttributeSpec
 from penstock.model.values import Enumerated as Enumerated

@@ -7,6 +7,7 @@ defined (paper 5, sections 4.1 to 4.3).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
 
@@ -14,6 +15,17 @@ from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey, TypeName, check_attribute_name, check_token
 from penstock.model.values import AttributeSpec, Schema
+
+
+class Sealing(StrEnum):
+    """How events of a type are sealed between brokers (paper 5, section 7.1): the choice of its owner.
+
+    Not at all; each event as a whole, for those who may have all of it; or each attribute by itself.
+    """
+
+    NONE = "none"
+    EVENT = "event"
+    ATTRIBUTE = "attribute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class TypeDefinition:
     attributes: tuple[AttributeDefinition, ...]
     extends: TypeName | None = None
     previous: str | None = None
+    sealing: Sealing = Sealing.NONE
 
     def __post_init__(self) -> None:
         if len(self.attributes) > DEFAULT_LIMITS.type_attributes:
@@ -120,12 +133,13 @@ class Attribute:
 class EventType:
     """An event type as brokers and clients use it. Build it with `EventType.of`.
 
-    `ancestors` runs from the parent to the root.
+    `ancestors` runs from the parent to the root. `sealing` is that of the whole tree.
     """
 
     name: TypeName
     attributes: tuple[Attribute, ...]
     ancestors: tuple[TypeKey, ...] = ()
+    sealing: Sealing = Sealing.NONE
     #: the type without its version
     key: TypeKey = field(init=False, repr=False, compare=False)
     by_name: Mapping[str, Attribute] = field(init=False, repr=False, compare=False)
@@ -146,7 +160,8 @@ class EventType:
         """Resolve a definition against its parent.
 
         Raises `MalformedError`: `type.parent` when `parent` is not what the definition extends,
-        `type.duplicate-attribute` when an own attribute takes an inherited name, `type.cycle`, and `LimitError`
+        `type.duplicate-attribute` when an own attribute takes an inherited name, `type.cycle`, `type.sealing` when it
+        is sealed otherwise than its parent, whose readers receive it too; and `LimitError`
         (`type.limit`) when the tree is too deep or the type has too many attributes with the inherited ones.
         """
         if (parent.name if parent else None) != definition.extends:
@@ -162,17 +177,23 @@ class EventType:
             raise MalformedError("type.cycle", f"`{definition.name.name}` is its own ancestor", type=definition.name)
         if len(ancestors) > DEFAULT_LIMITS.type_depth:
             raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
+        if parent is not None and parent.sealing is not definition.sealing:
+            raise MalformedError(
+                "type.sealing",
+                f"`{definition.name.name}` is sealed otherwise than `{parent.name.name}`, which it extends",
+                hint=f"write `{parent.sealing}` as well",
+            )
         own = tuple(
             Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
             for a in definition.attributes
         )
         if len(inherited) + len(own) > DEFAULT_LIMITS.type_attributes:
             raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
-        return cls(definition.name, inherited + own, ancestors)
+        return cls(definition.name, inherited + own, ancestors, definition.sealing)
 
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
         # The derived mappings are read-only views, which cannot be pickled; they are made anew.
-        return type(self), (self.name, self.attributes, self.ancestors)
+        return type(self), (self.name, self.attributes, self.ancestors, self.sealing)
 
     def attribute(self, name: str) -> Attribute:
         """Return an attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""

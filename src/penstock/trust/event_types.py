@@ -1,7 +1,8 @@
 """Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
 
     (event-type-definition (name <owner> <name> <version>) (extends <owner> <name> <version>) (previous <version>)
-                           (attributes (attribute <name> <uid> <kind> <domain>) …) (credentials …))
+                           (seal event | attribute) (attributes (attribute <name> <uid> <kind> <domain>) …)
+                           (credentials …))
     (signature (hash sha256 <octets>) (public-key …) <octets>)
 
 The owner in the name and the key of the signature make a definition self-certifying: whoever holds it can check it.
@@ -36,7 +37,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import KEY, THRESHOLD, Principal
 from penstock.model.topics import check_topic
-from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
+from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
 from penstock.trust.capabilities import Right, network_request, type_request
 from penstock.trust.certificates import verify_certificate
 from penstock.trust.credentials import (
@@ -51,7 +52,7 @@ from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, Validity
 
 _HEAD: Final = b"event-type-definition"
-_FIELDS: Final = frozenset({b"name", b"extends", b"previous", b"attributes", b"credentials"})
+_FIELDS: Final = frozenset({b"name", b"extends", b"previous", b"seal", b"attributes", b"credentials"})
 _OPERATIONS: Final = {
     Operation.ADD: Right.MANAGE_ADD,
     Operation.REMOVE: Right.MANAGE_REMOVE,
@@ -117,6 +118,8 @@ def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> 
         parts.append((b"extends", *_name_parts(definition.extends)))
     if definition.previous is not None:
         parts.append((b"previous", definition.previous.encode()))
+    if definition.sealing is not Sealing.NONE:
+        parts.append((b"seal", definition.sealing.encode()))
     attributes = tuple(
         (b"attribute", a.name.encode(), a.uid.encode(), *spec_to_sexp(a.spec)) for a in definition.attributes
     )
@@ -194,6 +197,7 @@ def _read_definition(body: SExp, limits: Limits) -> tuple[TypeDefinition, Unveri
         tuple(_read_attribute(attribute) for attribute in attributes[1:]),
         None if extends is None else _read_name(extends[1:]),
         None if previous is None else text(previous[1]),
+        _read_sealing(sexp_field(body, b"seal")),
     )
     credentials = sexp_field(body, b"credentials")
     bag = collect_credentials(credentials[1:], limits=limits) if credentials else UnverifiedCredentials()
@@ -204,6 +208,15 @@ def _read_name(parts: tuple[SExp, ...]) -> TypeName:
     if len(parts) != 3:
         raise MalformedError("type.malformed", "a type name is owner, name and version")
     return TypeName(Principal.parse(text(parts[0])), text(parts[1]), text(parts[2]))
+
+
+def _read_sealing(part: tuple[SExp, ...] | None) -> Sealing:
+    match part:
+        case None:
+            return Sealing.NONE
+        case (b"seal", (b"event" | b"attribute") as level):
+            return Sealing(level.decode())
+    raise MalformedError("type.malformed", "a type is sealed by `event` or by `attribute`")
 
 
 def _read_attribute(value: SExp) -> AttributeDefinition:
@@ -306,6 +319,9 @@ class _Verification:
         if definition.previous is None:
             proof.need(name.owner, whole, "type.forged", "define this type")
         previous = self._previous(definition, proof, depth).definition
+        if previous.sealing is not definition.sealing:
+            # No single operation: it says what the network between may read.
+            proof.need(name.owner, whole, "type.over-reach", "seal this type otherwise")
         needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}
         if Right.MANAGE_RETYPE in needed and not proof.has(name.owner, type_request(subject, Right.MANAGE_RETYPE)):
             # Section 4.3: changing a type is removing one attribute and adding another.

@@ -1,5 +1,7 @@
 """`penstock type`: define event types, make new versions of them, look at them, verify them."""
 
+from dataclasses import replace
+
 import click
 
 from penstock.apps.cli import options, paint
@@ -17,7 +19,7 @@ from penstock.errors import RefusedError
 from penstock.model.changes import Change, changes
 from penstock.model.names import TypeName
 from penstock.model.principals import THRESHOLD, Principal
-from penstock.model.types import TypeDefinition
+from penstock.model.types import Sealing, TypeDefinition
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
 
@@ -50,6 +52,11 @@ def signing_options(function: options.F) -> options.F:
 @click.option("--version", default="0", show_default=True, metavar="VERSION", help="The first version.")
 @click.option("--owner", **options.WHO, help="Whose type it is, where that is not the signing key.")
 @click.option("--extends", metavar="FILE", help="The signed type that this one extends.")
+@click.option(
+    "--seal",
+    type=click.Choice([str(level) for level in Sealing]),
+    help="How events are sealed between brokers: each as a whole or by attribute (default: as what it extends).",
+)
 @signing_options
 @options.shelf_options
 @options.write_options
@@ -73,6 +80,7 @@ def define(  # noqa: PLR0913  # one argument an option
     version: str,
     owner: str | None,
     extends: str | None,
+    seal: str | None,
     credentials: tuple[str, ...],
     unchecked: bool,
     parent: tuple[str, ...],
@@ -91,14 +99,15 @@ def define(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     shelf = Shelf.of(*parent, *previous, *([] if extends is None else [extends]))
-    parent_name = None if extends is None else load_type(extends).definition.name
+    above = None if extends is None else load_type(extends).definition
     key = open_key(key_file, passphrase_file)
     principal = key.principal if owner is None else names.principal(owner)
     definition = TypeDefinition(
         TypeName(principal, type_name, version),
         # Paper 5, section 4.3.2: in the first version there is nobody to collide with, and short ids read well.
         tuple(parse_attribute(written, str(number)) for number, written in enumerate(attributes)),
-        parent_name,
+        None if above is None else above.name,
+        sealing=Sealing(seal) if seal else above.sealing if above else Sealing.NONE,
     )
     bag = load_credentials(credentials)
     if not unchecked:
@@ -117,6 +126,11 @@ def define(  # noqa: PLR0913  # one argument an option
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Rename an attribute; it keeps its id.")
 @click.option("--retype", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Change an attribute's kind; a new id.")
 @click.option("--version", metavar="VERSION", help="The new version (default: one that nobody else will choose).")
+@click.option(
+    "--seal",
+    type=click.Choice([str(level) for level in Sealing]),
+    help="How events are sealed between brokers: each as a whole or by attribute (default: as before).",
+)
 @signing_options
 @options.shelf_options
 @options.write_options
@@ -140,6 +154,7 @@ def edit(  # noqa: PLR0913  # one argument an option
     rename: tuple[str, ...],
     retype: tuple[str, ...],
     version: str | None,
+    seal: str | None,
     credentials: tuple[str, ...],
     unchecked: bool,
     parent: tuple[str, ...],
@@ -164,6 +179,8 @@ def edit(  # noqa: PLR0913  # one argument an option
         shelf.verify(before, session.now)
     wanted = Edits(add=add, remove=remove, rename=rename, retype=retype)
     definition = wanted.apply(before.definition, version or session.random(16).hex(), lambda: new_uid(session))
+    if seal is not None:
+        definition = replace(definition, sealing=Sealing(seal))
     key = open_key(key_file, passphrase_file)
     bag = load_credentials(credentials) if credentials else before.credentials.verify()
     signed = sign_type(definition, key, bag)
@@ -228,6 +245,8 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
         facts.append(("owner", names.show(definition.name.owner)))
         if definition.previous is not None:
             facts.append(("made from", definition.previous))
+        if definition.sealing is not Sealing.NONE:
+            facts.append(("sealed", f"by {definition.sealing}"))
         if definition.extends is not None:
             parent = definition.extends
             facts.append(("extends", f"{names.show(parent.owner)}/{parent.name}@{parent.version}"))
