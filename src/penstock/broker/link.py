@@ -158,7 +158,13 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
         side = Connecting(Terms(endpoint.key, endpoint.network, shown), endpoint.random, expected)
         return await introduce(channel, side)
 
-    return await meet(endpoint, channel, shake)
+    try:
+        return await meet(endpoint, channel, shake)
+    except PenstockError:
+        if channel.connected:
+            # It has ended already; what is left of the connection is not to outlive this call.
+            await channel.close()
+        raise
 
 
 async def introduce(channel: Channel, side: Connecting) -> Peer:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -14,7 +14,7 @@ from penstock.apps.cli.options import open_key
 from penstock.apps.cli.trusted import load_credentials, load_type
 from penstock.broker.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import MalformedError
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
@@ -22,8 +22,6 @@ from penstock.trust.event_types import UnverifiedType
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-_GOODBYE: Final = 0.1
 
 
 def client_options(function: F) -> F:
@@ -157,12 +155,7 @@ def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        try:
-            return await conversation(stop)
-        except PenstockError:
-            # A connection that was refused says goodbye by itself, while the loop runs.
-            await asyncio.sleep(_GOODBYE)
-            raise
+        return await conversation(stop)
 
     return asyncio.run(run())
 
