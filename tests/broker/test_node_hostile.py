@@ -169,6 +169,24 @@ def test_who_asks_too_often_or_for_too_much_waits_and_nobody_else_does() -> None
     run(main())
 
 
+def test_between_two_dear_requests_others_have_several_turns() -> None:
+    wide = " OR ".join(f"(headline = '{branch}' AND location > 'k{branch}')" for branch in range(200))
+
+    async def main() -> None:
+        async with honest(ALL) as pair, peer(pair.node, STRANGER) as bad:
+            await hear(bad, 1)
+            for number in range(8):
+                say(bad, Subscribe(number, f"s{number}", NEWS.name, wide).to_tree())
+            listening = asyncio.create_task(hear(bad, 8))
+            while not listening.done():
+                await pair.go_on(1)
+            assert codes(await listening) == {"accepted": 8}
+            # Each round takes many messages; without the turns there is one of them for all eight.
+            assert pair.rounds > 8
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("selector", "code"),
     [

@@ -34,6 +34,8 @@ Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 
 #: events in one message to a client
 _ROWS: Final = 512
+#: seconds from which on a request is dear
+_DEAR: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -54,8 +56,12 @@ class _Pace:
         self._work = Rate(limits.client_work / 1000, limits.client_work_burst / 1000)
 
     def charge(self, work: float, now: float) -> float:
-        """Count a request that took so many seconds; return for how long no other one is taken."""
-        return max(self._requests.charge(1, 0, now), self._work.charge(work, 0, now))
+        """Count a request that took so many seconds; return for how long no other one is taken.
+
+        After one that was dear, the others have as much time as it took: they may need several turns.
+        """
+        dear = work if work > _DEAR else 0.0
+        return max(self._requests.charge(1, 0, now), self._work.charge(work, 0, now), dear)
 
 
 class Clients:
