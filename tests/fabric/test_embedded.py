@@ -166,3 +166,18 @@ def test_a_writer_that_never_waits_leaves_no_reliable_reader_behind() -> None:
             return len(got)
 
     assert asyncio.run(whole()) == 1_000
+
+
+def test_what_nobody_reads_keeps_no_reader_of_another_topic_asleep() -> None:
+    async def whole() -> list[bytes]:
+        async with EmbeddedFabric() as fabric:
+            await fabric.declare("unread", LIVE)
+            await fabric.declare("read", LIVE)
+            reader = await fabric.subscribe("read")
+            taking = asyncio.create_task(take(reader, 1))
+            await asyncio.sleep(0)
+            await (await fabric.publisher("unread")).publish(b"1")
+            await (await fabric.publisher("read")).publish(b"2")
+            return await taking
+
+    assert asyncio.run(whole()) == [b"2"]

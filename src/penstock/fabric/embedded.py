@@ -251,9 +251,10 @@ class EmbeddedFabric(Fabric):
             self._keep(topic, sample)
         for reader in topic.readers:
             reader.receive(sample, wake=False)
-        if topic.readers and not self._woken:
-            asyncio.get_running_loop().call_soon(self._wake)
-        self._woken.setdefault(topic.qos.priority, {}).update(dict.fromkeys(topic.readers))
+        if topic.readers:
+            if not self._woken:
+                asyncio.get_running_loop().call_soon(self._wake)
+            self._woken.setdefault(topic.qos.priority, {}).update(dict.fromkeys(topic.readers))
         self._turns += 1
         if topic.qos.reliable or self._turns % _TURN == 0:
             await asyncio.sleep(0)  # readers get their turn, or a writer that never waits would leave them behind
