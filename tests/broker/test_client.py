@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from tests.broker.node_kit import BROKERS, LONG, bag, client_of, headlines, refused, run, running, take, until
@@ -24,12 +25,12 @@ from tests.broker.sports import (
 
 from penstock.broker import feeds
 from penstock.broker.client import connect
-from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.model import Event
 from penstock.model.limits import Limits
 from penstock.trust.capabilities import BoundSelector, Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.validity import Validity
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
@@ -521,12 +522,13 @@ def test_an_operator_sees_the_state_of_the_broker() -> None:
     run(main())
 
 
-def test_a_policy_too_large_to_disclose_is_refused_rather_than_silent() -> None:
+def test_rights_of_a_broker_that_are_too_many_to_show_are_refused_rather_than_silent() -> None:
     limits = Limits(frame_bytes=16 << 10, link_goodbye=300)
-    keys = [SigningKey(bytes([number]) * 32) for number in range(100, 140)]
+    ends = [Validity.between(None, datetime(2100 + number, 1, 1, tzinfo=UTC)) for number in range(40)]
+    rights = [grant(BROKERS[0], NEWS, Right.SUBSCRIBE, valid=valid) for valid in ends]
 
     async def main() -> None:
-        async with running(*(grant(key, NEWS, Right.SUBSCRIBE) for key in keys), limits=limits) as node:
+        async with running(*rights, limits=limits) as node:
             await refused("wire.limit", client_of(node, PDA).__aenter__())
 
     run(main())

@@ -19,6 +19,7 @@ from penstock.broker.requests import Report
 from penstock.broker.routing import Router
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.sessions import turning_point
+from penstock.broker.shown import resting
 from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
@@ -62,7 +63,7 @@ class NodeSettings:
     peers: tuple[Address, ...] = ()
     #: NATS servers across which clients and brokers may come too
     nats: NatsLogin | None = None
-    #: what the broker discloses to everybody and goes by itself
+    #: what the broker goes by, and of which it shows everybody what its own rights rest on
     credentials: Credentials = field(default_factory=Credentials)
     types: tuple[UnverifiedType, ...] = ()
     #: who may look at the state of the broker
@@ -82,6 +83,7 @@ class Core:
         self.settings = settings
         self.principal = settings.key.principal
         self.counts: Counter[str] = Counter()
+        self._shown: tuple[Credentials | None, bytes] = None, b""
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
@@ -136,6 +138,13 @@ class Core:
         if self.turn is not None and now >= self.turn:
             self.on_turn()
         return now
+
+    def shown(self) -> bytes:
+        """Return what the broker discloses to everybody."""
+        if self._shown[0] is not self.settings.credentials:
+            kept = resting(self.principal, self.settings.credentials)
+            self._shown = self.settings.credentials, kept.to_bytes()
+        return self._shown[1]
 
     def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
         """Let somebody carry out outputs of these classes."""

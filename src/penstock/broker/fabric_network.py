@@ -164,7 +164,7 @@ class FabricNetwork:
         core, now = self._core, self._core.now()
         self._number += 1
         self._shown = core.settings.credentials, now
-        octets = core.settings.credentials.to_bytes() if state == _HERE else b""
+        octets = core.shown() if state == _HERE else b""
         if len(octets) > core.settings.limits.network_disclosure:
             most = core.settings.limits.network_disclosure
             core.note(LimitError("network.limit", f"a broker discloses more than {most} octets", hint="show less"))

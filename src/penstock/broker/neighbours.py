@@ -80,7 +80,7 @@ class Neighbours:
         peer = link.peer.principal
         bag = self._core.read_bag(hello.credentials)
         self._core.require_connect(peer, bag)
-        link.post(encode(Welcome(self._core.settings.credentials.to_bytes()).to_tree()))
+        link.post(encode(Welcome(self._core.shown()).to_tree()))
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
     async def _keep_calling(self, address: Address) -> None:
@@ -103,7 +103,7 @@ class Neighbours:
         """Say hello to a broker that was called, and attend to it. Raises what its link ends with."""
         core = self._core
         try:
-            link.post(encode(Hello(Role.BROKER, core.settings.credentials.to_bytes()).to_tree()))
+            link.post(encode(Hello(Role.BROKER, core.shown()).to_tree()))
             async with asyncio.timeout(core.settings.limits.handshake_time / 1000):
                 batch = await link.receive()
             welcome = read_word(batch[0])

@@ -82,7 +82,7 @@ class Node:
         now = self.core.now()
         for unverified in self.settings.types:
             self.core.library.add(unverified, now)
-        self.core.settle(self.core.router.disclose(self.settings.credentials.to_bytes()))
+        self.core.settle(self.core.router.disclose(self.core.shown()))
         self.policies.start()
         try:
             await self._open()
@@ -121,7 +121,7 @@ class Node:
             before, credentials=settings.credentials, types=settings.types, operators=settings.operators
         )
         self.policies.settings_changed()
-        core.settle(core.router.disclose(settings.credentials.to_bytes()))
+        core.settle(core.router.disclose(core.shown()))
         core.settle(core.local.change(core.now(), installed=settings.types, removed=gone))
 
     async def __aenter__(self) -> Self:

@@ -132,7 +132,7 @@ class Clients:
         match word:
             case requests.Accepted(_, asked):
                 if asked.verb is requests.Verb.CONNECT:
-                    self._post(client, protocol.Welcome(self._core.settings.credentials.to_bytes()))
+                    self._post(client, protocol.Welcome(self._core.shown()))
                 else:
                     self._post(client, protocol.Accepted(client.number))
             case requests.Refused(_, asked, code, message, detail, hint, position):

@@ -1,0 +1,26 @@
+"""What a broker shows of its credentials: those that its own rights may rest on.
+
+A broker goes by the rights of all its clients, which may be many, and are nothing that clients or other brokers need to
+believe that it may be in the network and carry events.
+"""
+
+from penstock.model.principals import KEY, Principal
+from penstock.trust.credentials import Credentials
+
+
+def resting(principal: Principal, credentials: Credentials) -> Credentials:
+    """Return the credentials that chains to a principal may be made of; where that is open, they are among them."""
+    found: set[str] = set()
+    wanted = {principal}
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        for certificate in credentials:
+            subject = certificate.statement.subject
+            # A name, or a quorum, may stand for anybody.
+            is_key = isinstance(subject, Principal) and subject.scheme == KEY
+            if not is_key or subject in wanted:
+                found.add(certificate.id)
+                wanted.add(certificate.statement.issuer)
+    kept = [certificate for certificate in credentials if certificate.id in found]
+    return Credentials.of(*kept, quorums=credentials.quorums)
