@@ -94,6 +94,18 @@ def test_the_path_with_the_fewest_broken_links_is_shown() -> None:
     assert codes(found) == ["", "", "cert.expired"]
 
 
+def test_a_right_that_has_run_out_is_nearer_than_one_to_something_else() -> None:
+    other = grant(MET, SMITH, tag("(connect)"))
+    expired = grant(MET, SMITH, validity=PAST)
+    found = explain(question(passing(ROOT, MET), other, expired))
+    assert [link.certificate for link in found.links][-1] == expired
+    assert codes(found) == ["", "cert.expired"]
+    # An expired one to something else is no better.
+    both = grant(MET, SMITH, tag("(connect)"), validity=PAST)
+    assert codes(explain(question(grant(ROOT, MET), both, expired))) == ["chain.no-propagate", "cert.expired"]
+    assert explain(question(grant(ROOT, MET), both, expired)).links[-1].certificate == expired
+
+
 def test_a_missing_certificate() -> None:
     found = explain(question(passing(ROOT, MET), grant(CCS, SMITH)))
     assert codes(found) == []

@@ -1,8 +1,9 @@
 """Why a principal may, or may not: the chain, and the link that is missing.
 
 Where there is no chain, the nearest one is looked for: the path from the root to the principal with the fewest broken
-links, over all certificates, also those that are expired, cannot be passed on or give another right. Where not even
-such a path exists, what is missing is a certificate, and the explanation says from whom and to whom.
+links, over all certificates, also those that are expired, cannot be passed on or give another right. One that gives
+another right counts twice: whoever asks why a right has run out is not helped by a valid one to something else. Where
+not even such a path exists, what is missing is a certificate, and the explanation says from whom and to whom.
 
 The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …); the code
 of the explanation says what is wrong where no certificate is: `chain.missing`, `chain.missing-name` where authority
@@ -155,6 +156,8 @@ _Node = Principal | Name
 
 #: places of the graph that are looked at; names can be chained into more of them than there are certificates
 _PLACES: Final = 50_000
+#: what a certificate for another right costs; each other fault costs 1
+_OTHER_RIGHT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,7 @@ class _Edge:
     certificate: Certificate | None = None
     code: str = ""
     problem: str = ""
+    cost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +194,16 @@ class _Nearest:
             statement = certificate.statement
             item = unusable.get(certificate.id)
             code, problem = (item.code, item.why) if item is not None else ("", "")
-            to = _node(statement.subject)
+            to, cost = _node(statement.subject), int(bool(code))
             if isinstance(statement, Naming):
                 key = (statement.issuer, statement.name)
-                self.namings.setdefault(key, []).append(_Edge(to, certificate, code, problem))
+                self.namings.setdefault(key, []).append(_Edge(to, certificate, code, problem, cost))
                 continue
-            if not code and _common(statement.tag, self.question.request) is None:
-                code, problem = "chain.no-authority", "gives no right to what was asked"
-            self.authorisations.setdefault(statement.issuer, []).append(_Edge(to, certificate, code, problem))
+            if _common(statement.tag, self.question.request) is None:
+                cost += _OTHER_RIGHT
+                if not code:
+                    code, problem = "chain.no-authority", "gives no right to what was asked"
+            self.authorisations.setdefault(statement.issuer, []).append(_Edge(to, certificate, code, problem, cost))
 
     def explanation(self) -> Explanation:
         came_from = self._search()
@@ -236,7 +242,7 @@ class _Nearest:
                 base, names = (to, rest) if isinstance(to, Principal) else (to.principal, to.names + rest)
                 to = Name(base, names)
             if isinstance(to, Principal) or len(to.names) <= DEFAULT_LIMITS.name_length:
-                yield _Edge(to, edge.certificate, edge.code, edge.problem)
+                yield _Edge(to, edge.certificate, edge.code, edge.problem, edge.cost)
 
     def _search(self) -> dict[_Place, tuple[_Place, _Edge] | None]:
         """Return the places that can be reached, cheapest first, each with the last step to it."""
@@ -251,7 +257,7 @@ class _Nearest:
             came_from[place] = step
             for edge in self._edges(place.node):
                 statement = edge.certificate.statement if edge.certificate else None
-                passable, total = place.passable, cost + bool(edge.code)
+                passable, total = place.passable, cost + edge.cost
                 if isinstance(statement, Authorisation):
                     total += not place.passable
                     passable = statement.propagate
