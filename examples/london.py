@@ -1,115 +1,89 @@
-"""The London congestion charge: one network, three organisations, and who sees what of every passing car.
+"""The London congestion charge: one network, four organisations, and who sees what of every passing car.
 
-The running example of Pesonen's dissertation (sections 3.7 and 5.2.2), in one process. PITO, the Police Information
-Technology Organisation, coordinates the network and owns the event type `Numberplate`. Cameras of the Congestion
-Charge Service publish sightings. Its billing office may see plates but not places, its statistics office places but
-not plates, and a detective of the Metropolitan Police one plate only, by court order, for a month.
+The running example of Pesonen's dissertation (sections 3.7 and 5.2.2). PITO, the Police Information Technology
+Organisation, coordinates the network and owns the event type `Numberplate`. Cameras of the Congestion Charge Service
+publish sightings. Its billing office may see plates but not places, its statistics office places but not plates, and a
+detective of the Metropolitan Police one plate only, by court order, for a month. Each organisation has a broker of its
+own, and all meet at that of Thames Valley Police, which carries the events and reads none.
 
+Brokers, cameras and readers are processes of their own that talk over TLS; the same sightings then go through Spark.
 Run it with `make demo`, or `python examples/london.py [--events N] [--seed N] [--out FOLDER]`.
 """
 
 import argparse
+import asyncio
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import london_pipeline
 import london_reports
+import penstock
 from london_cast import (
     BILLING,
     CAMERAS,
-    CCS,
     CCS_BROKER,
     DOMAINS,
-    INSTALL,
-    LAST_YEAR,
-    MALLORY,
-    MANAGER,
-    MET,
     MET_BROKER,
     NAMES,
     NETWORK,
     NOW,
     PITO,
     PLACES,
-    PLATE_TYPE,
+    PLATE_QUESTION,
     SMITH,
     STATISTICS,
+    SUSPECT,
+    Issued,
     define_types,
-    grant,
     issue_credentials,
     sightings,
     subscribers,
 )
-from london_log import Desk
-from penstock.crypto import SigningKey
-from penstock.errors import PenstockError
-from penstock.guard import (
-    CapabilityAuthority,
-    Counts,
-    Decision,
-    Delivery,
-    EventRequest,
-    NetworkRequest,
-    Publication,
-    Recorded,
-    decide,
-    environment,
-)
-from penstock.model import Event, Principal, TypeDefinition, TypeName
+from london_network import BROKERS, Company, eventually, slug, write_files, write_sightings
+from london_refusals import Refusals
+from penstock.guard import CapabilityAuthority, EventRequest, decide
+from penstock.model import Event, Principal, Scalar, TypeName
 from penstock.pipeline.policy import Policy
-from penstock.selector import ALWAYS
-from penstock.trust import (
-    Certificate,
-    Credentials,
-    Right,
-    TypeCache,
-    UnverifiedType,
-    VerifiedType,
-    event_tag,
-    read_type,
-    sign_type,
-)
+from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
+from stage import progress
 
 Versions = Mapping[str, VerifiedType]
 """The two versions of the type, by their names."""
 
 
-class Story:
-    """Prints what happens."""
+@dataclass(frozen=True)
+class Scene:
+    """What all parts of the story need."""
 
-    def __init__(self, console: Console, authority: CapabilityAuthority) -> None:
-        self.console = console
-        self.authority = authority
+    console: Console
+    versions: Versions
+    library: Mapping[TypeName, UnverifiedType]
+    issued: Issued
+    policy: Policy
+    out: Path
 
     def chapter(self, title: str) -> None:
         """Begin a part."""
-        self.console.print(f"\n[bold]{title}[/]")
+        self.console.print(f"\n[bold]{title}[/]", highlight=False)
 
-    def chain(self, request: EventRequest | NetworkRequest) -> str:
-        """Return the principals on the chain that allows a request."""
-        links = self.authority.explain(request).links
-        issuers = [NAMES.show(link.certificate.statement.issuer) for link in links]
-        return " → ".join([*dict.fromkeys(issuers), NAMES.show(request.principal)])
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(f"  {text}", highlight=False, markup=False)
 
-    def refused(self, what: str, attempt: Callable[[], object]) -> None:
-        """Try what must fail, and show how it fails. Stop the demonstration when it does not."""
-        try:
-            attempt()
-        except PenstockError as error:
-            message = error.message
-            for principal, name in NAMES.items():
-                message = message.replace(principal.short, name)
-            self.console.print(f"  [green]refused[/]  {what}", highlight=False)
-            self.console.print(f"           {message} [{error.code}]", style="dim", markup=False, highlight=False)
-        else:
-            raise SystemExit(f"this should have been refused: {what}")
+    def spoken(self, place: str) -> str:
+        """Return the version that a camera speaks: half of them still use the first."""
+        return "0" if PLACES.index(place) % 2 else "7f3a"
 
 
 def main(count: int, seed: int, out: Path) -> None:
@@ -117,195 +91,254 @@ def main(count: int, seed: int, out: Path) -> None:
     started = time.perf_counter()
     console = Console()
     console.rule("[bold]London congestion charge[/]")
+    scene = prepare(console, out)
+    scene.chapter("Who may do what, and through which chain")
+    introduce(scene)
 
-    first, second, to_manager = define_types()
-    library = {first.definition.name: first, second.definition.name: second}
-    types = TypeCache(network=NETWORK, types=library.get)
-    versions = {"0": types.verify(first, NOW), "7f3a": types.verify(second, NOW)}
-    credentials = issue_credentials(versions["7f3a"].event_type) + to_manager
-    policy = Policy(credentials, subscribers(*versions.values()))
-    story = Story(console, CapabilityAuthority(policy.credentials))
-    desk = Desk(out / "decisions.jsonl", policy)
+    sent, live = asyncio.run(run_network(scene, count, seed))
 
-    story.chapter("Who may do what, and through which chain")
-    introduce(story, versions["7f3a"])
-    for member in (*CAMERAS.values(), BILLING, STATISTICS, SMITH, CCS_BROKER, MET_BROKER):
-        desk.ask(NetworkRequest(member.principal, Right.CONNECT, NETWORK, desk.now)).decision.require()
-    console.print(f"  All brokers and clients of {len(DOMAINS)} domains may connect to {NETWORK.name}.")
-    signer = NAMES.show(versions["7f3a"].signer)
-    console.print(f"  Version 7f3a was made by {signer}, who may rename attributes and nothing else.")
-
-    story.chapter(f"{count:,} sightings, seed {seed}")
-    sent, live = publish(console, desk, versions, policy, count, seed)
-
-    story.chapter("What is refused, and why")
-    refusals(story, library, desk)
-
-    story.chapter("The same sightings in bulk, on Spark")
+    scene.chapter("The same sightings in bulk, on Spark")
     with console.status("  starting Spark"):
         spark = london_pipeline.session()
     with console.status("  admitting and delivering"):
-        transit, delivered = london_pipeline.batch(spark, list(versions.values()), sent, policy)
+        transit, delivered = london_pipeline.batch(spark, list(scene.versions.values()), sent, scene.policy)
         london_pipeline.show(console, delivered, live)
-    story.chapter("What if the statistics office could see the plate?")
-    london_reports.whatif(console, transit, policy, versions, out)
-    story.chapter("What the brokers decided today, from their log")
-    london_reports.audit_log(console, spark, desk.path, policy, out)
+    scene.chapter("What if the statistics office could see the plate?")
+    london_reports.whatif(console, transit, scene.policy, scene.versions, out)
+    scene.chapter("What the brokers decided today, from their logs")
+    logs = [out / "network" / f"{slug(broker.principal)}.decisions.jsonl" for broker, _, _ in BROKERS.values()]
+    london_reports.audit_logs(console, spark, logs, scene.policy, out)
     spark.stop()
     console.print(f"\n[bold green]done[/] in {time.perf_counter() - started:.1f} s", highlight=False)
 
 
-def introduce(story: Story, verified: VerifiedType) -> None:
-    """Show what some of them may do. These are questions, so that nothing is recorded."""
+def prepare(console: Console, out: Path) -> Scene:
+    """Define the types, issue all capabilities, and write the files of the network."""
+    first, second, to_manager = define_types()
+    library = {first.definition.name: first, second.definition.name: second}
+    types = TypeCache(network=NETWORK, types=library.get)
+    versions = {"0": types.verify(first, NOW), "7f3a": types.verify(second, NOW)}
+    issued = issue_credentials(versions["7f3a"].event_type)
+    write_files(out / "network", library.values(), issued)
+    policy = Policy(issued.all + to_manager, subscribers(*versions.values()))
+    return Scene(console, versions, library, issued, policy, out)
+
+
+def introduce(scene: Scene) -> None:
+    """Show what some of them may do."""
+    authority = CapabilityAuthority(scene.policy.credentials)
+    verified = scene.versions["7f3a"]
     table = Table("principal", "right", "attributes", "forced", "chain")
     for who, right in [
         (CAMERAS["Victoria"], Right.PUBLISH),
         (BILLING, Right.SUBSCRIBE),
         (STATISTICS, Right.SUBSCRIBE),
         (SMITH, Right.SUBSCRIBE),
-        (CCS_BROKER, Right.PUBLISH),
-        (MET_BROKER, Right.SUBSCRIBE),
+        (CCS_BROKER, Right.ROUTE),
+        (MET_BROKER, Right.ROUTE),
     ]:
         request = EventRequest(who.principal, right, verified, NOW)
-        (branch,) = decide(request, [story.authority]).require().branches
+        (branch,) = decide(request, [authority]).require().branches
         plain = branch.as_dict({a.id: a.name for a in verified.event_type.attributes})
         shown = plain["attributes"] if isinstance(plain["attributes"], str) else ", ".join(plain["attributes"])  # type: ignore[arg-type]  # as_dict gives names
         forced = ", ".join(f"{name} = {value}" for name, value in plain.get("forced", {}).items())  # type: ignore[attr-defined]  # as_dict gives a dict
-        table.add_row(NAMES.show(who.principal), right, shown, forced, story.chain(request))
-    story.console.print(table)
+        issuers = [NAMES.show(link.certificate.statement.issuer) for link in authority.explain(request).links]
+        chain = " → ".join([*dict.fromkeys(issuers), NAMES.show(who.principal)])
+        table.add_row(NAMES.show(who.principal), right, shown, forced, chain)
+    scene.console.print(table)
+    scene.say(f"Version 7f3a was made by {NAMES.show(verified.signer)}, who may rename attributes and nothing else.")
 
 
-@dataclass
-class Link:
-    """A client's link to its broker: what was decided about it, and how many events have passed."""
-
-    recorded: Recorded
-    passed: int = 0
-    refused: int = 0
+# --- The network -----------------------------------------------------------------------------------------------------
 
 
-def publish(  # noqa: PLR0913, PLR0917  # who takes part, and how much traffic there is
-    console: Console, desk: Desk, versions: Versions, policy: Policy, count: int, seed: int
-) -> tuple[london_pipeline.Sent, london_pipeline.Live]:
-    """Publish the sightings, deliver them to everybody, and return what was sent and what each reader got."""
-
-    def link(principal: Principal, right: Right, verified: VerifiedType) -> Link:
-        return Link(desk.ask(EventRequest(principal, right, verified, desk.now)))
-
-    spoken = {place: versions["0" if PLACES.index(place) % 2 else "7f3a"] for place in PLACES}
-    cameras = {place: link(key.principal, Right.PUBLISH, spoken[place]) for place, key in CAMERAS.items()}
-    readers = {s.name: link(s.principal, Right.SUBSCRIBE, s.type) for s in policy.subscribers}
-    publications = {
-        place: Publication(found.recorded.decision.require(), spoken[place].event_type)
-        for place, found in cameras.items()
-    }
-    deliveries = {
-        s.name: Delivery(readers[s.name].recorded.decision.require(), s.type.event_type, s.selector)
-        for s in policy.subscribers
-    }
-    live: dict[str, dict[str, Mapping[str, object]]] = {name: {} for name in deliveries}
-    sent: list[tuple[Principal, Event]] = []
-    corrected = 0
-    types = {name: verified.event_type for name, verified in versions.items()}
-    for place, event in track(
-        sightings(types, count, seed), "  publishing", total=count, console=console, transient=True
-    ):
-        moment = environment(NOW)
-        transit = publications[place](event, moment)
-        cameras[place].passed += 1
-        sent.append((CAMERAS[place].principal, event))
-        corrected += event["location"] not in transit.values.values()
-        for name, delivery in deliveries.items():
-            if (copy := delivery(transit, moment)) is not None:
-                live[name][event.id] = copy.values
-        desk.now = event.time or desk.now
-    for s in policy.subscribers:
-        readers[s.name].passed = len(live[s.name])
-        # What a filter of the reader's own passes over was not refused.
-        readers[s.name].refused = count - len(live[s.name]) if s.selector == ALWAYS else 0
-    for found in (*cameras.values(), *readers.values()):
-        desk.enforced(found.recorded, Counts(found.passed, found.refused))
-    show_views(console, deliveries, live)
-    console.print(f"  {corrected:,} sightings claimed another place than their camera's; the broker set the right one.")
-    console.print("  A filter sees what its owner sees: asking for the plate gives the statistics office nothing.")
+async def run_network(scene: Scene, count: int, seed: int) -> tuple[london_pipeline.Sent, london_pipeline.Live]:
+    """Run brokers and clients, and return what was sent and what each reader got. Everything has stopped then."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with Company(scene.out / "network") as company:
+        scene.chapter(f"The network: {len(DOMAINS)} domains, each with a broker of its own")
+        await start(scene, company)
+        scene.chapter(f"{count:,} sightings, seed {seed}")
+        sent, live = await publish(scene, company, count, seed)
+        scene.chapter("The court order is revoked, while cars pass")
+        await revoke(scene, company)
+        scene.chapter("What is refused, and why")
+        await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
+        if any(await company.stop_brokers()):
+            raise SystemExit("a broker has not ended well; see its log")
     return sent, live
 
 
-def show_views(console: Console, deliveries: Mapping[str, Delivery], live: london_pipeline.Live) -> None:
+async def start(scene: Scene, company: Company) -> None:
+    """Start all processes. Readers at other brokers than the cameras' first, so that they miss nothing."""
+    with scene.console.status("  starting brokers"):
+        await company.start_brokers()
+    with scene.console.status("  starting cameras"):
+        await company.start_cameras({place: scene.spoken(place) for place in CAMERAS})
+    with scene.console.status("  starting readers"):
+        await company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a")
+        await company.hear_cameras("wanted")
+        await asyncio.gather(
+            company.subscribe("Billing Office", BILLING, "CCS Broker", "7f3a"),
+            company.subscribe("Statistics Office", STATISTICS, "CCS Broker", "0"),
+            company.subscribe(_ASKING, STATISTICS, "CCS Broker", "0", PLATE_QUESTION),
+        )
+    scene.console.print(_tree(await company.ask("net", "show", "--key", "pito.key", *company.connection("CCS Broker"))))
+    scene.say(f"{company.processes - 1} processes over TLS: {len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers.")
+    scene.say("Cameras and readers meet at the broker of Thames Valley Police, which carries sightings and reads none.")
+
+
+_ASKING = "Statistics Office, asking for the plate"
+
+
+def _tree(told: str) -> str:
+    """Return the tree of brokers of what `penstock net show` prints."""
+    lines = told.splitlines()
+    first = next(number for number, line in enumerate(lines) if "(this broker)" in line)
+    rest = lines[first:]
+    return "\n".join(f"  {line}" for line in rest[: rest.index("") if "" in rest else None])
+
+
+async def publish(
+    scene: Scene, company: Company, count: int, seed: int
+) -> tuple[london_pipeline.Sent, london_pipeline.Live]:
+    """Have the cameras publish the sightings, and return what was sent and what each reader got."""
+    types = {name: verified.event_type for name, verified in scene.versions.items()}
+    traffic = list(sightings(types, count, seed))
+    sent: list[tuple[Principal, Event]] = [(CAMERAS[place].principal, event) for place, event in traffic]
+    files = {
+        place: write_sightings(
+            company.folder / f"{slug(camera.principal)}.jsonl", [e for p, e in traffic if p == place]
+        )
+        for place, camera in CAMERAS.items()
+    }
+    began = time.perf_counter()
+    bars = Progress(
+        TextColumn("  {task.description:24}"), BarColumn(), MofNCompleteColumn(), console=scene.console, transient=True
+    )
+    with bars:
+        watching = asyncio.create_task(_watch(bars, company, count))
+        taken = sum(await asyncio.gather(*(company.cameras[place].send(file) for place, file in files.items())))
+        if taken != count:
+            raise SystemExit(f"the broker took {taken} of {count} sightings")
+        readers = company.readers
+        await eventually(
+            lambda: all(readers[name].lines >= count for name in ("Billing Office", "Statistics Office")),
+            "the offices get all sightings",
+        )
+        seconds = time.perf_counter() - began
+        await _quiet(company)
+        watching.cancel()
+    live = {s.name: dict(readers[s.name].got) for s in scene.policy.subscribers}
+    if any(reader.lines != len(reader.got) for reader in readers.values()):
+        raise SystemExit("a sighting came twice")
+    show_views(scene, live)
+    places = {event.id: event["location"] for _, event in traffic}
+    corrected = sum(values["location"] != places[id_] for id_, values in live["Statistics Office"].items())
+    scene.say(f"{corrected:,} sightings claimed another place than their camera's; the broker set the right one.")
+    scene.say("A filter sees what its owner sees: asking for the plate gives the statistics office nothing.")
+    scene.say(f"From the first camera to the last reader: {seconds:.1f} s.")
+    return sent, live
+
+
+async def _watch(bars: Progress, company: Company, count: int) -> None:
+    tasks = {
+        name: bars.add_task(name.partition(",")[0], total=count) for name in ("Billing Office", "Statistics Office")
+    }
+    while True:
+        for name, task in tasks.items():
+            bars.update(task, completed=company.readers[name].lines)
+        await asyncio.sleep(0.1)
+
+
+async def _quiet(company: Company) -> None:
+    """Wait until nothing has come to anybody for a while."""
+    before = -1
+    while before != (seen := sum(reader.lines for reader in company.readers.values())):
+        before = seen
+        await asyncio.sleep(0.3)
+
+
+def show_views(scene: Scene, live: london_pipeline.Live) -> None:
     """Print what every reader saw, and what it never saw."""
     table = Table("subscriber", "events", "version", "saw", "never saw")
-    for name, delivery in deliveries.items():
-        seen = Counter(a for values in live[name].values() for a, value in values.items() if value is not None)
-        attributes = list(delivery.event_type.by_name)
+    for reader in scene.policy.subscribers:
+        got, name = live[reader.name], reader.type.event_type.name
+        seen = Counter(a for values in got.values() for a, value in values.items() if value is not None)
+        attributes = list(reader.type.event_type.by_name)
         table.add_row(
-            name,
-            f"{len(live[name]):,}",
-            delivery.event_type.name.version,
+            reader.name,
+            f"{len(got):,}",
+            name.version,
             ", ".join(a for a in attributes if seen[a]) or "nothing",
             ", ".join(a for a in attributes if not seen[a]) or "—",
         )
-    console.print(table)
+    scene.console.print(table)
 
 
-def refusals(
-    story: Story,
-    library: dict[TypeName, UnverifiedType],
-    desk: Desk,
-) -> None:
-    """Try to get more than was granted, in every way that the example has to offer."""
-    types = TypeCache(network=NETWORK, types=library.get)
-    first = library[TypeName(PITO.principal, PLATE_TYPE)]
+# --- A live revocation -----------------------------------------------------------------------------------------------
 
-    def asked(who: SigningKey, right: Right, credentials: Credentials | None = None) -> Decision:
-        request = EventRequest(who.principal, right, types.verify(first, NOW), desk.now)
-        return desk.ask(request, credentials).decision
 
-    story.refused("the billing office publishes", lambda: asked(BILLING, Right.PUBLISH).require())
-
-    forged = TypeDefinition(first.definition.name, first.definition.attributes[:1])
-    story.refused("Mallory signs a type in PITO's name", lambda: types.verify(sign_type(forged, MALLORY), NOW))
-
-    tampered = first.to_bytes().replace(b"8:location", b"8:whatever")
-    story.refused("someone changes a signed type on its way", lambda: types.verify(read_type(tampered), NOW))
-
-    too_much = first.definition.remove("location", version="8aaa")
-    rename_only = Credentials.of(
-        grant(PITO, MANAGER.principal, event_tag(PITO.principal, PLATE_TYPE, None, [Right.MANAGE_RENAME])),
-        grant(PITO, MANAGER.principal, INSTALL),
+async def revoke(scene: Scene, company: Company) -> None:
+    """Let the suspect drive by again and again, and revoke the court order meanwhile."""
+    smith, billing = company.readers["Detective Smith"], company.readers["Billing Office"]
+    before = billing.lines
+    author = PolicyAuthor(PITO)
+    driving = asyncio.gather(*_drive(scene, company, "before", 40, 25))
+    await eventually(lambda: any(id_.startswith("before") for id_ in smith.got), "Detective Smith follows the suspect")
+    async with penstock.connect(company.urls["PITO Broker"], key=PITO, network=NETWORK) as pito:
+        ordered = time.perf_counter()
+        await pito.evolve(author.change(datetime.now(UTC), Revoke((scene.issued.order.id,))).to_bytes())
+        with scene.console.status("  waiting until the revocation is complete"):
+            while (progress(await pito.status(), PITO.principal, 1)).get("complete") is None:
+                await asyncio.sleep(0.01)
+        complete, took = datetime.now(UTC), time.perf_counter() - ordered
+    published = sum(await driving) + sum(await asyncio.gather(*_drive(scene, company, "after", 10, 5)))
+    await eventually(lambda: billing.lines - before >= published, "the billing office gets all of it")
+    await _quiet(company)
+    shown = await company.ask("net", "show", "--key", "pito.key", *company.connection("PITO Broker"))
+    scene.console.print(
+        "\n".join(f"  {line}" for line in _policy(shown)), markup=False, highlight=False, soft_wrap=True
     )
-    story.refused(
-        "the type manager, who may rename, removes an attribute",
-        lambda: types.verify(sign_type(too_much, MANAGER, rename_only), NOW),
+    followed = [values["timestamp"] for id_, values in smith.got.items() if id_.startswith("before")]
+    late = [at for at in followed if isinstance(at, datetime) and at > complete]
+    if late or any(id_.startswith("after") for id_ in smith.got):
+        raise SystemExit("something was delivered after the revocation was complete")
+    scene.say(
+        f"Complete after {took * 1000:.0f} ms. Of {published} passages Detective Smith got {len(followed)}, "
+        "and none that came later; the billing office got all."
     )
 
-    def explained(what: str, who: SigningKey, right: Right, *certificates: Certificate) -> None:
-        shown = Credentials.of(*certificates)
-        story.refused(what, lambda: asked(who, right, shown).require())
-        request = EventRequest(who.principal, right, types.verify(first, NOW), desk.now)
-        for line in CapabilityAuthority(shown).explain(request).lines(NAMES):
-            story.console.print(f"             {line}", highlight=False)
 
-    everything = event_tag(PITO.principal, PLATE_TYPE)
-    reading = event_tag(PITO.principal, PLATE_TYPE, None, [Right.SUBSCRIBE])
-    explained(
-        "a court order of last year", SMITH, Right.SUBSCRIBE,
-        grant(PITO, MET.principal, reading, pass_on=True), grant(MET, SMITH.principal, reading, LAST_YEAR),
-    )  # fmt: skip
-    explained(
-        "the Met, which may only read, grants its detective everything, and she publishes", SMITH, Right.PUBLISH,
-        grant(PITO, MET.principal, reading, pass_on=True), grant(MET, SMITH.principal, everything),
-    )  # fmt: skip
-    explained(
-        "the billing office passes its right on to Mallory", MALLORY, Right.SUBSCRIBE,
-        grant(PITO, CCS.principal, reading, pass_on=True), grant(CCS, BILLING.principal, reading),
-        grant(BILLING, MALLORY.principal, reading),
-    )  # fmt: skip
+def _drive(scene: Scene, company: Company, name: str, times: int, pause: int) -> Sequence[asyncio.Task[int]]:
+    """Have every camera see the suspect so many times, with so many milliseconds between."""
+    found = []
+    for place, camera in company.cameras.items():
+        event_type = scene.versions[scene.spoken(place)].event_type
+        plate = "license-plate" if "license-plate" in event_type.by_name else "numberplate"
+        values: dict[str, Scalar] = {plate: SUSPECT, "timestamp": NOW, "location": place}
+        events = [Event.of(event_type, values, id=f"{name}-{place}-{n}", time=NOW) for n in range(times)]
+        file = write_sightings(company.folder / f"{name}-{slug(CAMERAS[place].principal)}.jsonl", events)
+        found.append(asyncio.create_task(camera.send(file, pause)))
+    return found
+
+
+def _policy(told: str) -> Sequence[str]:
+    """Return what `penstock net show` tells about policies."""
+    lines = told.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("owner")]
+    return lines[starts[-1] :] if starts else lines
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="The London congestion charge example.")
     arguments.add_argument("--events", type=int, default=20_000, help="how many sightings to publish")
     arguments.add_argument("--seed", type=int, default=2003, help="the seed of the traffic")
-    arguments.add_argument("--out", type=Path, default=Path("build/demo"), help="where the log and the reports go")
+    arguments.add_argument("--out", type=Path, default=Path("build/demo"), help="where files, logs and reports go")
     given = arguments.parse_args()
-    main(given.events, given.seed, given.out)
+    try:
+        main(given.events, given.seed, given.out)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise SystemExit("stopped, and everything that was started with it") from None

@@ -2,9 +2,13 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
 
+from penstock.broker.membership import rendezvous
 from penstock.crypto import SigningKey
 from penstock.model import (
     AttributeDefinition,
@@ -15,10 +19,12 @@ from penstock.model import (
     Kind,
     NetworkName,
     Petnames,
+    Principal,
     Scalar,
     TypeDefinition,
     TypeName,
 )
+from penstock.model.names import TypeKey
 from penstock.pipeline.policy import Subscriber
 from penstock.selector import parse
 from penstock.trust import (
@@ -39,13 +45,13 @@ from penstock.trust import (
     sign_type,
 )
 
-NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+NOW = datetime.now(UTC).replace(microsecond=0)
 YEAR = Validity.between(NOW - timedelta(days=60), NOW + timedelta(days=305))
 MONTH = Validity.between(NOW - timedelta(days=3), NOW + timedelta(days=27))
 LAST_YEAR = Validity.between(NOW - timedelta(days=500), NOW - timedelta(days=135))
 PLACES = ["Victoria", "Vauxhall", "Old Street", "Tower Hill", "Marylebone", "Elephant and Castle"]
 SUSPECT = "AE05 XYZ"
-PLATE_FILTER = parse(f"\"license-plate\" = '{SUSPECT}'")
+PLATE_QUESTION = f"\"license-plate\" = '{SUSPECT}'"
 
 
 # --- Who takes part --------------------------------------------------------------------------------------------------
@@ -56,38 +62,64 @@ def key(name: str) -> SigningKey:
     return SigningKey(hashlib.sha256(f"london demonstration: {name}".encode()).digest())
 
 
-PITO, CCS, MET = key("PITO"), key("CCS"), key("Met")
-MANAGER, CCS_BROKER, MET_BROKER = key("Type Manager"), key("CCS Broker"), key("Met Broker")
+PITO, CCS, MET, THAMES = key("PITO"), key("CCS"), key("Met"), key("Thames Valley")
+MANAGER, PITO_BROKER = key("Type Manager"), key("PITO Broker")
+CCS_BROKER, MET_BROKER = key("CCS Broker"), key("Met Broker")
 BILLING, STATISTICS, SMITH, MALLORY = key("Billing"), key("Statistics"), key("Detective Smith"), key("Mallory")
+JONES = key("Detective Jones")
 CAMERAS = {place: key(f"Camera {place}") for place in PLACES}
 
+NETWORK = NetworkName(PITO.principal, "UK Police Network")
+PLATE_TYPE = "uk.gov.pito.Numberplate"
+
+
+def _meeting_place() -> SigningKey:
+    """Return a key for the broker of a foreign domain that makes it the rendezvous node of the type.
+
+    Elsewhere that is left to chance. Here it shows that publishers and subscribers may meet at a stranger's.
+    """
+    others = (PITO_BROKER.principal, CCS_BROKER.principal, MET_BROKER.principal)
+    wanted = TypeKey(PITO.principal, PLATE_TYPE)
+    candidates = (key(f"Thames Valley Broker {number}") for number in count())
+    return next(one for one in candidates if rendezvous(wanted, iter((*others, one.principal))) == one.principal)
+
+
+THAMES_BROKER = _meeting_place()
 DOMAINS = [
-    Domain("PITO", PITO.principal),
+    Domain("PITO", PITO.principal, brokers=(PITO_BROKER.principal,)),
+    Domain("Thames Valley Police", THAMES.principal, brokers=(THAMES_BROKER.principal,)),
     Domain(
         "Congestion Charge Service",
         CCS.principal,
         brokers=(CCS_BROKER.principal,),
         clients=(BILLING.principal, STATISTICS.principal, *(camera.principal for camera in CAMERAS.values())),
     ),
-    Domain("Metropolitan Police", MET.principal, brokers=(MET_BROKER.principal,), clients=(SMITH.principal,)),
+    Domain(
+        "Metropolitan Police",
+        MET.principal,
+        brokers=(MET_BROKER.principal,),
+        clients=(SMITH.principal, JONES.principal),
+    ),
 ]
 NAMES = Petnames(
     {
         PITO.principal: "PITO",
         CCS.principal: "CCS",
         MET.principal: "Met",
+        THAMES.principal: "Thames Valley",
         MANAGER.principal: "Type Manager",
+        PITO_BROKER.principal: "PITO Broker",
+        THAMES_BROKER.principal: "Thames Valley Broker",
         CCS_BROKER.principal: "CCS Broker",
         MET_BROKER.principal: "Met Broker",
         BILLING.principal: "Billing Office",
         STATISTICS.principal: "Statistics Office",
         SMITH.principal: "Detective Smith",
+        JONES.principal: "Detective Jones",
         MALLORY.principal: "Mallory",
         **{camera.principal: f"Camera {place}" for place, camera in CAMERAS.items()},
     }
 )
-NETWORK = NetworkName(PITO.principal, "UK Police Network")
-PLATE_TYPE = "uk.gov.pito.Numberplate"
 
 
 def grant(
@@ -126,40 +158,82 @@ def define_types() -> tuple[UnverifiedType, UnverifiedType, Credentials]:
 # --- The capabilities ------------------------------------------------------------------------------------------------
 
 
-def issue_credentials(plates: EventType) -> Credentials:
+@dataclass(frozen=True)
+class Issued:
+    """Every capability of the example, by who holds it, and the court order by which Detective Smith reads."""
+
+    held: Mapping[Principal, Credentials]
+    order: Certificate
+
+    def of(self, *holders: SigningKey) -> Credentials:
+        """Return what some can show."""
+        return sum((self.held[one.principal] for one in holders), Credentials())
+
+    @property
+    def all(self) -> Credentials:
+        """All of them."""
+        return sum(self.held.values(), Credentials())
+
+
+def issue_credentials(plates: EventType) -> Issued:
     """Issue every capability of the example, in the two tiers of section 5.1: owners to domains, domains to members."""
     uid = {attribute.name: attribute.id for attribute in plates.attributes}
     connect = network_tag(PITO.principal, NETWORK.name, [Right.CONNECT])
-    use, read = [Right.PUBLISH, Right.SUBSCRIBE], [Right.SUBSCRIBE]
+
+    def on_plates(*rights: Right, **terms: Any) -> Tag:
+        return event_tag(PITO.principal, PLATE_TYPE, None, rights, **terms)
+
+    route, read = on_plates(Right.ROUTE), on_plates(Right.SUBSCRIBE)
     met_brokers = Name(MET.principal, (b"Met Brokers",))
-    certificates = [
+    seeing = {
+        BILLING: [uid["numberplate"], uid["timestamp"]],
+        STATISTICS: [uid["location"], uid["timestamp"]],
+    }
+    order = grant(
+        MET, SMITH.principal,
+        on_plates(Right.SUBSCRIBE, attributes=uid.values(), forced={uid["numberplate"]: SUSPECT}), MONTH,
+    )  # fmt: skip
+    held: dict[SigningKey, list[Certificate]] = {
         # First tier: the owner authorises domains, and lets them pass it on.
-        grant(PITO, CCS.principal, connect, pass_on=True),
-        grant(PITO, MET.principal, connect, pass_on=True),
-        grant(PITO, CCS.principal, event_tag(PITO.principal, PLATE_TYPE, None, use), pass_on=True),
-        grant(PITO, MET.principal, event_tag(PITO.principal, PLATE_TYPE, None, read), pass_on=True),
+        CCS: [
+            grant(PITO, CCS.principal, tag, pass_on=True)
+            for tag in (connect, route, on_plates(Right.PUBLISH, Right.SUBSCRIBE))
+        ],
+        MET: [grant(PITO, MET.principal, tag, pass_on=True) for tag in (connect, route, read)],
+        # A domain that carries events and reads none.
+        THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (connect, route)],
         # Second tier, brokers: CCS issues a blanket capability, the Met a group (section 5.1.3).
-        grant(CCS, CCS_BROKER.principal, network_tag(PITO.principal)),
-        grant(CCS, CCS_BROKER.principal, event_tag(PITO.principal)),
-        grant(MET, met_brokers, connect),
-        grant(MET, met_brokers, event_tag(PITO.principal, PLATE_TYPE, None, read)),
-        issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
+        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (connect, route)],
+        THAMES_BROKER: [grant(THAMES, THAMES_BROKER.principal, tag) for tag in (connect, route)],
+        CCS_BROKER: [
+            grant(CCS, CCS_BROKER.principal, network_tag(PITO.principal)),
+            grant(CCS, CCS_BROKER.principal, event_tag(PITO.principal)),
+        ],
+        MET_BROKER: [
+            grant(MET, met_brokers, connect),
+            grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE)),
+            issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
+        ],
         # Second tier, clients: no more than each needs (section 5.2.2).
-        grant(CCS, BILLING.principal, event_tag(PITO.principal, PLATE_TYPE, None, read,
-                                                attributes=[uid["numberplate"], uid["timestamp"]])),
-        grant(CCS, STATISTICS.principal, event_tag(PITO.principal, PLATE_TYPE, None, read,
-                                                   attributes=[uid["location"], uid["timestamp"]])),
-        grant(MET, SMITH.principal, event_tag(PITO.principal, PLATE_TYPE, None, read, attributes=uid.values(),
-                                              forced={uid["numberplate"]: SUSPECT}), MONTH),
-        *(grant(CCS, client.principal, connect) for client in (BILLING, STATISTICS, *CAMERAS.values())),
-        grant(MET, SMITH.principal, connect, MONTH),
-        *(
-            grant(CCS, camera.principal, event_tag(PITO.principal, PLATE_TYPE, None, [Right.PUBLISH],
-                                                   attributes=uid.values(), forced={uid["location"]: place}))
+        **{
+            office: [
+                grant(CCS, office.principal, connect),
+                grant(CCS, office.principal, on_plates(Right.SUBSCRIBE, attributes=ids)),
+            ]
+            for office, ids in seeing.items()
+        },
+        **{
+            camera: [
+                grant(CCS, camera.principal, connect),
+                grant(CCS, camera.principal,
+                      on_plates(Right.PUBLISH, attributes=uid.values(), forced={uid["location"]: place})),
+            ]
             for place, camera in CAMERAS.items()
-        ),
-    ]  # fmt: skip
-    return Credentials.of(*certificates)
+        },
+        SMITH: [grant(MET, SMITH.principal, connect, MONTH), order],
+        JONES: [grant(MET, JONES.principal, connect), grant(MET, JONES.principal, read, LAST_YEAR)],
+    }  # fmt: skip
+    return Issued({holder.principal: Credentials.of(*given) for holder, given in held.items()}, order)
 
 
 # --- Who listens -----------------------------------------------------------------------------------------------------
@@ -171,24 +245,25 @@ def subscribers(first: VerifiedType, second: VerifiedType) -> tuple[Subscriber, 
         Subscriber("Billing Office", BILLING.principal, second),
         Subscriber("Statistics Office", STATISTICS.principal, first),
         Subscriber("Detective Smith", SMITH.principal, second),
-        Subscriber("Statistics Office, asking for the plate", STATISTICS.principal, first, PLATE_FILTER),
+        Subscriber("Statistics Office, asking for the plate", STATISTICS.principal, first, parse(PLATE_QUESTION)),
     )
 
 
 # --- Twenty thousand sightings ---------------------------------------------------------------------------------------
 
 
-def sightings(versions: dict[str, EventType], count: int, seed: int) -> Iterator[tuple[str, Event]]:
+def sightings(versions: Mapping[str, EventType], total: int, seed: int) -> Iterator[tuple[str, Event]]:
     """Yield the camera and the event of each sighting. Half of the cameras still use the first version."""
     chance = random.Random(seed)  # noqa: S311  # a traffic simulation, not a secret
     plates = [f"{chance.choice('ABCDEFGHKLMNPRSTVWXY')}{chance.choice('ABCDEFGHJKLMNPRSTUVWXYZ')}"
               f"{chance.randrange(2, 27):02} {''.join(chance.choices('ABCDEFGHJKLMNPRSTUVWXYZ', k=3))}"
               for _ in range(4_000)]  # fmt: skip
-    for number in range(count):
+    for number in range(total):
         place = chance.choice(PLACES)
         event_type = versions["0" if PLACES.index(place) % 2 else "7f3a"]
         plate = SUSPECT if chance.random() < 0.002 else chance.choice(plates)
-        seen = NOW + timedelta(seconds=number * 43_200 / count)
+        # Half a day, up to now.
+        seen = NOW - timedelta(seconds=(total - number) * 43_200 / total)
         values: dict[str, Scalar] = {"timestamp": seen, "location": place}
         # One camera claims to stand elsewhere; its broker knows better.
         if place == "Vauxhall" and number % 3 == 0:
