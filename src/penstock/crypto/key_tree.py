@@ -1,0 +1,234 @@
+"""A logical key hierarchy: one secret that all members of a group share, and that changes with them at little cost.
+
+Members are the leaves of a binary tree (`places`). Each node has a secret that those below it know, and nobody else has
+ever known: that is the whole invariant. The secret of the root gives the key of the epoch. When members change, every
+node above a place that was taken or given up gets a new secret:
+
+1. The lowest of them are drawn at random. Above one that is new, the secret is derived from it, in one direction: who
+   knows a new secret finds those above by himself (Canetti et al., "Multicast security", 1999). A new leaf counts too.
+2. Each new secret is wrapped for every child of its node that cannot derive it. The child's own secret is never sent.
+
+So a change costs one wrapped secret a level and path instead of two, and at most two paths change when somebody leaves:
+never more than 2·⌈log2 n⌉. Nothing is derived from a secret that was there before the change, which is where the
+One-way Function Tree fails (`oft`).
+
+`KeyTree` is the key manager's side, and `KeyPath` a member's. Both are deterministic: randomness comes in as a seed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.crypto.places import ROOT, Places, above
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened, unwrap, wrap
+
+HANDLE_BYTES: Final = 16
+CHECK_BYTES: Final = 16
+_PLACE_BYTES: Final = 8
+_CHECK: Final = b"check"
+_HANDLE: Final = b"handle"
+_UP: Final = b"up"
+_NODE: Final = b"node"
+_EPOCH: Final = b"epoch"
+_NOBODY: Final = b"nobody"
+_SALT: Final = b"salt"
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A node with a new secret: which child derives it (0 for none), and the secret wrapped for the others."""
+
+    node: int
+    heir: int
+    boxes: tuple[tuple[int, bytes], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rekey:
+    """What the members of a group are told about an epoch: anybody may hear it.
+
+    `placed` says which new leaves, by their handles, sit where; `moves` which leaves moved, from and to. `check` shows
+    a member that it has found the right secret.
+    """
+
+    group: bytes = field(repr=False)
+    epoch: int
+    salt: bytes = field(repr=False)
+    check: bytes = field(repr=False)
+    placed: tuple[tuple[bytes, int], ...] = field(default=(), repr=False)
+    moves: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    renewed: tuple[Renewed, ...] = field(default=(), repr=False)
+
+    @property
+    def wrapped(self) -> int:
+        """How many wrapped secrets this is."""
+        return sum(len(node.boxes) for node in self.renewed)
+
+
+def handle(leaf: Secret) -> bytes:
+    """Return the name under which a leaf is spoken of: its member knows it, others do not know whose it is."""
+    return leaf.derive(_HANDLE).expose()[:HANDLE_BYTES]
+
+
+def epoch_key(root: Secret, group: bytes, epoch: int) -> Secret:
+    """Return the key of an epoch; it opens no wrapped secret, so that it can be given away by itself."""
+    return root.derive(_EPOCH, group, _number(epoch))
+
+
+class KeyTree:
+    """The secrets of all nodes, for the key manager. Leaves are known by their handles."""
+
+    def __init__(self, group: bytes) -> None:
+        self._group = group
+        self._places: Places[bytes] = Places()
+        self._leaves: dict[bytes, Secret] = {}
+        self._inner: dict[int, Secret] = {}
+        #: the secret of a group without members
+        self._nobody: Secret | None = None
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    def __contains__(self, leaf: bytes) -> bool:
+        return leaf in self._leaves
+
+    def key(self) -> Secret:
+        """Return the key of the epoch. Raises `RefusedError` (`keys.unopened`) before the first."""
+        return epoch_key(self._root, self._group, self.epoch)
+
+    def rekey(self, seed: Secret, joins: Iterable[Secret] = (), leaves: Iterable[bytes] = ()) -> Rekey:
+        """Begin the next epoch, in which some new leaves belong to the group and some do no longer.
+
+        `seed` is fresh, and so are the leaves that join: nothing was ever derived from them in a tree.
+        """
+        before = len(self)
+        joining = {handle(leaf): leaf for leaf in joins}
+        leaving = [leaf for leaf in dict.fromkeys(leaves) if leaf in self._leaves]
+        change = self._places.change([*joining], leaving)
+        for leaf in leaving:
+            del self._leaves[leaf]
+        self._leaves |= joining
+        for node in range(max(len(self), ROOT), before):
+            del self._inner[node]
+        self.epoch += 1
+        self._nobody = seed.derive(_NOBODY)
+        # A new epoch has a new root, also where nobody has come or gone.
+        stale = change.stale or ((ROOT,) if len(self) > 1 else ())
+        placed = tuple((leaf, self._places.place[leaf]) for leaf in joining)
+        salt = seed.derive(_SALT).expose()[:SALT_BYTES]
+        renewed = self._renew(seed, salt, stale, {place for _, place in placed})
+        return Rekey(
+            self._group, self.epoch, salt, _check(self._root, self._group, self.epoch), placed, change.moves, renewed
+        )
+
+    def path(self, leaf: bytes) -> "KeyPath":
+        """Return all that a member knows. Raises `KeyError` for a leaf that is not in the tree."""
+        place = self._places.place[leaf]
+        return KeyPath(self._group, place, self._leaves[leaf], {node: self._inner[node] for node in above(place)})
+
+    def _renew(self, seed: Secret, salt: bytes, stale: tuple[int, ...], new: set[int]) -> tuple[Renewed, ...]:
+        """Give nodes new secrets, the lowest first."""
+        new = {*new, *stale}
+        renewed: list[Renewed] = []
+        for node in stale:
+            children = (2 * node, 2 * node + 1)
+            heir = next((child for child in children if child in new), 0)
+            context = (self._group, _number(self.epoch), _number(node))
+            secret = self._secret(heir).derive(_UP, *context) if heir else seed.derive(_NODE, *context)
+            others = [child for child in children if child != heir]
+            boxes = [wrap(self._secret(child), secret.expose(), salt, *context, _number(child)) for child in others]
+            self._inner[node] = secret
+            renewed.append(Renewed(node, heir, tuple(zip(others, boxes, strict=True))))
+        return tuple(renewed)
+
+    @property
+    def _root(self) -> Secret:
+        if self._nobody is None:
+            raise unopened()
+        return self._secret(ROOT) if self._leaves else self._nobody
+
+    def _secret(self, node: int) -> Secret:
+        return self._inner[node] if node < len(self) else self._leaves[self._places.member[node]]
+
+
+class KeyPath:
+    """What one member knows: its leaf, its place, and the secrets above. Who has no place yet is at 0."""
+
+    __slots__ = ("_above", "_group", "leaf", "place")
+
+    def __init__(self, group: bytes, place: int, leaf: Secret, secrets: Mapping[int, Secret]) -> None:
+        self._group = group
+        self.place = place
+        self.leaf = leaf
+        self._above = dict(secrets)
+
+    def __len__(self) -> int:
+        """Return how many secrets this is."""
+        return 1 + len(self._above)
+
+    def key(self, epoch: int) -> Secret:
+        """Return the key of the epoch that this path is of. Raises `RefusedError` (`keys.unopened`)."""
+        root = self.leaf if self.place == ROOT else self._above.get(ROOT)
+        if root is None:
+            raise unopened()
+        return epoch_key(root, self._group, epoch)
+
+    def follow(self, rekey: Rekey) -> "KeyPath":
+        """Return the path in the next epoch; this one stays as it is.
+
+        Raises `RefusedError` (`keys.unopened`) where the member does not belong to the group in that epoch, or has
+        missed something: then the way on is to ask the key manager for the path.
+        """
+        place = dict(rekey.placed).get(handle(self.leaf)) or dict(rekey.moves).get(self.place, self.place)
+        renewed = {node.node: node for node in rekey.renewed}
+        found: dict[int, Secret] = {}
+        child, secret = place, self.leaf
+        for node in above(place):
+            step = renewed.get(node)
+            secret = self._known(node) if step is None else _climb(rekey, step, child, secret)
+            found[node] = secret
+            child = node
+        path = KeyPath(self._group, place, self.leaf, found)
+        if rekey.group != self._group or not place or _check(secret, self._group, rekey.epoch) != rekey.check:
+            raise unopened()
+        return path
+
+    def to_bytes(self) -> bytes:
+        """Return place and secrets, without the leaf: to be sealed or wrapped at once."""
+        return _number(self.place) + b"".join(self._above[node].expose() for node in above(self.place))
+
+    @classmethod
+    def from_bytes(cls, group: bytes, leaf: Secret, data: bytes) -> "KeyPath":
+        """Read what `to_bytes` wrote. Raises `RefusedError` (`keys.unopened`)."""
+        place = int.from_bytes(data[:_PLACE_BYTES], "big")
+        octets, nodes = data[_PLACE_BYTES:], list(above(place))
+        if len(octets) != SECRET_BYTES * len(nodes) or not place:
+            raise unopened()
+        secrets = (octets[at : at + SECRET_BYTES] for at in range(0, len(octets), SECRET_BYTES))
+        return cls(group, place, leaf, dict(zip(nodes, map(Secret, secrets), strict=True)))
+
+    def _known(self, node: int) -> Secret:
+        secret = self._above.get(node)
+        if secret is None:
+            raise unopened()
+        return secret
+
+
+def _climb(rekey: Rekey, step: Renewed, child: int, below: Secret) -> Secret:
+    """Return the new secret of a node for somebody who knows that of a child."""
+    context = (rekey.group, _number(rekey.epoch), _number(step.node))
+    if child == step.heir:
+        return below.derive(_UP, *context)
+    box = dict(step.boxes).get(child)
+    if box is None:
+        raise unopened()
+    return Secret(unwrap(below, box, rekey.salt, *context, _number(child)))
+
+
+def _check(root: Secret, group: bytes, epoch: int) -> bytes:
+    return root.derive(_CHECK, group, _number(epoch)).expose()[:CHECK_BYTES]
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(_PLACE_BYTES, "big")
