@@ -10,6 +10,9 @@ from penstock.apps.cli import options
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.net_answers import plain, show_status
 from penstock.apps.cli.net_client import Call, client_options, talk
+from penstock.apps.cli.net_policy import checkpoint, install, publish, remove, require_stamps, revoke
+from penstock.apps.cli.net_policy_chain import chain
+from penstock.apps.cli.net_policy_stamp import stamp
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import say_json
 from penstock.codec.wire import Wire
@@ -44,3 +47,7 @@ def show(*, output: str, **connection: Any) -> None:
         say_json({key: plain(value) for key, value in status.items()})
         return
     show_status(status, call.names)
+
+
+for command in (publish, revoke, install, remove, require_stamps, checkpoint, stamp, chain):
+    net.add_command(command)

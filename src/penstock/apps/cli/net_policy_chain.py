@@ -1,0 +1,225 @@
+"""`penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.describe import Wording, name_data, value_text
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.names import load_names
+from penstock.apps.cli.net_client import talk
+from penstock.apps.cli.net_policy_options import Desk, desk_options
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.session import say, say_json
+from penstock.broker.client import Client
+from penstock.codec.sexp import parse_canonical
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.store.policy_chain import Chain, ChainFile, HeldChain
+from penstock.trust.policy_events import Change, Install, PolicyEvent, Publish, Remove, RequireStamps, Revoke
+from penstock.trust.signed import SignedValue, read_signed
+
+Event = SignedValue[PolicyEvent]
+
+
+# What an event does.
+
+
+def event_data(event: Event) -> dict[str, object]:
+    """Return a policy event as plain data."""
+    value = event.value
+    return {
+        "number": value.number,
+        "digest": event.digest.hex(),
+        "previous": value.previous.hex(),
+        "time": value_text(value.time),
+        "checkpoint": value.checkpoint,
+        "changes": [_change_data(change) for change in value.changes],
+    }
+
+
+def _change_data(change: Change) -> dict[str, object]:
+    match change:
+        case Publish(bag):
+            return {"publish": [certificate.id for certificate in bag.certificates]}
+        case Revoke(certificates):
+            return {"revoke": list(certificates)}
+        case Install(unverified):
+            return {"install": name_data(unverified.definition.name)}
+        case Remove(name):
+            return {"remove": name_data(name)}
+        case RequireStamps():
+            return {"require-stamps": True}
+
+
+def event_lines(event: Event, wording: Wording) -> Iterator[str]:
+    """Say in words what a policy event does, a line for each thing."""
+    if event.value.checkpoint is not None:
+        parts = event.value.checkpoint
+        yield "starts from nothing" + (f", with the next {parts}" if parts else "")
+    for change in event.value.changes:
+        yield from _change_lines(change, wording)
+
+
+def _change_lines(change: Change, wording: Wording) -> Iterator[str]:
+    match change:
+        case Publish(bag):
+            for certificate in bag.certificates:
+                yield f"publishes {certificate.id}"
+                yield f"  {wording.line(certificate.statement)}"
+        case Revoke(certificates):
+            yield from (f"revokes {id_}" for id_ in certificates)
+        case Install(unverified):
+            name = unverified.definition.name
+            yield f"installs {name.name}@{name.version}"
+        case Remove(name):
+            yield f"removes {name.name}@{name.version}"
+        case RequireStamps():
+            yield "requires time-stamps"
+
+
+def show_events(events: Iterable[Event], wording: Wording) -> None:
+    """Show policy events to people."""
+    rows: list[tuple[str, str, str, str]] = []
+    for event in events:
+        place = (str(event.value.number), event.digest.hex()[:12], value_text(event.value.time))
+        for line in list(event_lines(event, wording)) or ["changes nothing"]:
+            rows.append((*place, line))
+            place = ("", "", "")
+    paint.grid(("event", "digest", "signed", "what it does"), rows)
+
+
+# The commands.
+
+
+@click.group(cls=Verbs)
+@example("penstock net chain verify pito.chain")
+def chain() -> None:
+    """Your chain of policy events: what you have signed so far."""
+
+
+@chain.command()
+@click.argument("file", type=click.Path(path_type=str))
+@options.output_option()
+@options.names_option
+@example("penstock net chain show pito.chain")
+def show(*, file: str, output: str, names_file: str | None) -> None:
+    """Show what a chain says, event by event, as far as it holds; the status is 1 where it does not."""
+    wording = Wording(load_names(names_file))
+    found = _read(file)
+    if output == JSON:
+        say_json({**_chain_data(found), "events": [event_data(event) for event in found.events]})
+    else:
+        if found.owner is not None:
+            say(f"policy of {wording.who(found.owner)}")
+        show_events(found.events, wording)
+    found.verify()
+
+
+@chain.command()
+@click.argument("file", type=click.Path(path_type=str))
+@options.output_option()
+@options.names_option
+@example("penstock net chain verify pito.chain && echo good")
+def verify(*, file: str, output: str, names_file: str | None) -> None:
+    """Check the signatures of a chain, and that each event follows the one before; the status is 1 where not."""
+    names = load_names(names_file)
+    found = _read(file)
+    if output == JSON:
+        say_json(_chain_data(found))
+    elif found.problem is None:
+        owner = "nobody" if found.owner is None else names.show(found.owner)
+        paint.line(f"✓ policy of {owner}, {len(found.events)} events, up to number {found.number}")
+    found.verify()
+
+
+def _read(file: str) -> Chain:
+    path = Path(file)
+    if not path.exists():
+        raise FailedError("file.missing", f"there is no file `{file}`", hint="check the path")
+    return ChainFile(path).read()
+
+
+def _chain_data(found: Chain) -> dict[str, object]:
+    problem = found.problem
+    return {
+        "ok": problem is None,
+        "owner": None if found.owner is None else str(found.owner),
+        "number": found.number,
+        "head": found.head.hex(),
+        **({} if problem is None else {"code": problem.code, "reason": problem.message}),
+    }
+
+
+@chain.command()
+@desk_options
+@options.output_option()
+@example("penstock net chain fetch --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
+def fetch(*, output: str, **desk: Any) -> None:
+    """Get the events that your chain lacks from a broker: after an old copy was restored, or the file was lost.
+
+    A broker keeps what came since your last checkpoint. Everything is verified before it is taken.
+    """
+    owner = Desk.of(**desk)
+
+    async def ask(_stop: asyncio.Event) -> tuple[int, Chain]:
+        async with owner.call.client() as client:
+            with owner.file.hold() as held:
+                before = held.chain.number
+                await _fetch(owner, client, held)
+                return before, held.chain
+
+    before, found = talk(ask)
+    if output == JSON:
+        say_json({**_chain_data(found), "chain": str(owner.file.path), "fetched": found.number - before})
+    else:
+        say(f"{owner.file.path} goes up to policy event {found.number}, of which {found.number - before} are new")
+
+
+async def _fetch(owner: Desk, client: Client, held: HeldChain) -> None:
+    """Append what the chain lacks. Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`."""
+    held.cut()
+    if held.chain.owner not in {None, owner.principal}:
+        raise RefusedError("evolution.other-owner", f"`{owner.file.path}` is the chain of another owner")
+    new: list[Event] = []
+    known = held.chain.number
+    while True:
+        told = await client.policy(owner.principal, new[-1].value.number if new else held.chain.number)
+        known = max(known, read_count_of(told, "known"))
+        page = told_events(told)
+        if not page:
+            break
+        new += page
+    if new and held.chain.events and new[0].value.number != held.chain.number + 1:
+        raise RefusedError(
+            "evolution.old-chain",
+            f"the broker has forgotten what lies between policy events {held.chain.number} and {new[0].value.number}",
+            hint=f"move `{owner.file.path}` away, and fetch anew",
+        )
+    if new:
+        held.append(new)
+        held.note(handed_in=held.chain.number)
+    if held.chain.number < max(known, held.state.handed_in):
+        raise RefusedError(
+            "evolution.old-chain",
+            f"there is a policy event {max(known, held.state.handed_in)}, and this broker has {held.chain.number}",
+            hint="ask another broker",
+        )
+
+
+def told_events(told: Mapping[str, object]) -> list[Event]:
+    """Read the policy events in an answer of a broker. Raises `MalformedError`, `RefusedError` (`evolution.*`)."""
+    events = told.get("events")
+    octets = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
+    return [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
+
+
+def read_count_of(told: Mapping[str, object], key: str) -> int:
+    """Read how far a policy is from an answer of a broker. Raises `MalformedError` (`protocol.malformed`)."""
+    number = told.get(key)
+    if not isinstance(number, int) or number < 0:
+        raise MalformedError("protocol.malformed", "a broker does not say how far a policy is")
+    return number
