@@ -5,6 +5,8 @@ The code holds no text from outside: names, ids and tests are handed to it, and 
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import MalformedError
@@ -81,8 +83,14 @@ def _compiled(lines: list[str], known: dict[str, Any]) -> Any:
     bound = ", ".join(f"{name}={name}" for name in (*known, "datetime", "UTC"))
     source = "\n".join((f"{head[:-2]}, {bound}):", *body))
     made: dict[str, Any] = {**known, "datetime": datetime, "UTC": UTC}
-    exec(compile(source, "<columns>", "exec"), made)  # noqa: S102  # the source holds numbers only
+    exec(_code(source), made)  # noqa: S102  # the source holds numbers only
     return made[head[4 : head.index("(")]]
+
+
+@lru_cache(maxsize=1_024)
+def _code(source: str) -> CodeType:
+    # Types that have as many attributes of the same kinds share it.
+    return compile(source, "<columns>", "exec")
 
 
 def _checked(attribute: Attribute) -> Callable[[Value], Scalar]:
