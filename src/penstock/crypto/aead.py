@@ -1,0 +1,111 @@
+"""Authenticated encryption: AES-GCM, AES-GCM-SIV, and the EAX mode that the dissertation used (section 7.5).
+
+All three have the same two methods, and 16 octets of tag behind the ciphertext. AES-GCM is the default. AES-GCM-SIV
+(RFC 8452) forgives a repeated nonce, at the cost of a second pass. EAX is here for comparison; it is written from AES
+in counter mode and CMAC, as Bellare, Rogaway and Wagner define it.
+
+Whatever does not open raises `InvalidTag` inside this package, and `seal.cannot-open` outside of it. There is one such
+error: who could tell a wrong key from a changed octet, or from padding that is not right, could ask his way to the
+plaintext.
+"""
+
+from enum import IntEnum
+from typing import Final, Protocol, TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESGCMSIV
+from cryptography.hazmat.primitives.cmac import CMAC
+from cryptography.hazmat.primitives.constant_time import bytes_eq
+
+from penstock.errors import RefusedError
+
+TAG_BYTES: Final = 16
+NONCE_BYTES: Final = 12
+_BLOCK: Final = 16
+
+Octets: TypeAlias = bytes | memoryview
+
+
+class Aead(Protocol):
+    """A key for one algorithm. `decrypt` raises `InvalidTag`, whatever the reason."""
+
+    def encrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+        """Return the ciphertext and its tag."""
+
+    def decrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+        """Return the plaintext."""
+
+
+class Algorithm(IntEnum):
+    """The algorithms, by the number that stands in the header of a block."""
+
+    AES_GCM = 1
+    AES_GCM_SIV = 2
+    AES_EAX = 3
+
+    def cipher(self, key: bytes) -> Aead:
+        """Return a key for this algorithm. Sealed blocks use keys of 256 bits, and no others."""
+        match self:
+            case Algorithm.AES_GCM:
+                return AESGCM(key)
+            case Algorithm.AES_GCM_SIV:
+                return AESGCMSIV(key)
+            case Algorithm.AES_EAX:
+                return AesEax(key)
+
+
+class AesEax:
+    """EAX over AES: a MAC of the nonce starts the counter, and the tag is the sum of three MACs."""
+
+    __slots__ = ("_aes", "_macs")
+
+    def __init__(self, key: bytes) -> None:
+        self._aes = algorithms.AES(key)
+        # OMAC^t begins with the block that holds t; what follows differs, so that this much is done once.
+        self._macs = tuple(_begun(self._aes, use) for use in range(3))
+
+    def encrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+        """Return the ciphertext and its tag."""
+        start = self._mac(0, nonce)
+        sealed = self._stream(start, data)
+        return sealed + self._tag(start, associated_data, sealed)
+
+    def decrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+        """Return the plaintext. Raises `InvalidTag`; the tag is looked at before anything is decrypted."""
+        end = len(data) - TAG_BYTES
+        if end < 0:
+            raise InvalidTag
+        start, sealed = self._mac(0, nonce), data[:end]
+        if not bytes_eq(self._tag(start, associated_data, sealed), bytes(data[end:])):
+            raise InvalidTag
+        return self._stream(start, sealed)
+
+    def _tag(self, start: bytes, associated_data: Octets | None, sealed: Octets) -> bytes:
+        three = (start, self._mac(1, associated_data or b""), self._mac(2, sealed))
+        one, two, last = (int.from_bytes(mac, "big") for mac in three)
+        return (one ^ two ^ last).to_bytes(_BLOCK, "big")
+
+    def _mac(self, use: int, data: Octets) -> bytes:
+        mac = self._macs[use].copy()
+        mac.update(bytes(data))
+        return mac.finalize()
+
+    def _stream(self, start: bytes, data: Octets) -> bytes:
+        encryptor = Cipher(self._aes, modes.CTR(start)).encryptor()
+        return encryptor.update(data) + encryptor.finalize()
+
+
+def _begun(aes: algorithms.AES, use: int) -> CMAC:
+    mac = CMAC(aes)
+    mac.update(use.to_bytes(_BLOCK, "big"))
+    return mac
+
+
+def cannot_open() -> RefusedError:
+    """Return the one error for everything that does not open."""
+    return RefusedError(
+        "seal.cannot-open",
+        "this does not open",
+        hint="it was changed or cut, or belongs elsewhere, or was sealed under another key",
+    )
