@@ -307,8 +307,8 @@ async def revoke(scene: Scene, company: Company) -> None:
     if late or any(id_.startswith("after") for id_ in smith.got):
         raise SystemExit("something was delivered after the revocation was complete")
     scene.say(
-        f"Complete after {took * 1000:.0f} ms. Of {published} passages Detective Smith got {len(followed)}, "
-        "and none that came later; the billing office got all."
+        f"Complete after {took * 1000:.0f} ms. Detective Smith got {len(followed)} of {published} passages, "
+        "and none that came later."
     )
 
 
