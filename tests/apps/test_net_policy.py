@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ from tests.apps.conftest import Ran, Shell
 from tests.apps.node_kit import PROGRAM, TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
 from penstock.apps.cli import net_policy_signing
+from penstock.apps.cli.names import Names
+from penstock.apps.cli.net_policy_wait import Awaited
+from penstock.apps.cli.options import open_key
+from penstock.codec.wire import Wire  # noqa: TC001  # as its neighbours are imported
 from penstock.crypto import SigningKey
+from penstock.errors import RefusedError
 from penstock.store.policy_chain import ChainFile
+from penstock.trust.policy_events import RequireStamps
 from penstock.trust.policy_state import PolicyAuthor
 
 #: dies when an event is written, before anybody is told of it
@@ -162,8 +169,13 @@ def test_a_crash_between_signing_and_handing_in(network: Shell, broker: Running)
     again = done(network, broker, "publish", "reader.cert")
     assert (again["again"], again["events"]) == ([1], [])
     assert policy(network, broker)["number"] == 1
-    assert done(network, broker, "revoke", "reader.cert")["events"][0]["number"] == 2
-    assert policy(network, broker)["state"] == "fresh"
+    # A crash while it was being written: nobody was told, and another one takes its place.
+    with Path("london.chain").open("ab") as stream:
+        stream.write(b"{KDg6c2VxdWVu")
+    ran = owner(network, broker, "revoke", "reader.cert")
+    assert "[evolution.torn]" in ran.err
+    assert network.ok("net", "chain", "verify", "london.chain", "-o", "json").json["number"] == 2
+    assert (policy(network, broker)["number"], policy(network, broker)["state"]) == (2, "fresh")
 
 
 def test_processes_at_the_same_time(network: Shell, broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +217,14 @@ def test_an_old_copy_of_the_chain(network: Shell, broker: Running) -> None:
     assert (fetched["number"], fetched["fetched"], fetched["ok"]) == (2, 1, True)
     done(network, broker, "checkpoint", "--as", "reader.key", "--unchecked")
     assert (policy(network, broker)["number"], policy(network, broker)["state"]) == (3, "fresh")
-    # A chain that goes another way than what the broker has.
+    # No chain at all, and one that goes another way than what the broker has.
     for name in ("london.chain", "london.chain.state"):
         Path(name).unlink()
-    ran = owner(network, broker, "publish", "reader.cert")
-    assert ran.code == "evolution.old-chain"
+    assert owner(network, broker, "publish", "reader.cert").code == "evolution.old-chain"
+    author = PolicyAuthor(open_key("london.key", None))
+    with ChainFile(Path("london.chain")).hold() as held:
+        held.append([author.change(network.now) for _ in range(3)])
+    assert owner(network, broker, "stamp", "--for", "1m").code == "evolution.forked"
     assert policy(network, broker)["state"] == "fresh"
 
 
@@ -250,8 +265,57 @@ def test_a_clock_that_was_set_back(network: Shell, broker: Running, monkeypatch:
     monkeypatch.setattr(net_policy_signing, "clock", lambda: network.now)
     for words in (("stamp", "--for", "1m"), ("publish", "reader.cert")):
         assert owner(network, broker, *words).code == "evolution.backwards"
-    # No stamp more than once either: the broker that is not there is told of none.
     assert ChainFile(Path("london.chain")).read().number == 0
+
+
+def test_chains_that_do_not_hold(network: Shell) -> None:
+    author = PolicyAuthor(open_key("london.key", None))
+    with ChainFile(Path("london.chain")).hold() as held:
+        held.append([author.change(network.now, RequireStamps()), author.change(network.now)])
+    whole = Path("london.chain").read_bytes()
+    for data, code in ((whole[:-9], "evolution.torn"), (whole[:-9] + b"\n", "evolution.broken")):
+        Path("london.chain").write_bytes(data)
+        for verb in ("show", "verify"):
+            ran = network("net", "chain", verb, "london.chain")
+            assert (ran.code, ran.status) == (code, 1)
+            assert ("requires time-stamps" in ran.out) is (verb == "show")
+            ran = network("net", "chain", verb, "london.chain", "-o", "json")
+            assert (ran.json["ok"], ran.json["code"], ran.json["number"], ran.status) == (False, code, 1, 1)
+    assert network("net", "chain", "show", "absent.chain").status == 3
+
+
+def test_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    owner, east, west = (SigningKey(bytes([i]) * 32).principal for i in (1, 2, 3))
+    names = Names.of({"east": east, "west": west})
+    awaited = Awaited(owner, 3)
+    with pytest.raises(RefusedError, match="not complete"):
+        awaited.check()
+    at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    brokers: dict[str, Wire] = {
+        str(east): {"progress": "acknowledged", "at": at},
+        str(west): {"progress": "waiting", "at": at},
+    }
+    old: Wire = {"number": 2, "complete": at, "brokers": {}}
+    awaited.take({"policy": {str(owner): {"events": [old, {"number": 3, "complete": None, "brokers": brokers}]}}})
+    assert awaited.text(names).splitlines() == [
+        "policy event 3: 1 of 2 brokers",
+        "east  ✓ acknowledged  since 2026-05-01T12:00:00Z",
+        "west  ✗ waiting  until at the latest 2026-05-01T12:00:00Z",
+    ]
+    with pytest.raises(RefusedError) as caught:
+        awaited.check()
+    assert caught.value.code == "evolution.incomplete"
+    # Of an event that is not shown any more, a later one says as much.
+    awaited.take({"policy": {str(owner): {"events": [{"number": 9, "complete": at, "brokers": brokers}]}}})
+    awaited.check()
+    awaited.show(names)
+    assert "policy event 3 ✓ complete since 2026-05-01T12:00:00Z" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["--for 0s", "--for 8d", "--for soon", "--for 10s --every 10s", "--every 1s"])
+def test_periods(network: Shell, words: str) -> None:
+    ran = network("net", "stamp", *words.split(), *NOWHERE)
+    assert (ran.code, ran.status) == ("cli.usage", 2)
 
 
 def test_a_rehearsal_leaves_no_trace(network: Shell) -> None:

@@ -91,10 +91,10 @@ async def sign_events(desk: Desk, client: Client, sign: Sign) -> Signed:
 async def catch_up(desk: Desk, client: Client, held: HeldChain, done: Signed) -> None:
     """Make sure that the chain is the owner's last word, and that the broker has all of it. Raises as `sign_events`."""
     held.check(desk.principal)
+    lacking = held.chain.since(await _number_at(desk, client, held))
     if held.cut():
         text = f"`{desk.file.path}`: an event was cut off that nobody was told of"
         done.warnings.append(Warned("evolution.torn", text))
-    lacking = held.chain.since(await _number_at(desk, client, held))
     await _hand_in(client, held, lacking)
     held.note(handed_in=held.chain.number)
     done.again += [event.value.number for event in lacking]
