@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.conftest import Ran, Shell
+from tests.apps.conftest import NOW, Ran, Shell
 from tests.apps.node_kit import PROGRAM, TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
 from penstock.apps.cli import net_policy_signing
 from penstock.apps.cli.names import Names
+from penstock.apps.cli.net_policy_chain import read_count_of, told_events
 from penstock.apps.cli.net_policy_wait import Awaited
 from penstock.apps.cli.options import open_key
 from penstock.codec.wire import Wire  # noqa: TC001  # as its neighbours are imported
 from penstock.crypto import SigningKey
-from penstock.errors import RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.store.policy_chain import ChainFile
 from penstock.trust.policy_events import RequireStamps
 from penstock.trust.policy_state import PolicyAuthor
@@ -282,6 +283,24 @@ def test_chains_that_do_not_hold(network: Shell) -> None:
             ran = network("net", "chain", verb, "london.chain", "-o", "json")
             assert (ran.json["ok"], ran.json["code"], ran.json["number"], ran.status) == (False, code, 1, 1)
     assert network("net", "chain", "show", "absent.chain").status == 3
+
+
+def test_what_a_broker_tells_is_verified() -> None:
+    key, other = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
+    event = PolicyAuthor(key).change(NOW)
+    assert told_events({"events": [event.to_bytes()]}, key.principal) == [event]
+    octets = event.to_bytes()
+    forged = octets[:-3] + bytes([octets[-3] ^ 1]) + octets[-2:]
+    for told, owner, code in (
+        ([event.to_bytes()], other, "evolution.other-owner"),
+        ([b"junk"], key, "sexp.syntax"),
+        ([forged], key, "key.bad-signature"),
+    ):
+        with pytest.raises(PenstockError) as caught:
+            told_events({"events": told}, owner.principal)
+        assert caught.value.code == code
+    with pytest.raises(MalformedError):
+        read_count_of({"known": "many"}, "known")
 
 
 def test_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:

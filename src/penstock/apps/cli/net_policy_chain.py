@@ -18,6 +18,7 @@ from penstock.apps.cli.session import say, say_json
 from penstock.broker.client import Client
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.model.principals import Principal
 from penstock.store.policy_chain import Chain, ChainFile, HeldChain
 from penstock.trust.policy_events import Change, Install, PolicyEvent, Publish, Remove, RequireStamps, Revoke
 from penstock.trust.signed import SignedValue, read_signed
@@ -189,7 +190,7 @@ async def _fetch(owner: Desk, client: Client, held: HeldChain) -> None:
     while True:
         told = await client.policy(owner.principal, new[-1].value.number if new else held.chain.number)
         known = max(known, read_count_of(told, "known"))
-        page = told_events(told)
+        page = told_events(told, owner.principal)
         if not page:
             break
         new += page
@@ -210,11 +211,14 @@ async def _fetch(owner: Desk, client: Client, held: HeldChain) -> None:
         )
 
 
-def told_events(told: Mapping[str, object]) -> list[Event]:
+def told_events(told: Mapping[str, object], owner: Principal) -> list[Event]:
     """Read the policy events in an answer of a broker. Raises `MalformedError`, `RefusedError` (`evolution.*`)."""
     events = told.get("events")
     octets = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
-    return [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
+    found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
+    if any(event.value.owner != owner for event in found):
+        raise RefusedError("evolution.other-owner", "the broker tells what another owner has signed")
+    return found
 
 
 def read_count_of(told: Mapping[str, object], key: str) -> int:

@@ -122,7 +122,7 @@ async def _number_at(desk: Desk, client: Client, held: HeldChain) -> int:
             f"`{desk.file.path}` ends with policy event {chain.number}, and the broker knows of {known}",
             hint="get what is missing with `penstock net chain fetch`",
         )
-    others = [event for event in told_events(told) if event.value.number == chain.number]
+    others = [event for event in told_events(told, desk.principal) if event.value.number == chain.number]
     if told.get("state") == "forked" or any(event.digest != chain.head for event in others):
         raise RefusedError(
             "evolution.forked",
