@@ -1,0 +1,345 @@
+"""Sealed blocks as octets: a header in the clear, and columns of which this module knows only the lengths.
+
+    block      fixed part, counts, route, signature, lengths of the columns, columns
+    fixed      version, flags, algorithm, padding (1 octet each), columns (2), sender (32), incarnation (16),
+               an epoch for each column (8 each)
+    counts     number of the block (8), time in microseconds (8), rows (4)
+    route      kind (1), length (4), names or labels
+    signature  length (4), and nothing where the block is not signed
+
+Fixed part and counts are authenticated with every column, and so are the names of the type, its ancestors and its
+attributes: as a digest, because they need not be in the header. The route says them for those who carry the block. It
+may say them as labels instead, which tell nothing to who has not been told what they stand for, and every hop may put
+other labels there: nothing inside depends on them.
+
+The first column holds ids and times; at event level it is the only one and holds everything. Numbers in headers are
+big-endian. The same octets are a message between brokers and a message of JetStream. A log keeps the parts apart
+(`split`): a header, and a column for each attribute, so that who has no key for one need not read it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise
+from struct import Struct
+from struct import error as _StructError  # noqa: N812  # it is an exception
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, names, read_route, write_route
+from penstock.codec.columns import Column, instant
+from penstock.errors import LimitError, MalformedError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+
+VERSION: Final = 1
+INCARNATION_BYTES: Final = 16
+FIRST: Final = ""
+"""The name of the first column, where others have the id of their attribute."""
+
+_FIXED: Final = Struct(">BBBBH32s16s")
+_COUNTS: Final = Struct(">QqI")
+#: counts, and the head of the route behind them
+_MIDDLE: Final = Struct(">QqIBI")
+_LENGTH: Final = Struct(">I")
+_EPOCH_BYTES: Final = 8
+_EVENT_LEVEL, _SIGNED = 1, 2
+_REMEMBERED: Final = 1_024
+
+
+class Level(IntEnum):
+    """What is sealed by itself: each attribute, or the event as a whole (paper 5, sections 7.1 and 7.2)."""
+
+    ATTRIBUTE = 0
+    EVENT = 1
+
+
+class Padding(IntEnum):
+    """How the lengths of columns are hidden: not at all, by powers of two, or by few sizes."""
+
+    NONE = 0
+    POWERS = 1
+    SIZES = 2
+
+
+_SIZES: Final = (64, 256, 1_024, 4_096, 16_384, 65_536)
+_SMALLEST: Final = 16
+
+
+def pad(padding: Padding, content: bytes) -> bytes:
+    """Return content with what hides its length behind it."""
+    if padding is Padding.NONE:
+        return content
+    size = len(content) + 1
+    if padding is Padding.POWERS:
+        full = max(_SMALLEST, 1 << (size - 1).bit_length())
+    else:
+        full = next((known for known in _SIZES if size <= known), -(-size // _SIZES[-1]) * _SIZES[-1])
+    return content + b"\x80" + bytes(full - size)
+
+
+def unpad(padding: Padding, padded: bytes) -> bytes:
+    """Return the content. Raises `MalformedError` (`block.column`)."""
+    if padding is Padding.NONE:
+        return padded
+    content = padded.rstrip(b"\0")[:-1]
+    if pad(padding, content) != padded:
+        raise MalformedError("block.column", "a column is not padded as its block says")
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Events of one type in columns. A column that was not opened is `None`, and so are values that are null."""
+
+    names: Names
+    ids: Sequence[str]
+    times: Sequence[datetime | None]
+    #: one for each attribute, each as long as `ids`
+    columns: Sequence[Column | None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        rows = len(self.ids)
+        if len(self.times) != rows or len(self.columns) != len(self.names.attributes) or not rows:
+            raise malformed("a block has events, an id and a time for each, and a column for each attribute")
+        for column in self.columns:
+            if column is not None and len(column) != rows:
+                raise malformed("the columns of a block differ in length")
+
+    @classmethod
+    def of(cls, events: Sequence[TransitEvent]) -> "Block":
+        """Lay out events of one type by column.
+
+        Raises `MalformedError` (`block.malformed`) where there is none, or they are of several types.
+        """
+        if not events or len({(event.key, event.ancestors) for event in events}) != 1:
+            raise malformed("a block holds events of one type, and one of them at least")
+        first = events[0]
+        rows = [event.values for event in events]
+        attributes = tuple(first.values if len(rows) == 1 else dict.fromkeys(chain.from_iterable(rows)))
+        found = names(first.key, first.ancestors, attributes)
+        columns = [[row.get(name) for row in rows] for name in attributes]
+        return cls(found, [event.id for event in events], [event.time for event in events], columns)
+
+    def column(self, attribute: str) -> Column | None:
+        """Return the column of an attribute, and `None` where it is closed or the block has none."""
+        found = self.names.attributes
+        return self.columns[found.index(attribute)] if attribute in found else None
+
+    def events(self) -> list[TransitEvent]:
+        """Return the events, without the values of closed columns."""
+        held = [(name, column) for name, column in zip(self.names.attributes, self.columns, strict=True) if column]
+        key, ancestors = self.names.type, self.names.ancestors
+        rows: Iterable[Sequence[Any]] = (
+            zip(*[column for _, column in held], strict=True) if held else [()] * len(self.ids)
+        )
+        attributes = [name for name, _ in held]
+        values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
+        return [
+            TransitEvent(key, ancestors, MappingProxyType(row), id_, time)
+            for row, id_, time in zip(values, self.ids, self.times, strict=True)
+        ]
+
+
+class Fixed(NamedTuple):
+    """What all blocks of one sender, type and epoch have in common, as the header says it."""
+
+    level: Level
+    signed: bool
+    #: the number of an algorithm
+    algorithm: int
+    padding: Padding
+    sender: bytes
+    incarnation: bytes
+    #: of each column
+    epochs: tuple[int, ...]
+
+
+def write_fixed(fixed: Fixed) -> bytes:
+    """Return the fixed part of a header."""
+    flags = fixed.level * _EVENT_LEVEL | fixed.signed * _SIGNED
+    count = len(fixed.epochs)
+    head = _FIXED.pack(VERSION, flags, fixed.algorithm, fixed.padding, count, fixed.sender, fixed.incarnation)
+    return head + Struct(f">{count}Q").pack(*fixed.epochs)
+
+
+def read_fixed(octets: bytes) -> Fixed:
+    """Read the fixed part of a header. Raises `MalformedError` (`block.malformed`)."""
+    version, flags, algorithm, padding, count, sender, incarnation = _FIXED.unpack_from(octets)
+    if version != VERSION or flags > _EVENT_LEVEL | _SIGNED or padding not in Padding.__members__.values():
+        raise malformed("a block of a version that is not known")
+    level = Level(flags & _EVENT_LEVEL)
+    if not count or (level is Level.EVENT and count != 1):
+        raise malformed("a block with too few columns, or too many")
+    epochs = Struct(f">{count}Q").unpack_from(octets, _FIXED.size)
+    return Fixed(level, bool(flags & _SIGNED), algorithm, Padding(padding), sender, incarnation, epochs)
+
+
+class Header(NamedTuple):
+    """What everybody can read of a block, and believe only if a column opens."""
+
+    fixed: Fixed
+    number: int
+    time: datetime
+    rows: int
+    route: Route
+
+    @property
+    def sender(self) -> Principal:
+        """The broker that says it has sealed the block."""
+        return Principal(self.fixed.sender)
+
+    @property
+    def id(self) -> bytes:
+        """What tells this block from all others of its sender: incarnation and number."""
+        return self.fixed.incarnation + self.number.to_bytes(8, "big")
+
+
+class Parts(NamedTuple):
+    """A block cut into pieces, none of them looked into: what costs little and suffices to open it."""
+
+    fixed: bytes
+    #: fixed part and counts: what every column is bound to, besides the names
+    bound: bytes
+    number: int
+    #: in microseconds since 1970
+    time: int
+    rows: int
+    #: with kind and length, as it stands in the block
+    route: bytes
+    signature: bytes
+    #: `None` where a column is missing
+    columns: Sequence[bytes | None]
+
+    def header(self) -> Header:
+        """Read the header. Raises `MalformedError` and `LimitError`."""
+        return Header(read_fixed(self.fixed), self.number, instant(self.time), self.rows, read_route(self.route))
+
+    def opening(self) -> bytes:
+        """Return all that stands before the lengths of the columns."""
+        return b"".join((self.bound, self.route, _LENGTH.pack(len(self.signature)), self.signature))
+
+
+def write_bound(fixed: bytes, number: int, time: int, rows: int) -> bytes:
+    """Return what columns are bound to: the fixed part, number, time in microseconds and rows."""
+    return fixed + _COUNTS.pack(number, time, rows)
+
+
+def read_bound(octets: bytes) -> tuple[Fixed, int, int, int]:
+    """Read what columns are bound to. Raises `MalformedError` (`block.malformed`)."""
+    end = len(octets) - _COUNTS.size
+    if end < _FIXED.size or end != _FIXED.size + _EPOCH_BYTES * _columns(octets):
+        raise malformed("a header of another length")
+    number, time, rows = _COUNTS.unpack_from(octets, end)
+    return read_fixed(octets), number, time, rows
+
+
+def write_block(bound: bytes, route: bytes, signature: bytes, columns: Sequence[bytes]) -> bytes:
+    """Return a block."""
+    lengths = _numbers(len(columns)).pack(*map(len, columns))
+    return b"".join((bound, route, _LENGTH.pack(len(signature)), signature, lengths, *columns))
+
+
+def read_block(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Parts:
+    """Cut a block into its parts.
+
+    Raises `MalformedError` (`block.malformed`) and `LimitError` (`block.limit`).
+    """
+    if len(data) > limits.block_bytes:
+        raise LimitError("block.limit", f"a block of {len(data)} octets, where at most {limits.block_bytes} are read")
+    columns: list[bytes | None] = []
+    parts, place = _read_opening(data, columns, limits)
+    count = _columns(data)
+    first = place + _LENGTH.size * count
+    if first > len(data):
+        raise malformed("a block that ends in its header")
+    ends = list(accumulate(_numbers(count).unpack_from(data, place), initial=first))
+    if ends[-1] != len(data):
+        raise malformed("a block whose columns are longer or shorter than it says")
+    columns += [data[start:end] for start, end in pairwise(ends)]
+    return parts
+
+
+def _read_opening(data: bytes, columns: Sequence[bytes | None], limits: Limits) -> tuple[Parts, int]:
+    """Return what stands before the lengths of the columns, which the caller fills in, and where it ends."""
+    try:
+        fixed = _FIXED.size + _EPOCH_BYTES * _columns(data)
+        number, time, rows, _, length = _MIDDLE.unpack_from(data, fixed)
+        counts = fixed + _COUNTS.size
+        route = counts + ROUTE_HEAD.size + length
+        signature = route + _LENGTH.size
+        end = signature + _LENGTH.unpack_from(data, route)[0]
+    except (IndexError, _StructError):
+        raise malformed("a block that ends in its header") from None
+    if end > len(data):
+        raise malformed("a block that ends in its header")
+    if data[0] != VERSION or bool(data[1] & _SIGNED) != (end > signature):
+        raise malformed("a block of a version that is not known")
+    if not 0 < rows <= limits.block_rows or length > limits.block_names:
+        raise LimitError("block.limit", "a block has no rows or too many, or its names are too long")
+    found = data[:fixed], data[:counts], number, time, rows, data[counts:route], data[signature:end], columns
+    return Parts(*found), end
+
+
+def _columns(data: bytes) -> int:
+    return data[4] << 8 | data[5]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _numbers(count: int) -> Struct:
+    return Struct(f">{count}I")
+
+
+def read_header(data: bytes) -> Header:
+    """Read what everybody can. Raises `MalformedError` and `LimitError`."""
+    return read_block(data).header()
+
+
+def reroute(data: bytes, route: Route) -> bytes:
+    """Return the same block with another route. Nothing is sealed anew."""
+    parts = read_block(data)
+    columns = [column for column in parts.columns if column is not None]
+    return write_block(parts.bound, write_route(route), parts.signature, columns)
+
+
+def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Return the header of a block, and its columns under the ids of their attributes; the first under `FIRST`.
+
+    Where the route is blinded, labels in hexadecimal stand for the ids. Raises `MalformedError` and `LimitError`.
+    """
+    parts = read_block(data)
+    columns = [column for column in parts.columns if column is not None]
+    named = dict(zip(_column_names(parts), columns, strict=True))
+    return parts.opening(), named
+
+
+def join(header: bytes, columns: Mapping[str, bytes]) -> bytes:
+    """Return the block that was split. Raises `MalformedError` (`block.malformed`) where a column is missing."""
+    parts = read_parts(header, columns)
+    found = [column for column in parts.columns if column is not None]
+    if len(found) != len(parts.columns) or len(found) != len(columns):
+        raise malformed("a block is joined of all its columns and no others")
+    return write_block(parts.bound, parts.route, parts.signature, found)
+
+
+def read_parts(header: bytes, columns: Mapping[str, bytes], *, limits: Limits = DEFAULT_LIMITS) -> Parts:
+    """Return a block of which some columns may be missing. Raises `MalformedError` and `LimitError`."""
+    found: list[bytes | None] = []
+    parts, end = _read_opening(header, found, limits)
+    if end != len(header):
+        raise malformed("a header with something behind it")
+    found += [columns.get(name) for name in _column_names(parts)]
+    return parts
+
+
+def _column_names(parts: Parts) -> tuple[str, ...]:
+    if read_fixed(parts.fixed).level is Level.EVENT:
+        return (FIRST,)
+    route = read_route(parts.route)
+    found = route.names.attributes if isinstance(route, Plain) else tuple(label.hex() for label in route.attributes)
+    if len(found) + 1 != _columns(parts.fixed) or len({*found}) != len(found):
+        raise malformed("a block has a column for each attribute, and one more")
+    return (FIRST, *found)

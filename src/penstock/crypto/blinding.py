@@ -1,0 +1,64 @@
+"""Blinded names: labels for types and attributes that nobody computes who was not given the key (paper 5, 8.2).
+
+    label = the first 16 octets of HMAC-SHA256(key, "penstock-label-1 " ‖ name)
+
+Names of types are few and public, so that a plain hash of them would be found by trying. The key of labels is not an
+epoch key: it stays when keys are refreshed, so that routes do. While it changes, a `Directory` knows both labels.
+"""
+
+import hmac
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.codec.block_names import LABEL_BYTES, Blinded, Names, Plain, Route, names
+from penstock.crypto.wrapping import Secret
+from penstock.errors import RefusedError
+from penstock.model.names import TypeKey
+
+_LABEL: Final = b"penstock-label-1 "
+
+
+def label(key: Secret, name: str) -> bytes:
+    """Return the label of a type or an attribute."""
+    return hmac.digest(key.expose(), _LABEL + name.encode(), "sha256")[:LABEL_BYTES]
+
+
+def blind(key: Secret, found: Names) -> Blinded:
+    """Return the route that says labels instead of names."""
+    types = [label(key, str(name)) for name in (found.type, *found.ancestors)]
+    return Blinded(types[0], tuple(types[1:]), tuple(label(key, name) for name in found.attributes))
+
+
+class Directory:
+    """What labels stand for, as far as somebody was told. Labels of an old and a new key may both be there."""
+
+    def __init__(self) -> None:
+        self._types: dict[bytes, TypeKey] = {}
+        self._attributes: dict[bytes, str] = {}
+
+    def add(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
+        """Learn the labels of some names under a key."""
+        self._types |= {label(key, str(name)): name for name in types}
+        self._attributes |= {label(key, name): str(name) for name in attributes}
+
+    def remove(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
+        """Forget the labels of some names under a key."""
+        for name in types:
+            self._types.pop(label(key, str(name)), None)
+        for attribute in attributes:
+            self._attributes.pop(label(key, attribute), None)
+
+    def resolve(self, route: Route) -> Names:
+        """Return the names of a route. Raises `RefusedError` (`seal.unknown-label`)."""
+        if isinstance(route, Plain):
+            return route.names
+        try:
+            types = [self._types[known] for known in (route.type, *route.ancestors)]
+            attributes = tuple(self._attributes[known] for known in route.attributes)
+        except KeyError:
+            raise RefusedError(
+                "seal.unknown-label",
+                "the route of a block says labels that are not known here",
+                hint="carry it on; or the labels have a newer key",
+            ) from None
+        return names(types[0], tuple(types[1:]), attributes)

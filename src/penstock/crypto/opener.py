@@ -1,0 +1,146 @@
+"""Opening blocks: as many columns as keys are held for.
+
+1. The header names sender, incarnation and epochs, from which the keys of the columns follow.
+2. The first column has to open: whoever may read anything of a type holds the type's key. It is bound to the whole
+   header, so that nothing in it is believed before: a changed epoch does not make a column look as if no key were held.
+3. A column without a key stays closed. A column with a key opens, or the block is refused as a whole.
+
+Whether a block was seen before, and whether its epoch is still open, is not asked here: `Header.id` and `epochs` say
+what is needed.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from types import NoneType
+from typing import Any, Final, NamedTuple, NoReturn
+
+from cryptography.exceptions import InvalidTag
+
+from penstock.codec.block_names import Names, read_route
+from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_fixed, read_parts, unpad
+from penstock.codec.columns import Column, decode_bundle, decode_cell, decode_column
+from penstock.crypto.aead import NONCE_BYTES, Algorithm, cannot_open
+from penstock.crypto.blinding import Directory
+from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
+from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+_IDS: Final = frozenset((str,))
+_TIMES: Final = frozenset((datetime, NoneType))
+
+
+class _Way(NamedTuple):
+    """What all blocks of one sender with the same names have in common."""
+
+    fixed: Fixed
+    names: Names
+    decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
+    places: Sequence[bytes]
+
+
+class Opener:
+    """Opens blocks with the keys of a ring. A `directory` says what blinded routes stand for."""
+
+    def __init__(self, keys: KeyRing, directory: Directory | None = None, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._keys, self._directory, self._limits = keys, directory or Directory(), limits
+        self._ways: dict[tuple[bytes, bytes], _Way] = {}
+        self._version = keys.version
+
+    def __repr__(self) -> str:
+        return "Opener()"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an opener holds keys, and is neither pickled nor copied")
+
+    def open(self, data: bytes, wanted: Collection[str] | None = None) -> Block:
+        """Open a block: all columns for which there is a key, or those of them that are wanted.
+
+        Raises `RefusedError`: `seal.unknown-key` without the type's key, `seal.unknown-label`, and `seal.cannot-open`
+        for whatever does not open; and `MalformedError` and `LimitError` for what is no block.
+        """
+        return self._open(read_block(data, limits=self._limits), wanted)
+
+    def open_parts(self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None) -> Block:
+        """Open a block from its parts, of which only the first column and those that are wanted have to be there."""
+        return self._open(read_parts(header, columns, limits=self._limits), wanted)
+
+    def verify(self, data: bytes, block: Block) -> SignedBlock:
+        """Check a block that was opened, or plaintext that came beside the sealed one, against the signature.
+
+        Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, and `seal.unknown-key`.
+        """
+        parts = read_block(data, limits=self._limits)
+        way = self._way(parts)
+        keys = held_keys(self._keys, way.fixed, way.names)
+        return verify_signature(parts, way.names, block, seeds(keys, way.fixed, way.names))
+
+    def _open(self, parts: Parts, wanted: Collection[str] | None) -> Block:
+        if self._version != self._keys.version:
+            self._version = self._keys.version
+            self._ways.clear()
+        stream = (parts.fixed, parts.route)
+        known = self._ways.get(stream)
+        way = known or self._way(parts)
+        if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
+            # Before it is opened: a column of nulls is a single octet.
+            raise LimitError("block.limit", "a block of too many values", hint="seal fewer events at once")
+        try:
+            block = _open(parts, way, wanted)
+        except (InvalidTag, MalformedError):
+            raise cannot_open() from None
+        if known is None:
+            # Only now: who invents streams must not make us forget those that there are.
+            if len(self._ways) >= self._limits.seal_streams:
+                self._ways.pop(next(iter(self._ways)))
+            self._ways[stream] = way
+        return block
+
+    def _way(self, parts: Parts) -> _Way:
+        fixed = read_fixed(parts.fixed)
+        names = self._directory.resolve(read_route(parts.route))
+        uses = scopes(names, fixed.level)
+        if len(uses) != len(fixed.epochs) or fixed.algorithm not in Algorithm.__members__.values():
+            raise MalformedError("block.malformed", "a block of an algorithm that is not known, or with other columns")
+        keys = held_keys(self._keys, fixed, names)
+        if keys[0] is None:
+            raise unknown_key(names.type)
+        decrypt = [
+            None if key is None else derive_cipher(key, fixed, scope, purpose).decrypt
+            for key, (scope, purpose) in zip(keys, uses, strict=True)
+        ]
+        return _Way(fixed, names, decrypt, places(len(uses)))
+
+
+def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> Block:
+    nonce, bound, rows = parts.number.to_bytes(NONCE_BYTES, "big"), parts.bound + way.names.digest, parts.rows
+    attributes, decrypt = way.names.attributes, way.decrypt
+    asked = attributes if wanted is None else [name if name in wanted else None for name in attributes]
+    if wanted is not None and way.fixed.level is Level.ATTRIBUTE:
+        decrypt = [decrypt[0], *(key if name else None for key, name in zip(decrypt[1:], asked, strict=True))]
+    # A column that is asked for and missing does not open: it is octets of no length.
+    plain = [
+        None if key is None else key(nonce, column or b"", bound + place)
+        for key, column, place in zip(decrypt, parts.columns, way.places, strict=True)
+    ]
+    if way.fixed.padding:
+        plain = [None if column is None else unpad(way.fixed.padding, column) for column in plain]
+    first = plain[0] or b""
+    if way.fixed.level is Level.EVENT:
+        ids, times, *rest = decode_bundle(first, 2 + len(attributes))
+        return _block(way.names, ids, times, [c if name else None for c, name in zip(rest, asked, strict=True)], rows)
+    ids, times = decode_bundle(first, 2)
+    return _block(way.names, ids, times, plain[1:], rows)
+
+
+def _block(names: Names, ids: bytes, times: bytes, plain: Sequence[bytes | None], rows: int) -> Block:
+    columns: list[Column | None]
+    if rows == 1:
+        columns = [None if column is None else [decode_cell(column)] for column in plain]
+    else:
+        columns = [None if column is None else decode_column(column, rows) for column in plain]
+    found: list[Any] = decode_column(ids, rows)
+    moments: list[Any] = decode_column(times, rows)
+    if not _IDS.issuperset(map(type, found)) or not _TIMES.issuperset(map(type, moments)):
+        raise cannot_open()
+    return Block(names, found, moments, columns)

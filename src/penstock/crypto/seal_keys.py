@@ -1,0 +1,109 @@
+"""Keys of sealed blocks: those that the members of a key group share, and those that are derived from them.
+
+    derived key = HKDF-SHA256(epoch key, label ‖ sender ‖ incarnation ‖ length of scope ‖ scope ‖ purpose)
+
+The scope is the id of an attribute, or the name of a type. Sender and incarnation make the keys of each process its
+own, so that no two of them can meet at one nonce, whatever they have forgotten. The purpose keeps apart what is sealed
+under one epoch key; for ciphers the algorithm is a part of it.
+"""
+
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from penstock.codec.block_names import Names
+from penstock.codec.blocks import Fixed, Level
+from penstock.crypto.aead import Aead, Algorithm
+from penstock.crypto.hkdf import hkdf
+from penstock.crypto.wrapping import SECRET_BYTES, Secret
+from penstock.errors import RefusedError
+from penstock.model.names import TypeKey
+
+_LABEL: Final = b"penstock-seal-1 "
+
+
+class Purpose(StrEnum):
+    """What a derived key is for."""
+
+    IDS = "ids"
+    ATTRIBUTE = "attribute"
+    EVENT = "event"
+    SALT = "salt"
+    FILTER = "filter"
+
+
+class KeyRing:
+    """The epoch keys that somebody holds, by scope: the id of an attribute, or the written name of a type.
+
+    `version` changes with every change, so that what was derived from a key that is gone can be forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[int, Secret]] = {}
+        self.version = 0
+
+    def __repr__(self) -> str:
+        return f"KeyRing({len(self._keys)} scopes)"
+
+    def put(self, scope: str, epoch: int, key: Secret) -> None:
+        """Take a key. The newest epoch of a scope is the one that is sealed under."""
+        self._keys.setdefault(str(scope), {})[epoch] = key
+        self.version += 1
+
+    def drop(self, scope: str, epoch: int) -> None:
+        """Forget a key, if it was there."""
+        held = self._keys.get(scope, {})
+        if held.pop(epoch, None) is not None:
+            self.version += 1
+        if not held:
+            self._keys.pop(scope, None)
+
+    def key(self, scope: str, epoch: int) -> Secret | None:
+        """Return the key of an epoch, if it is held."""
+        return self._keys.get(scope, {}).get(epoch)
+
+    def newest(self, scope: str) -> int | None:
+        """Return the newest epoch of which there is a key."""
+        return max(self._keys.get(scope, {}), default=None)
+
+
+def derive(key: Secret, sender: bytes, incarnation: bytes, scope: str, purpose: str) -> bytes:
+    """Return the key for one purpose of one sender. Both prefixes have a fixed length."""
+    name = scope.encode()
+    info = b"".join((_LABEL, sender, incarnation, len(name).to_bytes(2, "big"), name, purpose.encode()))
+    return hkdf(key.expose(), info, SECRET_BYTES)
+
+
+def derive_cipher(key: Secret, fixed: Fixed, scope: str, purpose: Purpose) -> Aead:
+    """Return the cipher for the columns of one scope."""
+    algorithm = Algorithm(fixed.algorithm)
+    octets = derive(key, fixed.sender, fixed.incarnation, scope, f"{purpose} {algorithm.name}")
+    return algorithm.cipher(octets)
+
+
+def scopes(names: Names, level: Level) -> tuple[tuple[str, Purpose], ...]:
+    """Return whose key seals each column of a block, and for which purpose."""
+    whole = str(names.type)
+    if level is Level.EVENT:
+        return ((whole, Purpose.EVENT),)
+    return ((whole, Purpose.IDS), *((attribute, Purpose.ATTRIBUTE) for attribute in names.attributes))
+
+
+def held_keys(keys: KeyRing, fixed: Fixed, names: Names) -> list[Secret | None]:
+    """Return the epoch key of each column, where it is held."""
+    return [keys.key(scope, epoch) for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True)]
+
+
+@lru_cache(maxsize=1_024)
+def places(columns: int) -> tuple[bytes, ...]:
+    """Return what tells each of so many columns where it stands."""
+    return tuple(place.to_bytes(2, "big") for place in range(columns))
+
+
+def unknown_key(event_type: TypeKey) -> RefusedError:
+    """Return the error for a key that is not held. Nothing was tried: whoever gets the key can try then."""
+    return RefusedError(
+        "seal.unknown-key",
+        f"no key is held here for `{event_type.name}` in this epoch",
+        hint="join its key group, or wait for the key",
+    )

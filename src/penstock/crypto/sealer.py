@@ -1,0 +1,179 @@
+"""Sealing blocks: one call of the cipher for each column.
+
+Every `Sealer` draws an incarnation of its own, 128 random bits, from which all of its keys follow; its blocks are
+numbered from 0, and the number is the nonce of each column, whose keys differ. So no nonce meets a key twice, and
+nothing has to be remembered when a process ends. Make one for each process and for each attempt at a task of Spark,
+after the process has been forked; a sealer is neither pickled nor copied.
+
+Each column is bound to the whole header except the route, to the names of the type and of all attributes, and to its
+place:
+
+    associated data = fixed part ‖ counts ‖ SHA-256 of the names ‖ place (2 octets)
+
+so that no column opens that was moved, and none is missing unnoticed.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import count
+from typing import Final, NamedTuple, NoReturn
+
+from penstock.codec.block_names import Names, Plain, Route, write_route
+from penstock.codec.blocks import (
+    INCARNATION_BYTES,
+    Block,
+    Fixed,
+    Level,
+    Padding,
+    pad,
+    write_block,
+    write_bound,
+    write_fixed,
+)
+from penstock.codec.columns import encode_bundle, encode_cell, encode_column, microseconds
+from penstock.crypto.aead import NONCE_BYTES, Algorithm
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.keys import SigningKey
+from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
+from penstock.crypto.signed_blocks import Signing, seeds
+from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+
+
+class Settings(NamedTuple):
+    """What a sealer does with every block: with which algorithm, and how lengths are hidden."""
+
+    algorithm: Algorithm = Algorithm.AES_GCM
+    padding: Padding = Padding.NONE
+
+
+class _Way(NamedTuple):
+    """What all blocks with the same names have in common, at one level."""
+
+    fixed: bytes
+    names: Names
+    route: bytes
+    encrypt: Sequence[Callable[[bytes, bytes, bytes], bytes]]
+    places: Sequence[bytes]
+    signing: Signing | None
+
+
+class Sealer:
+    """Seals blocks under the newest epoch keys of a ring. See the module.
+
+    With a `signing` key, which must be the sender's, blocks are signed as well.
+    """
+
+    def __init__(  # noqa: PLR0913  # all but the first three have a default
+        self,
+        keys: KeyRing,
+        sender: Principal,
+        random: RandomBytes,
+        *,
+        settings: Settings = Settings(),  # noqa: B008  # it does not change
+        signing: SigningKey | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        if signing is not None and signing.principal != sender:
+            raise MalformedError("seal.signer", "a block is signed by who seals it", hint="give the sender's own key")
+        self.incarnation: Final = random(INCARNATION_BYTES)
+        if len(self.incarnation) != INCARNATION_BYTES:
+            raise MalformedError("seal.random", f"an incarnation has {INCARNATION_BYTES} random octets")
+        self._keys, self._sender, self._settings = keys, sender, settings
+        self._signing, self._limits = signing, limits
+        self._numbers = count()
+        self._octets = 0
+        self._ways: dict[tuple[bytes, Level], _Way] = {}
+        self._version = keys.version
+
+    def __repr__(self) -> str:
+        return f"Sealer({self._sender.short})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a sealer is neither pickled nor copied: it would repeat its nonces")
+
+    def seal(self, block: Block, time: datetime, level: Level = Level.ATTRIBUTE, route: Route | None = None) -> bytes:
+        """Return a sealed block. Its route says the names unless another is given.
+
+        Raises `RefusedError`: `seal.unknown-key` where no key is held for the type or an attribute, and
+        `seal.exhausted` when this incarnation has sealed enough; `LimitError` (`block.limit`) where readers would
+        refuse; and `MalformedError` for values that are none (codes as `check_value`).
+        """
+        if None in block.columns:
+            raise MalformedError("block.malformed", "a column that was not opened cannot be sealed")
+        way, rows = self._way(block.names, level), len(block.ids)
+        plain = _plain(block, level, rows)
+        if self._settings.padding:
+            plain = [pad(self._settings.padding, column) for column in plain]
+        number = self._next(rows, len(block.columns) + 1, plain)
+        header = write_bound(way.fixed, number, microseconds(time), rows)
+        bound = header + way.names.digest
+        nonce = number.to_bytes(NONCE_BYTES, "big")
+        sealed = [
+            encrypt(nonce, column, bound + place)
+            for encrypt, column, place in zip(way.encrypt, plain, way.places, strict=True)
+        ]
+        signature = way.signing.sign(block, number, bound) if way.signing else b""
+        return write_block(header, write_route(route) if route else way.route, signature, sealed)
+
+    def _next(self, rows: int, columns: int, plain: Sequence[bytes]) -> int:
+        """Return the number of the next block, which nobody gets twice, whatever becomes of the block."""
+        limits, octets = self._limits, sum(map(len, plain))
+        if rows > limits.block_rows or rows * columns > limits.block_cells or octets > limits.block_bytes // 2:
+            raise LimitError("block.limit", "too many events for one block", hint="seal fewer at once")
+        number = next(self._numbers)
+        self._octets += octets
+        if number >= limits.seal_blocks or self._octets > limits.seal_bytes:
+            raise RefusedError(
+                "seal.exhausted",
+                "this sealer has sealed as much as its keys are good for",
+                hint="make a new one: it has keys of its own",
+            )
+        return number
+
+    def _way(self, names: Names, level: Level) -> _Way:
+        if self._version != self._keys.version:
+            self._version = self._keys.version
+            self._ways.clear()
+        way = self._ways.get((names.octets, level))
+        if way is None:
+            if len(self._ways) >= self._limits.seal_streams:
+                self._ways.pop(next(iter(self._ways)))
+            way = self._ways[names.octets, level] = self._new_way(names, level)
+        return way
+
+    def _new_way(self, names: Names, level: Level) -> _Way:
+        uses = scopes(names, level)
+        found = [(self._keys.newest(scope), scope, purpose) for scope, purpose in uses]
+        epochs = tuple(epoch for epoch, _, _ in found if epoch is not None)
+        if len(epochs) != len(found):
+            raise unknown_key(names.type)
+        fixed = Fixed(
+            level,
+            self._signing is not None,
+            self._settings.algorithm,
+            self._settings.padding,
+            self._sender.digest,
+            self.incarnation,
+            epochs,
+        )
+        keys = held_keys(self._keys, fixed, names)
+        encrypt = [
+            derive_cipher(key, fixed, scope, purpose).encrypt
+            for key, (scope, purpose) in zip(keys, uses, strict=True)
+            if key is not None
+        ]
+        signing = Signing(self._signing, seeds(keys, fixed, names)) if self._signing else None
+        return _Way(write_fixed(fixed), names, write_route(Plain(names)), encrypt, places(len(uses)), signing)
+
+
+def _plain(block: Block, level: Level, rows: int) -> list[bytes]:
+    """Return what is sealed, column by column."""
+    if rows == 1:
+        columns = [encode_cell(column[0]) for column in block.columns if column is not None]
+        common = [encode_cell(block.ids[0]), encode_cell(block.times[0])]
+    else:
+        columns = [encode_column(column) for column in block.columns if column is not None]
+        common = [encode_column(block.ids), encode_column(block.times)]
+    return [encode_bundle(common + columns)] if level is Level.EVENT else [encode_bundle(common), *columns]

@@ -1,0 +1,49 @@
+"""Merkle trees: the same as the recursive definition, and a way for each leaf."""
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.crypto.seal_kit import code_of
+
+from penstock.crypto.merkle import climb, leaf, path, root, salts, tree
+
+
+def naive(leaves: list[bytes]) -> bytes:
+    """Return the root as RFC 6962 (2.1) defines it: the left part is the largest full tree that is not all."""
+    if len(leaves) == 1:
+        return leaves[0]
+    left = 1 << (len(leaves) - 1).bit_length() - 1
+    return hashlib.sha256(b"\1" + naive(leaves[:left]) + naive(leaves[left:])).digest()
+
+
+@given(st.integers(1, 70), st.data())
+def test_every_leaf_leads_to_the_root(rows: int, data: st.DataObject) -> None:
+    leaves = [leaf(bytes(16), b"%d" % row) for row in range(rows)]
+    levels = tree(leaves)
+    assert root(levels) == naive(leaves)
+    place = data.draw(st.integers(0, rows - 1))
+    way = path(levels, place)
+    assert len(way) <= rows.bit_length()
+    assert climb(leaves[place], place, rows, way) == root(levels)
+    for wrong in {*range(-1, rows + 1)} - {place}:
+        found = code_of(climb, leaves[place], wrong, rows, way) if not 0 <= wrong < rows else None
+        assert found in (None, "seal.bad-proof")
+    if rows > 1:
+        assert code_of(climb, leaves[place], place, rows, way[1:]) == "seal.bad-proof"
+        assert climb(leaves[place - 1], place, rows, way) != root(levels)
+    assert code_of(climb, leaves[place], place, rows, [*way, bytes(32)]) == "seal.bad-proof"
+    assert code_of(climb, leaves[place], place, rows, [*way[:-1], b"short"]) == "seal.bad-proof"
+
+
+def test_a_node_is_no_leaf() -> None:
+    one, two = leaf(bytes(16), b"a"), leaf(bytes(16), b"b")
+    assert root(tree([one, two])) != leaf(one[:16], one[16:] + two)
+
+
+def test_salts_differ() -> None:
+    found = [*salts(b"s" * 32, 1, 100), *salts(b"s" * 32, 2, 100), *salts(b"t" * 32, 1, 100)]
+    assert len({*found}) == 300
+    assert {len(salt) for salt in found} == {16}
+    # Those of the first rows do not depend on how many there are.
+    assert salts(b"s" * 32, 1, 7) == found[:7]
