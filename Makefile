@@ -16,7 +16,7 @@ help: ## list the targets
 setup: ## create .venv and find a Java (all other targets do this by themselves)
 	@$(PYTHON) tools/bootstrap.py
 
-demo: setup ## run the London congestion-charge network from end to end
+demo: setup ## run the London congestion-charge network: brokers and clients over TLS, then the same on Spark
 	@$(run) python examples/london.py
 
 test: lint types contracts unit ## everything that must pass: lint, types, import contracts, tests
@@ -54,4 +54,4 @@ lock: ## pin the dependencies anew (needs uv on the PATH)
 	$(COMPILE) --group java --output-file requirements/java.txt
 
 clean: ## remove everything that the targets created
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache bench/results.json
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build bench/results.json

@@ -175,10 +175,11 @@ async def start(scene: Scene, company: Company) -> None:
     """Start all processes. Readers at other brokers than the cameras' first, so that they miss nothing."""
     with scene.console.status("  starting brokers"):
         await company.start_brokers()
-    with scene.console.status("  starting cameras"):
-        await company.start_cameras({place: scene.spoken(place) for place in CAMERAS})
-    with scene.console.status("  starting readers"):
-        await company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a")
+    with scene.console.status("  starting cameras and readers"):
+        await asyncio.gather(
+            company.start_cameras({place: scene.spoken(place) for place in CAMERAS}),
+            company.subscribe("Detective Smith", SMITH, "Met Broker", "7f3a"),
+        )
         await company.hear_cameras("wanted")
         await asyncio.gather(
             company.subscribe("Billing Office", BILLING, "CCS Broker", "7f3a"),
