@@ -6,16 +6,24 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import lay_out, node_file
 
-from penstock.apps.node.config import Brokers, read_node_file
+from penstock.apps.node.config import Brokers, Fabric, NatsFile, read_node_file
 from penstock.errors import MalformedError
 
 LEAST = 'network = "a/N"\nkey = "k"\nlisten = "[::1]:7600"\n'
+
+ON_NATS = '[nats]\nservers = ["h"]\ntls_ca = "ca"\n[fabric]\nkind = "nats"\nplaintext = "unsafe"\ndurable = 5\n'
 
 
 def test_the_least_that_a_file_says() -> None:
     found = read_node_file(LEAST)
     assert (found.listen.host, found.listen.port, found.http) == ("::1", 7600, None)
     assert (found.decisions, found.state, found.brokers) == ("decisions.jsonl", "state", Brokers.ROUTE_RIGHT)
+
+
+def test_a_file_of_a_broker_on_nats() -> None:
+    found = read_node_file(LEAST + ON_NATS)
+    assert (found.fabric.kind, found.fabric.durable) == (Fabric.NATS, 5.0)
+    assert found.nats == NatsFile(servers=("nats://h:4222",), files={"tls_ca": "ca"})
 
 
 def test_limits_are_those_that_are_written_and_the_defaults() -> None:
@@ -37,6 +45,16 @@ def test_limits_are_those_that_are_written_and_the_defaults() -> None:
         (LEAST + 'http = "h:70000"', "node.value", "`http`"),
         (LEAST + 'peers = ["h:1"]', "node.value", "`peer 1`"),
         (LEAST + '[[peers]]\nprincipal = "p"', "node.missing", "`address`"),
+        (LEAST + '[nats]\nservers = ["h"]\n[[peers]]', "node.missing", "`address`"),
+        (LEAST + "[nats]", "node.missing", "`servers`"),
+        (LEAST + "[nats]\nservers = []", "node.value", "`nats.servers`"),
+        (LEAST + '[nats]\nservers = ["nats://u:secret@h"]', "node.value", "`nats.servers`"),
+        (LEAST + '[nats]\nservers = ["h"]\nlisten = 1', "node.value", "`nats.listen`"),
+        (LEAST + '[fabric]\nkind = "kafka"', "node.value", "`fabric.kind`"),
+        (LEAST + '[fabric]\nkind = "nats"', "node.missing", "`[nats]`"),
+        (LEAST + '[fabric]\nkind = "nats"\ndurable = -1', "node.value", "`fabric.durable`"),
+        (LEAST + '[fabric]\nkind = "nats"\nplaintext = "yes"', "node.value", "`fabric.plaintext`"),
+        (LEAST + ON_NATS + '[[peers]]\naddress = "h:1"', "node.peers", "calls no other"),
         (LEAST + '[[peers]]\naddress = "h:0"', "node.value", "`peer 1: address`"),
         (LEAST + '[[peers]]\naddress = "h:1"\n[[peers]]\naddress = "h:1"', "node.value", "`peer 2: address`"),
         (LEAST + 'credentials = "certs"', "node.value", "`credentials`"),
@@ -75,7 +93,8 @@ def network(penstock: Shell) -> Shell:
         ('["types/*.type"]', '["certs/"]', "type.malformed"),
         ('decisions = "', 'decisions = "nowhere/', "file.unwritable"),
         ('state = "', 'state = "nowhere/', "file.unwritable"),
-        ("[trust]", 'fabric = "nats"\n[trust]', "node.unsupported"),
+        ("[trust]", 'fabric = "nats"\n[nats]\nservers = ["h"]\n[trust]', "node.plaintext"),
+        ("[trust]", '[nats]\nservers = ["h"]\ntoken_file = "none"\n[trust]', "file.missing"),
         ("[trust]", '[guards]\ng = "nowhere.at.all:guard"\n[trust]', "node.guard"),
         ("[trust]", '[guards]\ng = "os:sep"\n[trust]', "node.guard"),
         ("[trust]", '[[peers]]\naddress = "h:1"\nprincipal = "nobody"\n[trust]', "node.principal"),

@@ -12,7 +12,7 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
-from penstock.apps.node.config import Fabric, read_node_file
+from penstock.apps.node.config import FabricFile, read_node_file
 from penstock.apps.node.loading import load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.running import RunningNode, World
@@ -41,7 +41,7 @@ def test_the_example_is_a_node_file(penstock: Shell) -> None:
     found = read_node_file(re.sub(r"^# (?=\[|[a-z_-]+ = )", "", text, flags=re.MULTILINE))
     assert (found.decisions, found.state, found.limits, found.fabric) == (
         *("decisions.jsonl", "state"),
-        *(DEFAULT_LIMITS, Fabric.ROUTED),
+        *(DEFAULT_LIMITS, FabricFile()),
     )
     assert (len(found.peers), len(found.guards), len(found.facts)) == (1, 1, 1)
 

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.broker.core import PeerAddress
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
+from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.values import Value
@@ -31,11 +32,16 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
-        *("state", "zone", "facts", "guards", "limits", "trust", "fabric"),
+        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
 _LONGEST_SKEW: Final = 3600
+#: seconds: events that are kept for longer are for a log
+_LONGEST_KEPT: Final = 86_400
+_UNSAFE: Final = "unsafe"
+#: files that hold what a NATS server wants to see
+NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 _LIMITS: Final = tuple(one.name for one in fields(Limits))
 
@@ -63,10 +69,28 @@ class Fabric(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another broker to call. `principal` is a word that is looked up when the file is loaded."""
+    """Another broker to call; without an address, across NATS. `principal` is a word that is looked up later."""
 
-    address: PeerAddress
+    address: PeerAddress | None
     principal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFile:
+    """What is between brokers. `durable` is for how many seconds it keeps events."""
+
+    kind: Fabric = Fabric.ROUTED
+    durable: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsFile:
+    """NATS servers, the files that they want to see the contents of, and whether clients may come across them."""
+
+    servers: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    tls_hostname: str = ""
+    listen: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +115,24 @@ class NodeFile:
     brokers: Brokers = Brokers.ROUTE_RIGHT
     stamps: Stamps = Stamps.OWNER
     skew: timedelta = timedelta(seconds=1)
-    fabric: Fabric = Fabric.ROUTED
+    fabric: FabricFile = FabricFile()
+    nats: NatsFile | None = None
 
 
 def read_node_file(data: str | bytes) -> NodeFile:
     """Read a node file.
 
     Raises `MalformedError`: `node.syntax` when it is no TOML, `node.unknown-key`, `node.missing`, `node.value`,
-    `environment.reserved` for a fact that every broker knows, `petname.malformed`.
+    `node.peers` for peers beside a fabric, `environment.reserved` for a fact that every broker knows,
+    `petname.malformed`; `RefusedError` (`node.plaintext`) for a fabric that nobody said may read events.
     """
     table = _FILE.parse(data)
     where = "the node file"
     _FILE.known(where, table, _KEYS)
     trust = _FILE.table("trust", table.get("trust", {}))
     _FILE.known("`trust`", trust, {"brokers", "stamps", "skew"})
+    nats = _nats(_FILE.table("nats", table["nats"])) if "nats" in table else None
+    peers = _peers(table.get("peers", []), nats)
     defaults = {"decisions": "decisions.jsonl", "state": "state"}
     return NodeFile(
         network=_FILE.text("network", _FILE.needed(where, table, "network")),
@@ -112,7 +140,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         listen=_address("listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
         http=_address("http", _FILE.text("http", table["http"])) if "http" in table else None,
         names=_names(table.get("names", {})),
-        peers=_peers(table.get("peers", [])),
+        peers=peers,
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
@@ -123,7 +151,8 @@ def read_node_file(data: str | bytes) -> NodeFile:
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
         skew=_skew(trust.get("skew", 1.0)),
-        fabric=_choice("fabric", table.get("fabric", Fabric.ROUTED), Fabric),
+        fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
+        nats=nats,
         **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
     )
 
@@ -150,21 +179,70 @@ def _names(value: object) -> Mapping[str, Principal] | str:
     return MappingProxyType(read_petnames(_FILE.table("names", value)))
 
 
-def _peers(value: object) -> tuple[Peer, ...]:
+def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:
     if not isinstance(value, list):
         raise _FILE.wrong("peers", "a list of tables: write `[[peers]]`")
-    found: dict[PeerAddress, Peer] = {}
+    found: dict[PeerAddress | str, Peer] = {}
     for number, one in enumerate(value, start=1):
         where = f"peer {number}"
         table = _FILE.table(where, one)
         _FILE.known(where, table, {"address", "principal"})
-        text = _FILE.text(f"{where}: address", _FILE.needed(where, table, "address"))
-        address = _address(f"{where}: address", text, lowest=1)
-        if address in found:
-            raise _FILE.wrong(f"{where}: address", "another one than those before it")
         principal = _FILE.text(f"{where}: principal", table["principal"]) if "principal" in table else ""
-        found[address] = Peer(address, principal)
+        address = None
+        if nats is None or not principal or "address" in table:
+            text = _FILE.text(f"{where}: address", _FILE.needed(where, table, "address"))
+            address = _address(f"{where}: address", text, lowest=1)
+        if (address or principal) in found:
+            raise _FILE.wrong(f"{where}: address", "another one than those before it")
+        found[address or principal] = Peer(address, principal)
     return tuple(found.values())
+
+
+def _fabric(value: object, nats: NatsFile | None, peers: tuple[Peer, ...]) -> FabricFile:
+    """Read what is between brokers: a word, or a table with more of it."""
+    table = {"kind": value} if isinstance(value, str) else _FILE.table("fabric", value)
+    _FILE.known("`fabric`", table, {"kind", "plaintext", "durable"})
+    where = "fabric" if isinstance(value, str) else "fabric.kind"
+    kind = _choice(where, _FILE.needed("`fabric`", table, "kind"), Fabric)
+    durable, plaintext = table.get("durable", 0.0), table.get("plaintext", "")
+    if type(durable) not in (int, float) or not 0 <= durable <= _LONGEST_KEPT:  # type: ignore[operator]  # a number
+        raise _FILE.wrong("fabric.durable", f"seconds, from 0 to {_LONGEST_KEPT}")
+    if plaintext not in ("", _UNSAFE):
+        raise _FILE.wrong("fabric.plaintext", f"`{_UNSAFE}`, or left out")
+    if kind is Fabric.ROUTED:
+        return FabricFile()
+    if nats is None:
+        raise MalformedError("node.missing", "a fabric over NATS lacks `[nats]`, where its servers are", hint=HELP)
+    if peers:
+        raise MalformedError("node.peers", "a broker on a fabric calls no other brokers", hint="leave `[[peers]]` out")
+    if plaintext != _UNSAFE:
+        raise RefusedError(
+            "node.plaintext",
+            "whoever runs or reaches the NATS servers would read every event: this version seals none",
+            hint='if they may, write `[fabric]` with `kind = "nats"` and `plaintext = "unsafe"`',
+        )
+    return FabricFile(kind=kind, durable=float(durable))  # type: ignore[arg-type]  # a number
+
+
+def _nats(table: Mapping[str, object]) -> NatsFile:
+    _FILE.known("`nats`", table, {"servers", "listen", "tls_hostname", *NATS_FILES})
+    servers = _FILE.texts("nats.servers", _FILE.needed("`nats`", table, "servers"))
+    try:
+        urls = tuple(address(server) for server in servers)
+    except LoginError:
+        # The address may hold a password, which is not to be shown.
+        raise _FILE.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
+    listen = table.get("listen", True)
+    if not urls:
+        raise _FILE.wrong("nats.servers", "one address at least")
+    if type(listen) is not bool:
+        raise _FILE.wrong("nats.listen", "true or false")
+    return NatsFile(
+        servers=urls,
+        files={key: _FILE.text(f"nats.{key}", table[key]) for key in NATS_FILES if key in table},
+        tls_hostname=_FILE.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
+        listen=listen,
+    )
 
 
 def _zone(value: object) -> tzinfo:
@@ -202,8 +280,3 @@ def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:
         return kind(_FILE.text(where, value))
     except ValueError:
         raise _FILE.wrong(where, " or ".join(f"`{one}`" for one in kind)) from None
-
-
-def unsupported(what: str, instead: str) -> MalformedError:
-    """Return the error for a choice that this version cannot follow: it must not run as if another one was made."""
-    return MalformedError("node.unsupported", f"{what} is not available in this version", hint=instead)

@@ -19,12 +19,26 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # decisions = "decisions.jsonl" # the decision log: nothing is allowed that cannot be written there
 # state = "state"               # a folder for what has to outlive the process
 # zone = "UTC"                  # of `hour`, `minute` and `weekday` in conditions
-# fabric = "routed"             # links between brokers of our own
 
-# Other brokers, which are called until they answer. With a principal, it is that one and no other.
+# Other brokers, which are called until they answer. With a principal, it is that one and no other; with a principal
+# and no address, it is called across the servers in [nats].
 # [[peers]]
 # address = "broker.example.org:7600"
 # principal = "their-broker"
+
+# NATS servers across which clients and brokers may reach this broker too. They are not trusted: sessions are sealed
+# from end to end. Files: credentials, nkey, token_file, tls_ca, tls_cert, tls_key.
+# [nats]
+# servers = ["nats://127.0.0.1:4222"]
+# credentials = "broker.creds"
+# listen = true                 # false: only this broker uses them, to call others, or as its fabric
+
+# What is between brokers: "routed", links of their own; or "nats", the servers in [nats], and then no peers. Whoever
+# reaches the servers then reads every event: this version seals none, and wants to be told that you know.
+# [fabric]
+# kind = "routed"
+# plaintext = "unsafe"
+# durable = 0                   # seconds for which events are kept for brokers that are away
 
 # Which brokers carry the events of a type: "route-right", those that its owner gives the right to; or "open", all that
 # may connect to the network, who then read every event.

@@ -3,19 +3,21 @@
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Stamps, read_node_file, unsupported
-from penstock.broker.core import NodeSettings, PeerAddress, TrustSettings
+from penstock.apps.node.config import HELP, Brokers, NodeFile, Peer, Stamps, read_node_file
+from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
 from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
+from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
 from penstock.guard.enforce import Guard
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -42,7 +44,8 @@ class LoadedNode:
     file: NodeFile
     network: NetworkName
     names: Petnames
-    peers: tuple[PeerAddress, ...]
+    peers: tuple[Address, ...]
+    nats: NatsLogin | None
     operators: frozenset[Principal]
     credentials: Credentials
     types: tuple[UnverifiedType, ...]
@@ -75,6 +78,7 @@ class LoadedNode:
             host=self.file.listen.host,
             port=self.file.listen.port,
             peers=self.peers,
+            nats=self.nats if self.file.nats is not None and self.file.nats.listen else None,
             credentials=self.credentials,
             types=self.types,
             operators=self.operators,
@@ -99,26 +103,18 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     """Read a node file and what it names, but for the key, and verify all of it at a time.
 
     Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
-    `node.principal`, `node.guard`, `node.unsupported`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
+    `node.principal`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
     cannot be read, and for a decision log or a state folder that cannot be written; and what reading and verifying
     types and credentials raise.
     """
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
         file = read_node_file(data)
-        if file.fabric is not Fabric.ROUTED:
-            raise unsupported('`fabric = "nats"`', 'leave it out, or write `fabric = "routed"`')
         named = _Named(Path(path).parent, file.limits)
         names = named.petnames(file.names)
         network = _network(file.network, names)
-        peers = tuple(
-            PeerAddress(
-                peer.address.host,
-                peer.address.port,
-                _principal(f"peer {peer.address}", peer.principal, names) if peer.principal else None,
-            )
-            for peer in file.peers
-        )
+        nats = named.login(file)
+        peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(_principal("operators", word, names) for word in file.operators)
         rules = _rules(file)
     loaded = LoadedNode(
@@ -127,6 +123,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         network,
         Petnames({principal: name for name, principal in reversed(list(names.items()))}),
         peers,
+        nats,
         operators,
         named.credentials(file.credentials),
         named.types(file.types, network, now),
@@ -158,6 +155,16 @@ def _principal(where: str, text: str, names: Mapping[str, Principal]) -> Princip
         f"{where}: `{text[:80]}` is no principal, and none of the file's names",
         hint=f"write `ed25519:…`, or one of the names: {known}",
     )
+
+
+def _peer(peer: Peer, names: Mapping[str, Principal], nats: NatsLogin | None) -> Address:
+    """Return where a peer is. One without an address is across NATS, and the file has said who it is."""
+    principal = _principal(f"peer {peer.address or ''}".strip(), peer.principal, names) if peer.principal else None
+    if peer.address is not None:
+        return replace(peer.address, principal=principal)
+    if nats is None or principal is None:
+        raise MalformedError("node.missing", "a peer lacks `address`", hint=HELP)
+    return NatsAddress(nats, principal)
 
 
 def _network(text: str, names: Mapping[str, Principal]) -> NetworkName:
@@ -204,6 +211,15 @@ class _Named:
         data = read_file(file)
         with within(file):
             return parse_petnames(data)
+
+    def login(self, file: NodeFile) -> NatsLogin | None:
+        """Return how to get into the NATS servers. What is named must be there; it is read when it is shown."""
+        if file.nats is None:
+            return None
+        files = {key: str(self.folder / path) for key, path in file.nats.files.items()}
+        for path in files.values():
+            read_file(path)
+        return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, **files)
 
     def credentials(self, patterns: Iterable[str]) -> Credentials:
         found = Credentials()

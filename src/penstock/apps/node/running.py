@@ -10,12 +10,15 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from penstock.apps.node.config import Fabric
 from penstock.apps.node.http import HttpServer, Page
 from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.metrics import Metrics
 from penstock.broker.core import Clock, PeerAddress
+from penstock.broker.fabric_network import FabricSettings, network_topic
 from penstock.broker.node import Node
+from penstock.broker.sealing import UnsafePlaintext
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.errors import FailedError, PenstockError
@@ -59,7 +62,7 @@ class RunningNode:
         self._changed = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         decisions = DecisionFile(loaded.decisions)
-        recorder = Recorder(
+        self._recorder = Recorder(
             source=str(key.principal),
             sink=self._metrics.recording(decisions),
             revocations=decisions,
@@ -67,13 +70,13 @@ class RunningNode:
             timer=world.timer,
             ids=lambda: world.random(16).hex(),
         )
-        keep = PolicyFolder(loaded.state)
-        self._node = Node(loaded.settings(key), recorder, clock=world.clock, reported=log.note, keep=keep)
-        self._node.core.local.know(loaded.file.facts)
-        self._metrics.watch(self._node)
+        self._node: Node
 
     async def run(self, ready: OnReady) -> None:
-        """Run until a signal ends it. Raises `FailedError` (`link.address`, `node.http`, `file.unwritable`)."""
+        """Run until a signal ends it.
+
+        Raises `FailedError` (`link.address`, `node.http`, `file.unwritable`), and for NATS servers `fabric.*`.
+        """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._note_unexpected)
         _make_folder(self._loaded)
@@ -81,6 +84,7 @@ class RunningNode:
             for number, event in _SIGNALS.items():
                 loop.add_signal_handler(number, getattr(self, event))
                 stack.callback(loop.remove_signal_handler, number)
+            self._node = await self._make_node(stack)
             # The port of the node is taken last: whoever finds it open finds a node that is ready.
             http = await self._listen_http(stack)
             await stack.enter_async_context(self._node)
@@ -109,6 +113,37 @@ class RunningNode:
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
         told = str(context.get("message", ""))
         self._log.say("error", "unexpected", message=told, error=type(error).__name__, where=where)
+
+    # What is between brokers.
+
+    async def _make_node(self, stack: AsyncExitStack) -> Node:
+        loaded, world = self._loaded, self._world
+        node = Node(
+            loaded.settings(self._key),
+            self._recorder,
+            clock=world.clock,
+            reported=self._log.note,
+            keep=PolicyFolder(loaded.state),
+            fabric=await self._open_fabric(stack),
+        )
+        node.core.local.know(loaded.file.facts)
+        self._metrics.watch(node)
+        return node
+
+    async def _open_fabric(self, stack: AsyncExitStack) -> FabricSettings | None:
+        """Connect to the fabric, if there is one. That events cross it unsealed, the file has said in so many words."""
+        loaded = self._loaded
+        if loaded.file.fabric.kind is Fabric.ROUTED or loaded.nats is None:
+            return None
+        from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
+
+        # Each network has subjects of its own, should several share the servers.
+        prefix = f"penstock{network_topic(loaded.network)[:_PREFIX]}"
+        fabric = await NatsFabric.connect(
+            loaded.nats, prefix=prefix, random=self._world.random, limits=loaded.file.limits
+        )
+        await stack.enter_async_context(fabric)
+        return FabricSettings(fabric=fabric, sealing=UnsafePlaintext(), durable=loaded.file.fabric.durable)
 
     # Reloading.
 
@@ -157,7 +192,12 @@ class RunningNode:
 
 
 #: what a node takes from its file when it starts, and not again
-_AT_START = ("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits")
+_AT_START = (
+    *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
+    *("fabric", "nats"),
+)
+#: hexadecimal digits of the network in the subjects of its fabric
+_PREFIX = 16
 _SIGNALS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGHUP: "reload"}
 
 
