@@ -35,15 +35,12 @@ def test_two_brokers_with_a_nats_server_in_between(network: Shell, server: NatsS
             # Nobody knows who wants events: they are published until one has arrived.
             def arrived() -> bool:
                 for speed in ("30", "77"):
-                    assert (
-                        ask(network, east, "camera", "pub", "--type", TYPE, "plate=AB51CDE", f"speed={speed}").status
-                        == 0
-                    )
+                    assert ask(network, east, "camera", "pub", "--type", TYPE, f"speed={speed}").status == 0
                 return reader.poll() is not None
 
             eventually(arrived, 60.0)
             out, _ = reader.communicate(timeout=30)
-            assert json.loads(out.splitlines()[0])["data"] == {"speed": 77}
+            assert json.loads(out.splitlines()[0])["data"]["speed"] == 77
         assert (east.stop(), west.stop()) == (0, 0)
 
 
