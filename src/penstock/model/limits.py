@@ -96,6 +96,8 @@ class Limits:
     route_entries: int = 1_000_000
     route_streams: int = 65_536
     route_window: int = 1_024
+    #: sealed blocks that wait at a broker for their keys; the oldest give way
+    seal_waiting: int = 1_024
     #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
     route_block_events: int = 1_024
     route_block_bytes: int = 512 << 10
@@ -157,6 +159,24 @@ class Limits:
     policy_acknowledgements: int = 1_024
     stamp_period: int = 7 * 24 * 3_600_000
     policy_retry: int = 5_000
+
+    #: key groups: members of one; nodes that one message about an epoch renews, and epochs that wait for an earlier one;
+    #: epochs whose keys one answer holds
+    key_members: int = 65_536
+    key_nodes: int = 1_024
+    key_waiting: int = 16
+    key_history: int = 4_096
+    #: an epoch: after which time or number of blocks the next begins, how long it can last at most, how long its key
+    #: opens what is still under way, and how soon a member may ask for the next
+    key_epoch: int = 3_600_000
+    key_blocks: int = 1 << 32
+    key_longest: int = 24 * 3_600_000
+    key_grace: int = 60_000
+    key_refresh: int = 60_000
+    #: how old a request may be, how often one that is not answered is repeated, and how often managers tell the epoch
+    key_request: int = 60_000
+    key_retry: int = 5_000
+    key_notice: int = 30_000
 
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16

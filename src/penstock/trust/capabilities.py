@@ -11,7 +11,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
 | `version`    | a version                                                                                             |
-| `right`      | `connect`, `install`; `publish`, `subscribe`, `restrictions`, `route`, `(manage)` …; or a set         |
+| `right`      | `connect`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `(manage)` …; or a set      |
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
@@ -43,9 +43,10 @@ _STAR: Final[SExp] = (b"*",)
 
 
 class Right(StrEnum):
-    """The seven rights, and the four single operations of `manage`.
+    """The nine rights, and the four single operations of `manage`.
 
-    `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type.
+    `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type. `history` gives
+    the keys of epochs that are over, and `keys` lets somebody manage the key groups of a type.
     """
 
     CONNECT = "connect"
@@ -54,6 +55,8 @@ class Right(StrEnum):
     SUBSCRIBE = "subscribe"
     RESTRICTIONS = "restrictions"
     ROUTE = "route"
+    HISTORY = "history"
+    KEYS = "keys"
     MANAGE = "manage"
     MANAGE_ADD = "manage-add"
     MANAGE_REMOVE = "manage-remove"

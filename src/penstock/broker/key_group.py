@@ -1,0 +1,118 @@
+"""The state of a key group, as a key manager knows it: a fold of the records in the managers' log.
+
+The rules:
+
+1. Who is admitted while an epoch lasts gets a leaf and the key of the epoch, and a place in the tree with the next.
+   None of the secrets in the tree is given to it before: they may be older than the epoch, and with what was said
+   earlier they would open epochs before it.
+2. Who leaves keeps the key of the epoch, and loses its place with the next.
+3. Who is evicted loses both at once: a record that evicts begins an epoch. Whoever was evicted is remembered, because
+   the dates of its credentials do not tell that it had no right in between.
+
+Every secret comes from the seed of its record, so that replicas, and a manager that starts again, come to one tree.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from penstock.crypto.key_tree import KeyTree, Rekey, handle
+from penstock.crypto.wrapping import Secret
+from penstock.errors import LimitError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.trust.key_messages import KeyGroup, KeyRecord, Word
+
+_LEAF: Final = b"leaf"
+#: what stands in the place of a path for somebody who has none yet
+UNPLACED: Final = bytes(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who holds the key of the epoch: the leaf, its name in the tree, and when the right ends."""
+
+    leaf: Secret = field(repr=False)
+    handle: bytes = field(repr=False)
+    until: datetime | None
+
+    def expired(self, now: datetime) -> bool:
+        """Say whether the right has ended."""
+        return self.until is not None and now > self.until
+
+
+class GroupState:
+    """See the module. `members` are in the group; `left` are not, and still hold the key of the epoch."""
+
+    def __init__(self, group: KeyGroup, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.group = group
+        self.id = group.id
+        self.tree = KeyTree(self.id)
+        self.members: dict[Principal, Holder] = {}
+        self.left: dict[Principal, Holder] = {}
+        self.evicted: set[Principal] = set()
+        #: the last record's word on the epoch, and what members were told when it began
+        self.word: Word | None = None
+        self.rekey: Rekey | None = None
+        self._limits = limits
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch; 0 before the first."""
+        return self.tree.epoch
+
+    def holders(self) -> dict[Principal, Holder]:
+        """Return all that hold the key of the epoch."""
+        return self.left | self.members
+
+    def check(self, record: KeyRecord) -> None:
+        """Check a record before anything is done with it. Raises `RefusedError` (`keys.record`), `LimitError`."""
+        begins = self.epoch + record.refresh
+        same = self.word is not None and (record.word.begun, record.word.longest) == (
+            self.word.begun,
+            self.word.longest,
+        )
+        told = record.refresh and record.word.begun == record.time
+        if record.word.epoch != begins or not (told or same) or (record.evicted and not record.refresh):
+            raise RefusedError(
+                "keys.record",
+                "a record of a key group does not follow from those before",
+                hint="is the log the right one?",
+            )
+        if len(self.members) + len(record.admitted) > self._limits.key_members:
+            raise LimitError("keys.members", f"a key group has at most {self._limits.key_members} members")
+
+    def apply(self, record: KeyRecord, seed: Secret) -> Rekey | None:
+        """Take a record in; return what members are told, where an epoch begins. Raises what `check` raises."""
+        self.check(record)
+        for broker, until in record.admitted:
+            self._admit(broker, until, seed)
+        for broker in record.left:
+            if broker in self.members:
+                self.left[broker] = self.members.pop(broker)
+        gone = [self._evict(broker) for broker in record.evicted]
+        self.word = record.word
+        if not record.refresh:
+            return None
+        leaves = [holder.handle for holder in (*self.left.values(), *filter(None, gone))]
+        joins = [holder.leaf for holder in self.members.values() if holder.handle not in self.tree]
+        self.left = {}
+        self.rekey = self.tree.rekey(seed, joins, leaves)
+        return self.rekey
+
+    def place(self, broker: Principal) -> bytes:
+        """Return what a member needs beside its leaf: its path, or the key of the epoch where it has no place yet."""
+        holder = self.members[broker]
+        if holder.handle in self.tree:
+            return self.tree.path(holder.handle).to_bytes()
+        return UNPLACED + self.tree.key().expose()
+
+    def _admit(self, broker: Principal, until: datetime | None, seed: Secret) -> None:
+        known = self.members.get(broker) or self.left.pop(broker, None)
+        leaf = seed.derive(_LEAF, self.id, broker.digest) if known is None else known.leaf
+        self.members[broker] = Holder(leaf, handle(leaf), until)
+        self.evicted.discard(broker)
+
+    def _evict(self, broker: Principal) -> Holder | None:
+        self.evicted.add(broker)
+        return self.members.pop(broker, None) or self.left.pop(broker, None)

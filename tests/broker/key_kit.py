@@ -1,0 +1,220 @@
+"""What the tests of key groups share: a type, rights on it, managers on one log, and members whose mail can be lost."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from random import Random
+
+from tests.trust.kit import CURRENT, NOW, grant, key, who
+from tests.trust.types_kit import PITO, PLATE, Registry
+
+from penstock.broker.key_log import MemoryLog, carry_out, catch_up
+from penstock.broker.key_manager import KeyManager, Output, Refreshing, Reply, Tell
+from penstock.broker.key_member import Ask, Closed, Hold, KeyMember, Opened, Resume
+from penstock.broker.key_member import Output as MemberOutput
+from penstock.crypto.wrapping import Secret
+from penstock.errors import RefusedError
+from penstock.guard import CapabilityAuthority, Decision, EventRequest, decide
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right, event_tag
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
+from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
+from penstock.trust.signed import SignedValue
+from penstock.trust.validity import Validity
+
+MANAGER, REPLICA = 50, 51
+KEK = Secret(b"k" * 32)
+SECOND = timedelta(seconds=1)
+REFRESHING = Refreshing(period=600_000, blocks=1000, longest=1_200_000)
+REGISTRY = Registry()
+VERIFIED = REGISTRY.verify(REGISTRY.sign(PLATE))
+GROUP = KeyGroup(PLATE.name.key)
+PLATES = KeyGroup(PLATE.name.key, VERIFIED.event_type.by_name["numberplate"].id)
+LANES = KeyGroup(PLATE.name.key, VERIFIED.event_type.by_name["lane"].id)
+RIGHTS = (Right.PUBLISH, Right.SUBSCRIBE, Right.HISTORY)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + seconds * SECOND
+
+
+def right(
+    broker: int,
+    *rights: Right,
+    validity: Validity = CURRENT,
+    attributes: Iterable[AttributeId] | None = None,
+    version: str | None = None,
+) -> Certificate:
+    tag = event_tag(who(PITO), PLATE.name.name, version, rights or (Right.SUBSCRIBE,), attributes=attributes)
+    return grant(PITO, broker, tag, validity=validity)
+
+
+def grounds(
+    broker: int, *certificates: Certificate, now: datetime = NOW, rights: tuple[Right, ...] = RIGHTS
+) -> list[tuple[EventRequest, Decision]]:
+    """Ask the door everything that may matter."""
+    authority = CapabilityAuthority(Credentials.of(*certificates))
+    requests = [EventRequest(who(broker), action, VERIFIED, now) for action in rights]
+    return [(request, decide(request, [authority])) for request in requests]
+
+
+def random(seed: int) -> Random:
+    return Random(seed)  # noqa: S311  # the same each time
+
+
+def manager(number: int = MANAGER, *, limits: Limits = DEFAULT_LIMITS, seed: int | None = None) -> KeyManager:
+    return KeyManager(
+        key(number),
+        KEK,
+        lambda of_type: [PLATE.name] if of_type == PLATE.name.key else [],
+        random(number if seed is None else seed).randbytes,
+        replicas=(who(MANAGER), who(REPLICA)),
+        refreshing=REFRESHING,
+        limits=limits,
+    )
+
+
+def manages(_now: datetime, of_type: TypeKey, principal: Principal) -> bool:
+    return of_type == PLATE.name.key and principal in (who(MANAGER), who(REPLICA))
+
+
+class Broker:
+    """A member whose keys are kept as a broker keeps them."""
+
+    def __init__(self, number: int, group: KeyGroup = GROUP, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.number = number
+        self.member = KeyMember(key(number), group, manages, random(number).randbytes, limits=limits)
+        self.keys: dict[int, Secret] = {}
+        #: every key that it ever had
+        self.had: dict[int, Secret] = {}
+        self.seals = False
+        self.asks: list[SignedValue[KeyRequest]] = []
+
+    def take(self, outputs: Iterable[MemberOutput]) -> list[str]:
+        said = []
+        for output in outputs:
+            said.append(type(output).__name__.lower())
+            match output:
+                case Ask(request):
+                    self.asks.append(request)
+                case Opened(_, epoch, secret):
+                    assert self.had.setdefault(epoch, secret) == secret
+                    self.keys[epoch] = secret
+                case Closed(_, epoch):
+                    del self.keys[epoch]
+                case Hold():
+                    self.seals = False
+                case Resume():
+                    self.seals = True
+        return said
+
+
+class World:
+    """Managers, a log, and brokers. What is told to all can be lost for some."""
+
+    def __init__(self, *numbers: int, group: KeyGroup = GROUP, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.now = NOW
+        self.group = group
+        self.limits = limits
+        self.log = MemoryLog()
+        self.manager = manager(limits=limits)
+        self.certificates: dict[int, Certificate] = {}
+        self.brokers: dict[int, Broker] = {}
+        #: all that was told to all
+        self.told: list[Tell] = []
+        self.deaf: set[int] = set()
+        self.refusals: list[str] = []
+        #: all that was answered
+        self.replies: list[Reply] = []
+        for number in numbers:
+            self.join(number)
+
+    @property
+    def epoch(self) -> int:
+        return self.manager._state(self.group).epoch
+
+    def key(self) -> Secret:
+        return self.manager._state(self.group).tree.key()
+
+    def join(self, number: int, certificate: Certificate | None = None) -> Broker:
+        self.certificates[number] = certificate or right(number)
+        broker = self.brokers.setdefault(number, Broker(number, self.group, self.limits))
+        broker.take(broker.member.join(self.now))
+        self.post(number)
+        return broker
+
+    def leave(self, number: int) -> None:
+        broker = self.brokers[number]
+        broker.take(broker.member.leave(self.now))
+        self.post(number)
+
+    def evict(self, number: int) -> None:
+        self.run(self.manager.evict(self.now, self.group, who(number)))
+
+    def post(self, number: int) -> None:
+        """Bring a broker's requests to the manager."""
+        broker = self.brokers[number]
+        while broker.asks:
+            request = broker.asks.pop(0)
+            try:
+                outputs = self.ask(number, request)
+            except RefusedError as error:
+                self.refusals.append(error.code)
+                if error.code == "keys.not-member":
+                    broker.take(broker.member.dismissed())
+            else:
+                self.run(outputs)
+
+    def ask(self, number: int, request: SignedValue[KeyRequest]) -> list[Output]:
+        unverified = request.unverified()
+        certificate = self.certificates[number]
+        shown = grounds(number, certificate, now=self.now)
+        match request.value.wish:
+            case Wish.JOIN:
+                return self.manager.join(self.now, unverified, shown)
+            case Wish.LEAVE:
+                return self.manager.leave(self.now, unverified)
+            case Wish.PATH:
+                return self.manager.path(self.now, unverified)
+            case Wish.REFRESH:
+                return self.manager.refresh(self.now, unverified)
+            case Wish.HISTORY:
+                return self.manager.history(self.now, unverified, shown)
+
+    def run(self, outputs: Iterable[Output]) -> None:
+        self.send(carry_out(self.now, self.manager, self.log, outputs))
+
+    def send(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            match output:
+                case Tell(_, value):
+                    self.told.append(output)
+                    for number, broker in self.brokers.items():
+                        if number not in self.deaf:
+                            broker.take(broker.member.receive(self.now, value.unverified()))
+                case Reply(principal, answer):
+                    self.replies.append(output)
+                    broker = next(one for one in self.brokers.values() if key(one.number).principal == principal)
+                    broker.take(broker.member.receive(self.now, answer.unverified()))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds * SECOND
+        self.run(self.manager.tick(self.now)[0])
+        for number, broker in self.brokers.items():
+            broker.take(broker.member.tick(self.now)[0])
+            self.post(number)
+
+    def restart(self, number: int = MANAGER) -> None:
+        """Lose the manager, and start another one from the log."""
+        self.manager = manager(number, limits=self.limits, seed=number + self.log_length)
+        assert catch_up(self.now, self.manager, self.log) == []
+
+    @property
+    def log_length(self) -> int:
+        return len(self.log.records)
+
+    def members(self) -> set[int]:
+        state = self.manager._state(self.group)
+        return {number for number in self.brokers if who(number) in state.members}

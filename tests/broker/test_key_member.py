@@ -1,0 +1,244 @@
+"""A broker in a key group: messages that are lost, late, doubled or forged, and when it must not seal."""
+
+from dataclasses import replace
+
+from tests.broker.key_kit import GROUP, MANAGER, PLATES, Broker, World, at
+from tests.trust.kit import NOW, key, refused, who
+
+from penstock.broker.key_manager import Reply, Tell
+from penstock.model.limits import Limits
+from penstock.trust.key_messages import KeyNotice, KeyPathAnswer, KeyRequest, KeyWelcome, Wish, Word
+from penstock.trust.signed import SignedValue, sign_value
+
+
+def told(world: World, epoch: int) -> list[Tell]:
+    return [tell for tell in world.told if tell.value.value.word.epoch == epoch]
+
+
+def hear(world: World, number: int, *tells: Tell) -> list[str]:
+    broker = world.brokers[number]
+    return [said for tell in tells for said in broker.take(broker.member.receive(world.now, tell.value.unverified()))]
+
+
+def deaf(world: World, number: int, epochs: int) -> None:
+    """Let epochs begin that a broker does not hear of."""
+    world.deaf = {number}
+    for _ in range(epochs):
+        world.run(world.manager.rotate(world.now, GROUP))
+    world.deaf = set()
+
+
+# What is lost, late or doubled.
+
+
+def test_epochs_that_come_late_are_followed_in_order() -> None:
+    world = World(20, 21)
+    world.pass_time(601)
+    deaf(world, 20, 2)
+    assert hear(world, 20, *told(world, 4)) == ["ask"]
+    assert world.brokers[20].member.epoch == 2
+    assert hear(world, 20, *told(world, 3)) == ["opened", "opened"]
+    assert world.brokers[20].keys[4] == world.key()
+    assert hear(world, 20, *told(world, 3), *told(world, 4)) == []
+
+
+def test_parts_come_in_any_order_and_more_than_once() -> None:
+    world = World(*range(20, 32), limits=Limits(key_nodes=3))
+    world.pass_time(601)
+    world.deaf = {20}
+    for number in (25, 28):
+        world.leave(number)
+    world.pass_time(601)
+    world.deaf = set()
+    parts = [tell for tell in told(world, 3) if not isinstance(tell.value.value, KeyNotice)]
+    assert len(parts) > 1
+    assert hear(world, 20, *reversed(parts[1:]), *parts[1:]) == []
+    assert hear(world, 20, parts[0]) == ["opened"]
+    assert world.brokers[20].keys[3] == world.key()
+
+
+def test_parts_that_do_not_come_are_asked_for_after_a_while() -> None:
+    world = World(*range(20, 32), limits=Limits(key_nodes=3))
+    world.deaf = {20}
+    world.pass_time(601)
+    world.deaf = set()
+    assert hear(world, 20, told(world, 2)[0]) == []
+    broker = world.brokers[20]
+    assert broker.take(broker.member.tick(world.now + 5 * (at(1) - NOW))[0]) == ["ask"]
+    world.now = at(607)
+    world.post(20)
+    assert broker.keys[2] == world.key()
+
+
+def test_a_member_that_was_away_is_told_its_path() -> None:
+    world = World(20, 21, 22, 23)
+    world.pass_time(601)
+    deaf(world, 20, 50)
+    assert hear(world, 20, *told(world, 52)) == ["ask"]
+    world.post(20)
+    broker = world.brokers[20]
+    assert broker.keys[52] == world.key()
+    assert {*broker.had} == {1, 2, 52}
+    world.run(world.manager.rotate(world.now, GROUP))
+    assert broker.keys[53] == world.key()
+
+
+def test_a_notice_tells_that_something_was_lost() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 1)
+    world.pass_time(30)
+    assert world.brokers[20].keys[2] == world.key()
+
+
+def test_an_event_tells_that_something_was_lost_and_asking_goes_on_until_there_is_an_answer() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 1)
+    broker = world.brokers[20]
+    assert broker.take(broker.member.wanted(world.now, 1)) == []
+    assert broker.take(broker.member.wanted(world.now, 2)) == ["ask"]
+    assert broker.take(broker.member.wanted(world.now, 2)) == []
+    broker.asks.clear()
+    said, turn = broker.member.tick(at(4))
+    assert (said, turn) == ([], at(5))
+    assert broker.take(broker.member.tick(at(5))[0]) == ["ask"]
+    world.post(20)
+    assert broker.keys[2] == world.key()
+    assert broker.member.tick(at(11))[0] == []
+
+
+def test_joining_is_asked_for_until_there_is_an_answer() -> None:
+    broker = Broker(20)
+    assert broker.take(broker.member.wanted(NOW, 3)) == []
+    assert broker.take(broker.member.join(NOW)) == ["ask"]
+    assert broker.take(broker.member.tick(at(5))[0]) == ["ask"]
+    first, second = (ask.value for ask in broker.asks)
+    assert (first.wish, first.public) == (second.wish, second.public) == (Wish.JOIN, first.public)
+    assert first.time < second.time
+
+
+def test_a_welcome_that_comes_twice_or_late_changes_nothing() -> None:
+    world = World(20)
+    world.pass_time(601)
+    (welcome,) = (reply.value for reply in world.replies)
+    with refused("keys.unopened"):
+        world.brokers[20].member.receive(world.now, welcome.unverified())
+    assert world.brokers[20].keys[2] == world.key()
+
+
+def test_who_is_evicted_finds_out() -> None:
+    world = World(20, 21)
+    world.evict(20)
+    assert world.brokers[20].member.epoch == 1
+    world.post(20)
+    assert world.refusals == ["keys.not-member"]
+    broker = world.brokers[20]
+    assert (broker.keys, broker.seals, broker.member.epoch) == ({}, False, 0)
+    assert broker.member.tick(at(100)) == ([], None)
+
+
+def test_who_leaves_forgets_everything() -> None:
+    world = World(20, 21)
+    world.leave(20)
+    broker = world.brokers[20]
+    assert (broker.keys, broker.seals, broker.member.epoch) == ({}, False, 0)
+    world.run(world.manager.rotate(world.now, GROUP))
+    assert broker.keys == {}
+
+
+# What is not believed.
+
+
+def signed_notice(world: World, by: int, epoch: int = 5, seconds: float = 0) -> SignedValue[KeyNotice]:
+    word = Word(who(by), world.group, epoch, at(seconds), 1000)
+    return sign_value(KeyNotice(word, at(seconds)), key(by))
+
+
+def test_only_managers_are_believed() -> None:
+    world = World(20)
+    member = world.brokers[20].member
+    with refused("keys.untrusted"):
+        member.receive(NOW, signed_notice(world, 99).unverified())
+    with refused("keys.future"):
+        member.receive(NOW, signed_notice(world, MANAGER, seconds=1).unverified())
+    genuine = signed_notice(world, MANAGER)
+    with refused("evolution.wrong-key"):
+        member.receive(NOW, replace(genuine.unverified(), key=key(99).public))
+    with refused("key.bad-signature"):
+        member.receive(NOW, replace(genuine.unverified(), octets=bytes(64)))
+    with refused("keys.wrong-group"):
+        Broker(20, PLATES).member.receive(NOW, genuine.unverified())
+
+
+def test_answers_to_others_are_not_taken() -> None:
+    world = World(20, 21)
+    requests: list[SignedValue[KeyRequest]] = []
+    for number in (20, 21):
+        broker = world.brokers[number]
+        broker.take(broker.member.wanted(NOW, 9))
+        requests += broker.asks
+    (reply,) = world.ask(20, requests[0])
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.value.value, KeyPathAnswer)
+    with refused("keys.unopened"):
+        world.brokers[21].member.receive(NOW, reply.value.unverified())
+    # With another name on it, it does not open either: the manager would have to sign that, and have the leaf wrong.
+    forged = sign_value(replace(reply.value.value, broker=who(21)), key(MANAGER))
+    with refused("keys.unopened"):
+        world.brokers[21].member.receive(NOW, forged.unverified())
+
+
+def test_a_history_that_nobody_asked_for_is_not_taken() -> None:
+    world = World(20)
+    world.pass_time(601)
+    broker = world.brokers[20]
+    broker.member.history(world.now, 1, 1)
+    with refused("keys.unopened"):
+        answer = KeyWelcome(Word(who(MANAGER), GROUP, 1, NOW, 1), who(20), bytes(32), b"")
+        broker.member.receive(world.now, sign_value(answer, key(MANAGER)).unverified())
+
+
+def test_absurd_epochs_cost_no_memory() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 40)
+    member = world.brokers[20].member
+    for epoch in range(3, 42):
+        hear(world, 20, *told(world, epoch))
+    assert len(member._parts) <= Limits().key_waiting
+
+
+# When it must not seal, and when it forgets.
+
+
+def test_a_key_opens_what_is_under_way_for_a_while() -> None:
+    world = World(20, 21)
+    world.pass_time(601)
+    broker = world.brokers[20]
+    assert {*broker.keys} == {1, 2}
+    world.pass_time(59)
+    assert {*broker.keys} == {1, 2}
+    world.pass_time(1)
+    assert {*broker.keys} == {2}
+
+
+def test_events_wait_when_no_manager_is_reached_beyond_the_longest_epoch() -> None:
+    world = World(20, 21)
+    broker = world.brokers[20]
+    assert broker.seals
+    assert broker.member.seals(at(1200))
+    assert not broker.member.seals(at(1201))
+    assert broker.take(broker.member.tick(at(1200))[0]) == []
+    assert broker.member.turns() == at(1200) + (at(0.000001) - NOW)
+    assert broker.take(broker.member.tick(at(1201))[0]) == ["hold"]
+    # The manager is back.
+    world.now = at(1300)
+    assert [hear(world, 20, *told(world, 1)), broker.member.seals(world.now)] == [[], False]
+    world.pass_time(1)
+    assert broker.keys[2] == world.key()
+    assert broker.member.seals(world.now)
+
+
+def test_before_it_has_a_key_a_broker_seals_nothing() -> None:
+    broker = Broker(20)
+    assert not broker.member.seals(NOW)
+    assert broker.take(broker.member.tick(NOW)[0]) == []
+    assert not broker.seals
