@@ -1,6 +1,6 @@
 """Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -9,11 +9,12 @@ from penstock.broker.copies import Copies
 from penstock.broker.entries import Subscription
 from penstock.broker.filters import passes
 from penstock.broker.forest import Forest
-from penstock.broker.outputs import Deliveries
+from penstock.broker.outputs import Deliveries, Unopened
 from penstock.broker.publications import Publications
 from penstock.broker.retained import Retained, Sample
-from penstock.broker.trees import Side
-from penstock.errors import LimitError
+from penstock.broker.sealed import SealedPublications, Vault
+from penstock.broker.trees import Side, Tree
+from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
@@ -29,6 +30,7 @@ class Carried:
 
     deliveries: Deliveries = ()
     sends: tuple[tuple[Principal, Publications], ...] = ()
+    unopened: tuple[Unopened, ...] = ()
 
 
 _NOTHING = Carried()
@@ -37,10 +39,13 @@ _NOTHING = Carried()
 class Carrier:
     """What one broker does with events, and what it remembers of them."""
 
-    def __init__(self, forest: Forest, allowed: Allowed, limits: Limits) -> None:
+    def __init__(self, forest: Forest, allowed: Allowed, vault: Vault, limits: Limits) -> None:
         self._forest = forest
         self._allowed = allowed
+        self._vault = vault
         self._limits = limits
+        #: blocks that clients of this broker want, and that no key is held for yet
+        self._closed: deque[SealedPublications] = deque(maxlen=limits.seal_waiting)
         self._copies = Copies(limits)
         self.retained = Retained(limits)
 
@@ -48,7 +53,26 @@ class Carrier:
         """Take events of a side. Raises `LimitError` (`route.event-size`)."""
         if came_from is not None and not self._allowed(block.type, came_from):
             return _NOTHING
+        if isinstance(block, SealedPublications):
+            try:
+                block = block.opened(self._vault)
+            except (RefusedError, MalformedError) as error:
+                # Whoever did this need not be the neighbour.
+                return Carried(unopened=(Unopened(block.origin, block.block, error),))
         return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
+
+    def keys_changed(self) -> Carried:
+        """Open what waits for keys, and return what clients get of it."""
+        waiting = list(self._closed)
+        self._closed.clear()
+        found: list[tuple[tuple[str, ...], TransitEvent]] = []
+        unopened: list[Unopened] = []
+        for block in waiting:
+            try:
+                found.extend(self._matched(block.opened(self._vault)))
+            except (RefusedError, MalformedError) as error:
+                unopened.append(Unopened(block.origin, block.block, error))
+        return Carried(tuple(found), unopened=tuple(unopened))
 
     def shown_to_client(self, entry: Subscription) -> list[TransitEvent]:
         """Return the state that a new subscription of a client asks for."""
@@ -93,6 +117,10 @@ class Carrier:
 
     def _matched(self, block: Publications) -> Deliveries:
         matchers = self._forest.matchers((block.type, *block.ancestors))
+        if isinstance(block, SealedPublications) and block.closed:
+            if matchers:
+                self._closed.append(block)
+            return ()
         if len(matchers) == 1:
             # What is mostly so; the matcher remembers the keys that come together.
             match = matchers[0]
@@ -109,6 +137,9 @@ class Carrier:
         tree = self._forest.trees.get(block.type)
         if tree is None or not len(tree.index) or block.hops >= self._limits.network_hops:
             return
+        if isinstance(block, SealedPublications):
+            yield from self._onward_sealed(block, tree, came_from)
+            return
         match, places = tree.index.match, defaultdict[Principal, list[int]](list)
         for place, event in enumerate(block.events):
             for peer in {peer for peer, _ in match(event.values)}:
@@ -116,6 +147,15 @@ class Carrier:
         for peer, wanted in places.items():
             if peer != came_from and self._allowed(block.type, peer):
                 yield from ((peer, part) for part in self._parts(block.pick(wanted), came_from))
+
+    def _onward_sealed(
+        self, block: SealedPublications, tree: Tree, came_from: Side
+    ) -> Iterator[tuple[Principal, Publications]]:
+        """Carry a sealed block by its type, to all who want some of it."""
+        for peer in tree.subscriptions:
+            if peer is not None and peer != came_from and self._allowed(block.type, peer):
+                shown = block.onward().shown(beside=self._vault.reads_as_much(peer, block.type))
+                yield from ((peer, part) for part in shown.parts(self._limits))
 
     def _parts(self, block: Publications, came_from: Side) -> list[Publications]:
         try:

@@ -16,7 +16,7 @@ from penstock.broker.overlay import CLOSED, Overlay, UnsafeOpen
 from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.requests import Report
-from penstock.broker.routing import Router
+from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.sessions import turning_point
 from penstock.broker.shown import resting
@@ -90,7 +90,7 @@ class Core:
         self._clock = clock
         self._now = clock()
         self._reported = reported
-        self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note}
+        self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note, Unopened: self._unopened}
         #: when something is due, and what is called then
         self.turn: datetime | None = None
         self.on_turn: Callable[[], None] = lambda: None
@@ -159,6 +159,10 @@ class Core:
         """Let operators know."""
         self.counts["refused" if report.code else "accepted"] += 1
         self._reported(report)
+
+    def _unopened(self, unopened: Unopened) -> None:
+        self.counts["unopened"] += 1
+        self.note(unopened.reason)
 
     def read_bag(self, disclosed: bytes) -> Credentials:
         """Return credentials that a peer sent, verified. Raises `MalformedError` and `RefusedError` (`trust.*`)."""

@@ -13,10 +13,10 @@ from typing import TypeAlias
 from penstock.broker import requests, routing
 from penstock.broker.local import LocalBroker
 from penstock.broker.requests import Report, ToClient, carry_out
-from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send
+from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send, Unopened
 from penstock.model.events import TransitEvent
 
-Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed
+Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened
 """What is to be done outside."""
 
 Inward: TypeAlias = requests.Output | routing.Output

@@ -41,10 +41,11 @@ class Forest:
         self._tree(entry.tree).remove(side, name, entry)
         self._unwanted.add(entry.tree)
 
-    def subscribe(self, key: str, entry: Subscription) -> None:
-        """Take in a client's subscription, in all trees in which it takes part."""
-        self.subscribed[key] = entry
+    def subscribe(self, key: str, entry: Subscription, *, open_: bool = True) -> None:
+        """Take in a client's subscription, in all trees in which it takes part; its filter, only where it is open."""
         self._clients.setdefault(entry.tree, Matcher()).add(key, entry.filter.selector)
+        entry = entry if open_ else Subscription(entry.tree)
+        self.subscribed[key] = entry
         for tree in (entry.tree, *self._joined.get(entry.tree, ())):
             self._place(key, entry, tree)
 

@@ -26,6 +26,7 @@ from penstock.broker.entries import Entry, read_entry
 from penstock.broker.entries import Filter as Filter
 from penstock.broker.publications import Publications
 from penstock.broker.reading import Fields, Tree, malformed, principal_tree, read_principal, too_many
+from penstock.broker.sealed import SealedPublications
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -245,6 +246,8 @@ class Hop:
 def _read_body(name: str, tree: object) -> Body:
     if name == Publications.KIND:
         return Publications.from_tree(tree)
+    if name == SealedPublications.KIND:
+        return SealedPublications.from_tree(tree)
     kind = _BODIES.get(name)
     if kind is None:
         malformed("a body of unknown kind")

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from penstock.broker.membership import Admitted, MayRoute, anybody, everybody
 from penstock.broker.messages import Hop
 from penstock.broker.proofs import TRUSTING, Proof
+from penstock.broker.sealed import NoVault, Vault
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -55,7 +56,16 @@ class Disclosed:
     octets: bytes = field(repr=False)
 
 
-Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A sealed block does not open, though there is a key: it was changed on its way, or is not what it says."""
+
+    origin: Principal
+    block: bytes = field(repr=False)
+    reason: PenstockError
+
+
+Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,8 @@ class Settings:
     may_route: MayRoute = everybody
     admitted: Admitted = anybody
     proof: Proof = TRUSTING
+    #: what is sealed and opened here
+    vault: Vault = field(default_factory=NoVault)
     #: between two signs of life, and until a neighbour without one is cut off
     pulse: float = 5.0
     silence: float = 20.0

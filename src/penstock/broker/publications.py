@@ -177,9 +177,13 @@ class Publications:
     def to_tree(self) -> list[Tree]:
         """Return the body as a plain tree."""
         columns = self._write()
-        header = cast("Header", self._header).octets
         origin = principal_tree(self.origin)
-        return [origin, self.incarnation, self.hops, self.retain, self.state, header, columns]
+        return [origin, self.incarnation, self.hops, self.retain, self.state, self.header_octets(), columns]
+
+    def header_octets(self) -> bytes:
+        """Return the header as it travels."""
+        self._write()
+        return cast("Header", self._header).octets
 
     def _fits(self, limits: Limits) -> bool:
         octets, header = self._write(), cast("Header", self._header)
@@ -245,6 +249,13 @@ def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -
 
 #: how much goes into a block is decided when it has been written
 _WIDE: Final = Limits(frame_bytes=1 << 62, wire_items=1 << 30)
+
+
+def read_columns(header: object, columns: object) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
+    """Return the numbers and events of a header and columns. Raises `MalformedError`, `LimitError`."""
+    if type(columns) is not bytes:
+        malformed("the columns of events")
+    return _read_columns(Header.read(header), columns)
 
 
 def _read_columns(header: Header, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.broker.carrying import Carrier
+from penstock.broker.carrying import Carried, Carrier
 from penstock.broker.entries import Advertisement, Entry, Filter, Subscription
 from penstock.broker.filters import passes
 from penstock.broker.forest import Forest
@@ -32,7 +32,9 @@ from penstock.broker.outputs import Output as Output
 from penstock.broker.outputs import Send as Send
 from penstock.broker.outputs import Settings as Settings
 from penstock.broker.outputs import Size as Size
+from penstock.broker.outputs import Unopened as Unopened
 from penstock.broker.publications import Publications, blocks, check_slot
+from penstock.broker.sealed import SealedPublications
 from penstock.broker.trees import Tree
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
@@ -65,6 +67,7 @@ class Router:
         self.me = me
         self._settings = settings or Settings()
         self._may_route, self._limits = self._settings.may_route, self._settings.limits
+        self._vault = self._settings.vault
         self._admitted = self._settings.admitted
         self._members = Membership(
             me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
@@ -72,7 +75,7 @@ class Router:
         self._view: View | None = None
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._forest = Forest(lambda key: self._members.view.parent(key, self._may_route))
-        self._carrier = Carrier(self._forest, self._allowed, self._limits)
+        self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._advertised: dict[str, _Advertised] = {}
         self._published = 0
         self._pulsed = float("-inf")
@@ -147,9 +150,11 @@ class Router:
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
         _new(key, self._advertised)
-        own = Advertisement(of_type, of_type, filter_ or Filter())
+        # What events may hold is nobody's business on the way where they are sealed.
+        own = Advertisement(of_type, of_type, Filter() if self._vault.seals(of_type) else filter_ or Filter())
         entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
-        self._advertised[key] = _Advertised(entries, None if own.filter.selector == ALWAYS else passes(own.filter))
+        kept = filter_ or Filter()
+        self._advertised[key] = _Advertised(entries, None if kept.selector == ALWAYS else passes(kept))
         for entry in entries:
             self._forest.put(None, key, entry)
         return self._settle()
@@ -168,7 +173,7 @@ class Router:
         """
         _new(key, self._forest.subscribed)
         entry = Subscription(of_type, filter_ or Filter())
-        self._forest.subscribe(key, entry)
+        self._forest.subscribe(key, entry, open_=not self._vault.seals(of_type))
         shown = self._carrier.shown_to_client(entry)
         if shown:
             self._outputs.append(Deliver(tuple(((key,), event) for event in shown)))
@@ -197,7 +202,16 @@ class Router:
         check_slot(retain)
         for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
             self._published += len(block.events)
-            self._carry(block, None)
+            if not self._vault.seals(of_type):
+                self._carry(block, None)
+                continue
+            for part in block.parts(self._limits):
+                self._carry(SealedPublications.sealing(part, self._vault), None)
+        return self._settle()
+
+    def keys_changed(self) -> list[Output]:
+        """Open what waits for keys: some have come."""
+        self._carried(self._carrier.keys_changed())
         return self._settle()
 
     # Where something else than links is between brokers.
@@ -383,7 +397,10 @@ class Router:
         return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)
 
     def _carry(self, block: Publications, came_from: Principal | None) -> None:
-        carried = self._carrier.carry(block, came_from)
+        self._carried(self._carrier.carry(block, came_from))
+
+    def _carried(self, carried: Carried) -> None:
+        self._outputs.extend(carried.unopened)
         if carried.deliveries:
             self._outputs.append(Deliver(carried.deliveries))
         for peer, part in carried.sends:

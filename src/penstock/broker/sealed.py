@@ -1,0 +1,224 @@
+"""Sealed events between brokers: a block that nobody on the way need read, and what a broker with keys makes of it.
+
+A sealed block goes on as it came. Beside it stand the numbers of its events, and which of its rows are meant, where a
+broker on the way could tell that others are not wanted. In plaintext beside it go the events only where the next broker
+may read as much (dissertation, section 7.4); without that, and without keys, a broker has events of which it knows the
+type alone, and carries them by that.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Final, Protocol
+
+from penstock.broker.publications import Publications, check_slot, read_columns
+from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
+from penstock.codec.block_names import Blinded
+from penstock.codec.blocks import read_header
+from penstock.errors import LimitError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX
+
+
+class Vault(Protocol):
+    """What a broker can seal and open."""
+
+    def seals(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type travel sealed."""
+
+    def seal(self, events: Sequence[TransitEvent], /) -> bytes:
+        """Seal events of one type. Raises `RefusedError` (`seal.*`)."""
+
+    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+        """Return the events of a block, with the values that may be read here.
+
+        Raises `RefusedError` (`seal.unknown-key` where there is no key of the type, `seal.cannot-open`) and
+        `MalformedError`.
+        """
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
+        """Say whether a neighbour may read all of a type that is read here."""
+
+
+class NoVault:
+    """For brokers of networks in which nothing is sealed: they carry what is."""
+
+    def seals(self, _of_type: TypeKey, /) -> bool:
+        """Seal nothing."""
+        return False
+
+    def seal(self, _events: Sequence[TransitEvent], /) -> bytes:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def open(self, _octets: bytes, /) -> Sequence[TransitEvent]:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def reads_as_much(self, _peer: Principal, _of_type: TypeKey, /) -> bool:
+        """Trust nobody with what is not read here either."""
+        return False
+
+
+_NO_BLOCK: Final = b""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPublications(Publications):
+    """Events on their way in a sealed block. While it is `closed`, nothing but their type is known of them.
+
+    `places` are the rows of the block that are meant, one for each event.
+    """
+
+    KIND: ClassVar = "sealed"
+    block: bytes = field(default=_NO_BLOCK, repr=False)
+    places: tuple[int, ...] = ()
+    closed: bool = True
+    #: whether the events go in plaintext beside the block
+    beside: bool = False
+
+    @classmethod
+    def sealing(cls, plain: Publications, vault: Vault) -> "SealedPublications":
+        """Seal events that begin their way here. Raises what the vault raises."""
+        places = tuple(range(len(plain.events)))
+        return cls(
+            plain.origin,
+            plain.incarnation,
+            plain.numbers,
+            plain.events,
+            plain.hops,
+            plain.retain,
+            plain.state,
+            block=vault.seal(plain.events),
+            places=places,
+            closed=False,
+        )
+
+    def opened(self, vault: Vault) -> "SealedPublications":
+        """Return the same with what can be read here; as it is, where that is nothing.
+
+        Raises `RefusedError` (`seal.cannot-open`) and `MalformedError` for a block that is not what it should be.
+        """
+        if not self.closed:
+            return self
+        try:
+            rows = vault.open(self.block)
+        except RefusedError as error:
+            if error.code == "seal.unknown-key":
+                return self
+            raise
+        events = tuple(rows[place] for place in self.places)
+        return self._with(self.numbers, events, self.places, closed=False)
+
+    def pick(self, places: Sequence[int]) -> "SealedPublications":
+        """Return some of these events, given by rising places."""
+        if len(places) == len(self.events):
+            return self
+        numbers = tuple([self.numbers[place] for place in places])
+        events = tuple([self.events[place] for place in places])
+        return self._with(numbers, events, tuple([self.places[place] for place in places]), closed=self.closed)
+
+    def onward(self) -> "SealedPublications":
+        """Return the same, one hop further."""
+        return self._with(self.numbers, self.events, self.places, closed=self.closed, hops=self.hops + 1)
+
+    def shown(self, *, beside: bool) -> "SealedPublications":
+        """Return the same for a neighbour that gets the plaintext beside, or does not."""
+        beside = beside and not self.closed
+        if beside == self.beside:
+            return self
+        return self._with(self.numbers, self.events, self.places, closed=self.closed, beside=beside)
+
+    def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
+        """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
+        if len(self.block) > limits.route_block_bytes:
+            raise LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
+        yield self
+
+    def _with(  # noqa: PLR0913  # what may differ
+        self,
+        numbers: tuple[int, ...],
+        events: tuple[TransitEvent, ...],
+        places: tuple[int, ...],
+        *,
+        closed: bool,
+        hops: int | None = None,
+        beside: bool = False,
+    ) -> "SealedPublications":
+        return SealedPublications(
+            self.origin,
+            self.incarnation,
+            numbers,
+            events,
+            self.hops if hops is None else hops,
+            self.retain,
+            self.state,
+            block=self.block,
+            places=places,
+            closed=closed,
+            beside=beside,
+        )
+
+    def to_tree(self) -> list[Tree]:
+        """Return the body as a plain tree."""
+        plain: list[Tree] = []
+        if self.beside:
+            columns = self._write()
+            plain = [self.header_octets(), columns]
+        counts: list[Tree] = [*self.numbers]
+        rows: list[Tree] = [*self.places]
+        head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
+        return [*head, counts, rows, self.block, plain]
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "SealedPublications":
+        """Read a body. Raises `MalformedError` and `LimitError` (`message.limit`, `block.limit`)."""
+        if type(tree) is not list or tuple(map(type, tree)) != cls._SHAPE:
+            malformed("sealed events")
+        origin, incarnation, hops, retain, state, numbers, places, block, plain = tree
+        if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
+            malformed("the counts of events")
+        check_slot(retain)
+        if len(block) > DEFAULT_LIMITS.route_block_bytes:
+            too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
+        header = read_header(block)
+        if isinstance(header.route, Blinded):
+            malformed("a blinded block among those that are not")
+        found = header.route.names
+        _check_rising(numbers, INTEGER_MAX)
+        _check_rising(places, header.rows - 1)
+        if len(numbers) != len(places):
+            malformed("sealed events without numbers, or numbers without events")
+        events = (TransitEvent(found.type, found.ancestors, MappingProxyType({})),) * len(numbers)
+        if plain:
+            counted, events = read_columns(*plain)
+            if counted != tuple(numbers) or (events[0].key, events[0].ancestors) != (found.type, found.ancestors):
+                malformed("plaintext beside a block of other events")
+        return cls(
+            read_principal(origin),
+            incarnation,
+            tuple(numbers),
+            events,
+            hops,
+            retain,
+            state,
+            block=block,
+            places=tuple(places),
+            closed=not plain,
+            beside=bool(plain),
+        )
+
+    _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
+
+
+def _check_rising(numbers: list[object], most: int) -> None:
+    last = -1
+    if not numbers or len(numbers) > DEFAULT_LIMITS.route_block_events:
+        malformed("no events, or too many")
+    for number in numbers:
+        if type(number) is not int or not last < number <= most:
+            malformed("numbers that do not rise")
+        last = number
