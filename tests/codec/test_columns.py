@@ -95,6 +95,11 @@ def test_long_columns(rows: int) -> None:
         assert decode_column(encode_column(column), rows) == column
 
 
+def test_long_columns_have_one_form_too() -> None:
+    assert decode_column(b"\x31" + b"\0" * 1_023, 1_024) == [""] * 1_024
+    assert code_of(lambda: decode_column(b"\x31" + b"\0" * 1_024, 1_025)) == "block.column"
+
+
 def test_columns_are_compact() -> None:
     assert encode_column(["AE05 XYZ"]) == b"\x01AE05 XYZ"
     assert encode_column(["a", "", "bc"]) == b"\x31a\0\0bc"

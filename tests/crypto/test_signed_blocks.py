@@ -100,6 +100,11 @@ def test_a_reader_cannot_forge() -> None:
     assert opener.verify(own, opener.open(own)).sender == OTHER.principal
     posing = write_block(theirs.bound, parts.route, read_block(own).signature, columns)
     assert code_of(opener.verify, posing, small(1)) == "seal.bad-signature"
+    # Over a header that names the broker.
+    lying = Sealer(ring(ALL), OTHER.principal, fresh, signing=OTHER)
+    lying._sender = BROKER.principal
+    data = lying.seal(small(1), NOW)
+    assert code_of(opener.verify, data, opener.open(data)) == "seal.bad-signature"
 
 
 def test_nobody_signs_for_another() -> None:

@@ -105,9 +105,8 @@ class Block:
         rows = len(self.ids)
         if len(self.times) != rows or len(self.columns) != len(self.names.attributes) or not rows:
             raise malformed("a block has events, an id and a time for each, and a column for each attribute")
-        for column in self.columns:
-            if column is not None and len(column) != rows:
-                raise malformed("the columns of a block differ in length")
+        if not {rows}.issuperset([len(column) for column in self.columns if column is not None]):
+            raise malformed("the columns of a block differ in length")
 
     @classmethod
     def of(cls, events: Sequence[TransitEvent]) -> "Block":
@@ -115,13 +114,18 @@ class Block:
 
         Raises `MalformedError` (`block.malformed`) where there is none, or they are of several types.
         """
-        if not events or len({(event.key, event.ancestors) for event in events}) != 1:
+        if len(events) != 1 and len({(event.key, event.ancestors) for event in events}) != 1:
             raise malformed("a block holds events of one type, and one of them at least")
         first = events[0]
-        rows = [event.values for event in events]
-        attributes = tuple(first.values if len(rows) == 1 else dict.fromkeys(chain.from_iterable(rows)))
+        columns: list[Column | None]
+        if len(events) == 1:
+            attributes = tuple(first.values)
+            columns = [[value] for value in first.values.values()]
+        else:
+            rows = [event.values for event in events]
+            attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
+            columns = [[row.get(name) for row in rows] for name in attributes]
         found = names(first.key, first.ancestors, attributes)
-        columns = [[row.get(name) for row in rows] for name in attributes]
         return cls(found, [event.id for event in events], [event.time for event in events], columns)
 
     def column(self, attribute: str) -> Column | None:
@@ -131,13 +135,13 @@ class Block:
 
     def events(self) -> list[TransitEvent]:
         """Return the events, without the values of closed columns."""
-        held = [(name, column) for name, column in zip(self.names.attributes, self.columns, strict=True) if column]
-        key, ancestors = self.names.type, self.names.ancestors
-        rows: Iterable[Sequence[Any]] = (
-            zip(*[column for _, column in held], strict=True) if held else [()] * len(self.ids)
-        )
-        attributes = [name for name, _ in held]
+        attributes, columns = self.names.attributes, self.columns
+        if None in columns:
+            held = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
+            attributes, columns = tuple(held), [column for column in columns if column is not None]
+        rows: Iterable[Sequence[Any]] = zip(*columns, strict=True) if columns else [()] * len(self.ids)
         values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
+        key, ancestors = self.names.type, self.names.ancestors
         return [
             TransitEvent(key, ancestors, MappingProxyType(row), id_, time)
             for row, id_, time in zip(values, self.ids, self.times, strict=True)

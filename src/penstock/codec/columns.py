@@ -137,12 +137,9 @@ def decode_column(data: bytes, rows: int) -> Column:
 
 def decode_cell(data: bytes) -> Scalar:
     """Read a column of one value. Raises `MalformedError` (`block.column`)."""
-    read = _CELL_READERS.get(data[:1])
-    if read is None:
-        raise _malformed()
     try:
-        return read(data)
-    except (ValueError, OverflowError):
+        return _CELL_READERS[data[0]](data)
+    except (IndexError, KeyError, ValueError, OverflowError):
         raise _malformed() from None
 
 
@@ -320,13 +317,13 @@ _CELL_WRITERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     datetime: lambda value: _INSTANT.pack(_TIMESTAMP, microseconds(value)),
     NoneType: lambda _: NULL,
 }
-_CELL_READERS: Final[Mapping[bytes, Callable[[bytes], Scalar]]] = {
-    NULL: _read_null,
-    b"\1": lambda data: data[1:].decode(),
-    **{bytes((_INTEGER | width << _WIDTH_SHIFT,)): partial(_read_integer, width) for width in range(len(_SIGNED))},
-    bytes((_FLOAT,)): _read_float,
-    bytes((_BOOLEAN,)): _read_boolean,
-    bytes((_TIMESTAMP,)): _read_timestamp,
+_CELL_READERS: Final[Mapping[int, Callable[[bytes], Scalar]]] = {
+    0: _read_null,
+    _STRING: lambda data: data[1:].decode(),
+    **{_INTEGER | width << _WIDTH_SHIFT: partial(_read_integer, width) for width in range(len(_SIGNED))},
+    _FLOAT: _read_float,
+    _BOOLEAN: _read_boolean,
+    _TIMESTAMP: _read_timestamp,
 }
 
 

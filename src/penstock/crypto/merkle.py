@@ -30,9 +30,10 @@ def salts(seed: bytes, number: int, rows: int) -> list[bytes]:
     return [stream[start : start + SALT_BYTES] for start in range(0, len(stream), SALT_BYTES)]
 
 
-def leaf(salt: bytes, value: bytes) -> bytes:
-    """Return the leaf of a value."""
-    return hashlib.sha256(b"\0" + salt + value).digest()
+def leaves(salts: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    """Return the leaves of values."""
+    sha256 = hashlib.sha256
+    return [sha256(b"\0" + salt + value).digest() for salt, value in zip(salts, values, strict=True)]
 
 
 def tree(leaves: Sequence[bytes]) -> Tree:

@@ -135,12 +135,14 @@ def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> Block:
 
 def _block(names: Names, ids: bytes, times: bytes, plain: Sequence[bytes | None], rows: int) -> Block:
     columns: list[Column | None]
+    found: list[Any]
+    moments: list[Any]
     if rows == 1:
+        found, moments = [decode_cell(ids)], [decode_cell(times)]
         columns = [None if column is None else [decode_cell(column)] for column in plain]
     else:
+        found, moments = decode_column(ids, rows), decode_column(times, rows)
         columns = [None if column is None else decode_column(column, rows) for column in plain]
-    found: list[Any] = decode_column(ids, rows)
-    moments: list[Any] = decode_column(times, rows)
-    if not _IDS.issuperset(map(type, found)) or not _TIMES.issuperset(map(type, moments)):
+    if not (_IDS.issuperset(map(type, found)) and _TIMES.issuperset(map(type, moments))):
         raise cannot_open()
     return Block(names, found, moments, columns)

@@ -176,7 +176,7 @@ def _verify_proof(proof: Proof) -> ProvenEvent:
     if columns[:1] != [0] or columns != sorted({*columns}) or columns[-1] > len(names.attributes):
         raise bad_proof()
     for value in proof.shown:
-        start = merkle.leaf(value.salt, value.cell)
+        [start] = merkle.leaves([value.salt], [value.cell])
         if not compare_digest(merkle.climb(start, proof.place, rows, value.way), section.root(value.column)):
             raise bad_proof()
     # (3) Only now are the values read.
@@ -216,7 +216,7 @@ def _trees(block: Block, number: int, seeds: Sequence[bytes | None]) -> list[_Tr
 
 def _tree(cells: list[bytes], seed: bytes, number: int) -> _Tree:
     salts = merkle.salts(seed, number, len(cells))
-    return _Tree(salts, cells, merkle.tree(list(map(merkle.leaf, salts, cells))))
+    return _Tree(salts, cells, merkle.tree(merkle.leaves(salts, cells)))
 
 
 def _show(tree: _Tree | None, column: int, place: int) -> Shown:
