@@ -293,6 +293,9 @@ def test_hops_may_change_the_route() -> None:
         assert code_of(Opener(ring(ALL)).open, blinded) == "seal.unknown-label"
         # Back to the octets that were there.
         assert reroute(blinded, Plain(small().names)) == data
+    directory.remove(old, (TYPE,), ())
+    assert code_of(opener.open, reroute(data, blind(old, small().names))) == "seal.unknown-label"
+    directory.add(old, (TYPE,), ())
     # Labels of other attributes say something else, and then nothing opens.
     lying = blind(old, names(TYPE, small().names.ancestors, ALL[1:4]))
     assert code_of(opener.open, reroute(data, lying)) == "seal.cannot-open"

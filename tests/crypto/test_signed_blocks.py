@@ -197,6 +197,18 @@ def test_what_proves_nothing(change: Callable[[Proof], Proof]) -> None:
     assert code_of(verify_proof, change(proof)) == "seal.bad-proof"
 
 
+def test_salts_are_derived_once_and_forgotten_with_their_keys() -> None:
+    keys = ring(ALL)
+    opener = Opener(keys)
+    sealer = Sealer(keys, BROKER.principal, fresh, signing=BROKER)
+    found = [sealer.seal(small(salt), NOW) for salt in range(3)]
+    for salt, data in enumerate(found):
+        assert opener.verify(data, opener.open(data)).block == small(salt)
+    assert len(opener._ways) == 1
+    keys.drop(ALL[1], 7)
+    assert code_of(opener.verify, found[2], small(2)) == "seal.bad-signature"
+
+
 def test_without_the_keys_nothing_is_verified() -> None:
     data = sealed(small())
     assert code_of(Opener(ring(ALL, whole=False)).verify, data, small()) == "seal.unknown-key"

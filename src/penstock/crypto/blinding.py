@@ -30,19 +30,25 @@ def blind(key: Secret, found: Names) -> Blinded:
 
 
 class Directory:
-    """What labels stand for, as far as somebody was told. Labels of an old and a new key may both be there."""
+    """What labels stand for, as far as somebody was told. Labels of an old and a new key may both be there.
+
+    `version` changes with every change.
+    """
 
     def __init__(self) -> None:
         self._types: dict[bytes, TypeKey] = {}
         self._attributes: dict[bytes, str] = {}
+        self.version = 0
 
     def add(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
         """Learn the labels of some names under a key."""
+        self.version += 1
         self._types |= {label(key, str(name)): name for name in types}
         self._attributes |= {label(key, name): str(name) for name in attributes}
 
     def remove(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
         """Forget the labels of some names under a key."""
+        self.version += 1
         for name in types:
             self._types.pop(label(key, str(name)), None)
         for attribute in attributes:

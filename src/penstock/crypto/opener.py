@@ -37,6 +37,8 @@ class _Way(NamedTuple):
     names: Names
     decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
     places: Sequence[bytes]
+    #: what the salts of signed blocks come from, once it was asked for
+    seeds: Sequence[bytes | None] | None = None
 
 
 class Opener:
@@ -45,7 +47,7 @@ class Opener:
     def __init__(self, keys: KeyRing, directory: Directory | None = None, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._keys, self._directory, self._limits = keys, directory or Directory(), limits
         self._ways: dict[tuple[bytes, bytes], _Way] = {}
-        self._version = keys.version
+        self._version = (-1, -1)
 
     def __repr__(self) -> str:
         return "Opener()"
@@ -71,16 +73,18 @@ class Opener:
         Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, and `seal.unknown-key`.
         """
         parts = read_block(data, limits=self._limits)
-        way = self._way(parts)
-        keys = held_keys(self._keys, way.fixed, way.names)
-        return verify_signature(parts, way.names, block, seeds(keys, way.fixed, way.names))
+        known = self._known(parts)
+        way = known or self._way(parts)
+        if way.seeds is None:
+            keys = held_keys(self._keys, way.fixed, way.names)
+            way = way._replace(seeds=seeds(keys, way.fixed, way.names))
+        signed = verify_signature(parts, way.names, block, way.seeds or ())
+        if way is not known:
+            self._remember(parts, way)
+        return signed
 
     def _open(self, parts: Parts, wanted: Collection[str] | None) -> Block:
-        if self._version != self._keys.version:
-            self._version = self._keys.version
-            self._ways.clear()
-        stream = (parts.fixed, parts.route)
-        known = self._ways.get(stream)
+        known = self._known(parts)
         way = known or self._way(parts)
         if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
             # Before it is opened: a column of nulls is a single octet.
@@ -90,11 +94,20 @@ class Opener:
         except (InvalidTag, MalformedError):
             raise cannot_open() from None
         if known is None:
-            # Only now: who invents streams must not make us forget those that there are.
-            if len(self._ways) >= self._limits.seal_streams:
-                self._ways.pop(next(iter(self._ways)))
-            self._ways[stream] = way
+            self._remember(parts, way)
         return block
+
+    def _known(self, parts: Parts) -> _Way | None:
+        if (version := (self._keys.version, self._directory.version)) != self._version:
+            self._version = version
+            self._ways.clear()
+        return self._ways.get((parts.fixed, parts.route))
+
+    def _remember(self, parts: Parts, way: _Way) -> None:
+        """Keep what was derived for a stream, after a block of it has opened: others must not push it out."""
+        if len(self._ways) >= self._limits.seal_streams:
+            self._ways.pop(next(iter(self._ways)))
+        self._ways[parts.fixed, parts.route] = way
 
     def _way(self, parts: Parts) -> _Way:
         fixed = read_fixed(parts.fixed)

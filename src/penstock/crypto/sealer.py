@@ -115,13 +115,16 @@ class Sealer:
             for encrypt, column, place in zip(way.encrypt, plain, way.places, strict=True)
         ]
         signature = way.signing.sign(block, number, bound) if way.signing else b""
-        return write_block(header, write_route(route) if route else way.route, signature, sealed)
+        data = write_block(header, write_route(route) if route else way.route, signature, sealed)
+        if len(data) > self._limits.block_bytes:
+            raise _too_large()
+        return data
 
     def _next(self, rows: int, columns: int, plain: Sequence[bytes]) -> int:
         """Return the number of the next block, which nobody gets twice, whatever becomes of the block."""
         limits, octets = self._limits, sum(map(len, plain))
-        if rows > limits.block_rows or rows * columns > limits.block_cells or octets > limits.block_bytes // 2:
-            raise LimitError("block.limit", "too many events for one block", hint="seal fewer at once")
+        if rows > limits.block_rows or rows * columns > limits.block_cells:
+            raise _too_large()
         number = next(self._numbers)
         self._octets += octets
         if number >= limits.seal_blocks or self._octets > limits.seal_bytes:
@@ -177,3 +180,7 @@ def _plain(block: Block, level: Level, rows: int) -> list[bytes]:
         columns = [encode_column(column) for column in block.columns if column is not None]
         common = [encode_column(block.ids), encode_column(block.times)]
     return [encode_bundle(common + columns)] if level is Level.EVENT else [encode_bundle(common), *columns]
+
+
+def _too_large() -> LimitError:
+    return LimitError("block.limit", "too many events for one block", hint="seal fewer at once")
