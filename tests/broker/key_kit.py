@@ -197,7 +197,11 @@ class World:
                 case Reply(principal, answer):
                     self.replies.append(output)
                     broker = next(one for one in self.brokers.values() if key(one.number).principal == principal)
-                    broker.take(broker.member.receive(self.now, answer.unverified()))
+                    try:
+                        broker.take(broker.member.receive(self.now, answer.unverified()))
+                    except RefusedError as error:
+                        # An answer to somebody who has left in the meantime.
+                        self.refusals.append(error.code)
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds * SECOND

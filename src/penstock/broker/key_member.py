@@ -140,6 +140,7 @@ class KeyMember:
     def leave(self, now: datetime) -> list[Output]:
         """Leave, and forget everything; what is under way cannot be opened any more."""
         request: list[Output] = [Ask(self._request(now, Wish.LEAVE))] if self._leaf is not None else []
+        self._private = self._wish = None
         return [*request, *self.dismissed()]
 
     def refresh(self, now: datetime) -> list[Output]:
@@ -185,11 +186,15 @@ class KeyMember:
         return [*said, *self._follow(now), *self._seek(now), *self._tell(now)]
 
     def dismissed(self) -> list[Output]:
-        """Forget everything, since a manager says that this broker is not in the group (`keys.not-member`)."""
+        """Forget everything, since a manager says that this broker is not in the group (`keys.not-member`).
+
+        A request to join goes on: the manager may not have had it yet.
+        """
         epochs = sorted({*self._closing, *(() if self._word is None else (self._word.epoch,))})
         said: list[Output] = [Closed(self.group, epoch) for epoch in epochs]
         said += [Hold(self.group)] if not self._holds else []
-        self._private = self._leaf = self._path = self._word = self._wish = self._asked = None
+        self._leaf = self._path = self._word = None
+        self._wish = self._wish if self._wish is Wish.JOIN else None
         self._parts, self._closing, self._known, self._holds = {}, {}, 0, True
         return said
 
