@@ -2,7 +2,7 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final, TypeAlias
@@ -94,6 +94,9 @@ class Core:
         #: when something is due, and what is called then
         self.turn: datetime | None = None
         self.on_turn: Callable[[], None] = lambda: None
+        #: whether so much waits to go out that whoever publishes should wait, and what it waits for
+        self.crowded: Callable[[], bool] = lambda: False
+        self.room: Callable[[], Awaitable[None]] = _at_once
         self.sources = Sources(settings.credentials)
         local = LocalBroker(
             settings.network,
@@ -240,3 +243,7 @@ class _Admission:
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _NOTHING: Final = Credentials()
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.core import Core
-from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, StateWriting, Take, events_qos
+from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
 from penstock.broker.policy_network import Arrived, nobody
 from penstock.broker.policy_transport import Statement, reserved_types, wrap
@@ -49,6 +49,8 @@ _HERE, _GONE = b"+", b"-"
 _COLUMNS: Final = 0.75
 #: seconds for which nobody looks again for a broker that was not found
 _LOOKING: Final = 1.0
+#: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
+_PATIENCE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class FabricNetwork:
         self._due: asyncio.Handle | None = None
         self._topic = network_topic(core.settings.network)
         self.arrived: Arrived = nobody
+        self._room = Room(core.settings.limits.network_outbox)
+        core.crowded, core.room = self._is_crowded, self._wait_for_room
         core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
         core.exchange.quenches = False
         core.library.changed = self._reconsider
@@ -312,9 +316,15 @@ class FabricNetwork:
         writing = self._writings.get(key)
         if writing is None:
             writing = self._writings[key] = EventWriting(
-                self._fabric, topic_of(key), self._events, self._note, _Composer(self, key), core.settings.limits
+                self._fabric, topic_of(key), self._events, self._note, composer=_Composer(self, key), room=self._room
             )
         writing.put(events)
+
+    def _is_crowded(self) -> bool:
+        return self._room.crowded
+
+    async def _wait_for_room(self) -> None:
+        await self._room.wait(_PATIENCE)
 
     def sign(self, topic: str, block: Publications, number: int) -> Composed:
         """Return a block as a sample of a topic."""

@@ -22,7 +22,7 @@ from typing import Final, Protocol, TypeAlias
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
 from penstock.model.events import TransitEvent
-from penstock.model.limits import Limits
+from penstock.model.limits import DEFAULT_LIMITS
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -191,6 +191,40 @@ class Composed:
     time: datetime
 
 
+class Room:
+    """How many events may wait for the fabric, on all topics together; who brings more than half of it is slowed."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting = 0
+        self._eased = asyncio.Event()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether whoever brings events should wait."""
+        return 2 * self._waiting > self._most
+
+    def take(self, events: int) -> bool:
+        """Take room for events, if there is enough."""
+        if self._waiting + events > self._most:
+            return False
+        self._waiting += events
+        return True
+
+    def give(self, events: int) -> None:
+        """Give room back."""
+        self._waiting -= events
+        if not self.crowded:
+            self._eased.set()
+
+    async def wait(self, patience: float) -> None:
+        """Wait until it is not crowded any more, or for so many seconds."""
+        self._eased.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._eased.wait()
+
+
 class Composer(Protocol):
     """Makes samples of events, and keeps count."""
 
@@ -210,10 +244,10 @@ class EventWriting(_Writing):
     A sample that may or may not have been stored is sent again: readers take each number once.
     """
 
-    def __init__(self, fabric: Fabric, topic: str, qos: Qos, note: Note, composer: Composer, limits: Limits) -> None:  # noqa: PLR0913, PLR0917  # what it writes with
+    def __init__(self, fabric: Fabric, topic: str, qos: Qos, note: Note, *, composer: Composer, room: Room) -> None:  # noqa: PLR0913  # what it writes with
         super().__init__(fabric, topic, qos, note)
         self._composer = composer
-        self._limits = limits
+        self._room = room
         self._waiting: deque[TransitEvent] = deque()
         self._composed: deque[Composed] = deque()
         self._full = False
@@ -221,13 +255,13 @@ class EventWriting(_Writing):
     def put(self, events: Iterable[TransitEvent]) -> None:
         """Send events soon. Those that find no room are lost, which is noted."""
         events = tuple(events)
-        if len(self._waiting) + len(events) > self._limits.network_outbox:
+        if not self._room.take(len(events)):
             self._composer.lose(len(events))
             if not self._full:
                 self._note(
                     LimitError(
                         "network.outbox",
-                        f"more than {self._limits.network_outbox} events wait for the fabric: events are lost",
+                        "too many events wait for the fabric: events are lost",
                         hint="is the fabric reachable, and fast enough?",
                     )
                 )
@@ -239,7 +273,7 @@ class EventWriting(_Writing):
     async def _write(self, publisher: Publisher) -> None:
         while self._composed or self._waiting:
             if not self._composed:
-                most = min(len(self._waiting), self._limits.route_block_events)
+                most = min(len(self._waiting), DEFAULT_LIMITS.route_block_events)
                 self._compose(tuple(self._waiting.popleft() for _ in range(most)))
             await self._send(publisher)
         self._full = False
@@ -249,13 +283,15 @@ class EventWriting(_Writing):
             self._composed.extend(self._composer.compose(events))
         except PenstockError as error:
             self._drop(len(events), error)
+            self._room.give(len(events))
 
     async def _send(self, publisher: Publisher) -> None:
         while self._composed:
             sample = self._composed[0]
             if not self._composer.is_fresh(sample):
                 late = FailedError("network.late", "the fabric was away for too long: events are lost")
-                self._drop(self._composed.popleft().events, late)
+                self._drop(sample.events, late)
+                self._done(sample)
                 continue
             try:
                 await publisher.publish(sample.data)
@@ -264,7 +300,11 @@ class EventWriting(_Writing):
                     raise
                 # Trying again would not help.
                 self._drop(sample.events, error)
-            self._composed.popleft()
+            self._done(sample)
+
+    def _done(self, sample: Composed) -> None:
+        self._composed.popleft()
+        self._room.give(sample.events)
 
     def _drop(self, events: int, error: PenstockError) -> None:
         self._composer.lose(events)

@@ -110,6 +110,8 @@ class Clients:
                 began, pause = thread_time(), 0.0
                 if self._take(client, read_request(tree)):
                     pause = pace.charge(thread_time() - began, loop.time())
+                elif self._core.crowded():
+                    await self._core.room()
                 await turns.over(pause)
             waiting = await client.link.receive()
 

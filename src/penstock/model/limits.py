@@ -84,7 +84,7 @@ class Limits:
     link_keepalives: int = 64
 
     #: a network: brokers, links of one of them, bytes of an announcement's proof, bytes that a broker discloses,
-    #: brokers that wait to be admitted, brokers an event passes, and events of a type that wait for a fabric
+    #: brokers that wait to be admitted, brokers an event passes, and events that wait for a fabric
     network_brokers: int = 4_096
     network_links: int = 256
     network_proof: int = 1_024
