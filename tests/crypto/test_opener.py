@@ -26,6 +26,7 @@ from tests.crypto.seal_kit import (
     small,
 )
 
+from penstock.codec import encoded_blocks
 from penstock.codec.block_names import Plain, names, write_route
 from penstock.codec.blocks import (
     FIRST,
@@ -39,7 +40,8 @@ from penstock.codec.blocks import (
     split,
     write_block,
 )
-from penstock.crypto import sealer as module
+from penstock.codec.columns import encode_column
+from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.aead import Algorithm
 from penstock.crypto.blinding import Directory, blind
 from penstock.crypto.opener import Opener
@@ -384,16 +386,37 @@ def test_every_failure_looks_the_same() -> None:
 
 def _badly_encoded() -> bytes:
     """Return a block whose column opens and is no column: its sender does not keep to the format."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "encode_column", lambda _: b"\x7fnothing")
-        return sealer().seal(small(), NOW)
+    wrong = encode_block(small())._replace(columns=[b"\x7fnothing"] * 3)
+    return sealer().seal_encoded(wrong, NOW)
 
 
-def test_ids_are_texts_and_times_instants() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "encode_column", lambda values: b"\x02\1\2" if values == small().ids else b"\0")
-        data = sealer().seal(small(), NOW)
-    assert code_of(Opener(ring(ALL)).open, data) == "seal.cannot-open"
+def test_columns_that_are_octets_already() -> None:
+    encoded = encode_block(small())
+    for level in Level:
+        data = sealer().seal_encoded(encoded, NOW, level)
+        assert Opener(ring(ALL)).open(data) == small()
+        assert Opener(ring(ALL)).open_encoded(*split(data)) == encoded
+        some = Opener(ring(ALL)).open_encoded(*split(data), {ALL[1]})
+        assert some == encoded._replace(columns=[None, encoded.columns[1], None])
+
+
+def test_ids_are_strings_and_times_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = encode_block(small())
+    wrong = [
+        good._replace(ids=encode_column([1, 2])),
+        good._replace(ids=encode_column(["a", None])),
+        good._replace(ids=b""),
+        good._replace(times=encode_column(["a", "b"])),
+        good._replace(times=b""),
+    ]
+    for encoded in wrong:
+        assert code_of(sealer().seal_encoded, encoded, NOW) == "block.malformed"
+    # A sender who does not look is not believed.
+    with monkeypatch.context() as patch:
+        patch.setattr(encoded_blocks, "_check_common", lambda *_: None)
+        lies = [sealer().seal_encoded(encoded, NOW, level) for encoded in wrong for level in Level]
+    for data in lies:
+        assert code_of(Opener(ring(ALL)).open, data) == "seal.cannot-open"
 
 
 def test_openers_and_keys_stay_where_they_are() -> None:

@@ -143,6 +143,16 @@ def decode_cell(data: bytes) -> Scalar:
         raise _malformed() from None
 
 
+def holds_strings(octets: bytes) -> bool:
+    """Say whether a column holds strings, and no null."""
+    return octets[:1] != b"" and octets[0] & (_KINDS | _NULLS) == _STRING
+
+
+def holds_timestamps(octets: bytes) -> bool:
+    """Say whether a column holds timestamps and nulls."""
+    return octets[:1] != b"" and octets[0] & _KINDS in (0, _TIMESTAMP)
+
+
 def encode_bundle(parts: Sequence[bytes]) -> bytes:
     """Return several columns as one: the lengths of all but the last, 4 octets each, and the columns."""
     lengths = [*map(len, parts)]

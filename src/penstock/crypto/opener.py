@@ -10,24 +10,19 @@ what is needed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
-from types import NoneType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from cryptography.exceptions import InvalidTag
 
 from penstock.codec.block_names import Names, read_route
 from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_fixed, read_parts, unpad
-from penstock.codec.columns import Column, decode_bundle, decode_cell, decode_column
+from penstock.codec.encoded_blocks import EncodedBlock, decode_block, unbundle
 from penstock.crypto.aead import NONCE_BYTES, Algorithm, cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-
-_IDS: Final = frozenset((str,))
-_TIMES: Final = frozenset((datetime, NoneType))
 
 
 class _Way(NamedTuple):
@@ -61,10 +56,16 @@ class Opener:
         Raises `RefusedError`: `seal.unknown-key` without the type's key, `seal.unknown-label`, and `seal.cannot-open`
         for whatever does not open; and `MalformedError` and `LimitError` for what is no block.
         """
-        return self._open(read_block(data, limits=self._limits), wanted)
+        return self._values(read_block(data, limits=self._limits), wanted)
 
     def open_parts(self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None) -> Block:
         """Open a block from its parts, of which only the first column and those that are wanted have to be there."""
+        return self._values(read_parts(header, columns, limits=self._limits), wanted)
+
+    def open_encoded(
+        self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None
+    ) -> EncodedBlock:
+        """Open a block from its parts, and leave its columns as octets. They are the sender's, and not looked into."""
         return self._open(read_parts(header, columns, limits=self._limits), wanted)
 
     def verify(self, data: bytes, block: Block) -> SignedBlock:
@@ -83,19 +84,26 @@ class Opener:
             self._remember(parts, way)
         return signed
 
-    def _open(self, parts: Parts, wanted: Collection[str] | None) -> Block:
+    def _values(self, parts: Parts, wanted: Collection[str] | None) -> Block:
+        encoded = self._open(parts, wanted)
+        try:
+            return decode_block(encoded)
+        except MalformedError:
+            raise cannot_open() from None
+
+    def _open(self, parts: Parts, wanted: Collection[str] | None) -> EncodedBlock:
         known = self._known(parts)
         way = known or self._way(parts)
         if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
             # Before it is opened: a column of nulls is a single octet.
             raise LimitError("block.limit", "a block of too many values", hint="seal fewer events at once")
         try:
-            block = _open(parts, way, wanted)
+            encoded = _open(parts, way, wanted)
         except (InvalidTag, MalformedError):
             raise cannot_open() from None
         if known is None:
             self._remember(parts, way)
-        return block
+        return encoded
 
     def _known(self, parts: Parts) -> _Way | None:
         if (version := (self._keys.version, self._directory.version)) != self._version:
@@ -125,12 +133,12 @@ class Opener:
         return _Way(fixed, names, decrypt, places(len(uses)))
 
 
-def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> Block:
-    nonce, bound, rows = parts.number.to_bytes(NONCE_BYTES, "big"), parts.bound + way.names.digest, parts.rows
-    attributes, decrypt = way.names.attributes, way.decrypt
-    asked = attributes if wanted is None else [name if name in wanted else None for name in attributes]
-    if wanted is not None and way.fixed.level is Level.ATTRIBUTE:
-        decrypt = [decrypt[0], *(key if name else None for key, name in zip(decrypt[1:], asked, strict=True))]
+def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> EncodedBlock:
+    nonce, bound = parts.number.to_bytes(NONCE_BYTES, "big"), parts.bound + way.names.digest
+    attributes, level, decrypt = way.names.attributes, way.fixed.level, way.decrypt
+    if wanted is not None and level is Level.ATTRIBUTE:
+        asked = [name in wanted for name in attributes]
+        decrypt = [decrypt[0], *(key if ask else None for key, ask in zip(decrypt[1:], asked, strict=True))]
     # A column that is asked for and missing does not open: it is octets of no length.
     plain = [
         None if key is None else key(nonce, column or b"", bound + place)
@@ -138,24 +146,8 @@ def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> Block:
     ]
     if way.fixed.padding:
         plain = [None if column is None else unpad(way.fixed.padding, column) for column in plain]
-    first = plain[0] or b""
-    if way.fixed.level is Level.EVENT:
-        ids, times, *rest = decode_bundle(first, 2 + len(attributes))
-        return _block(way.names, ids, times, [c if name else None for c, name in zip(rest, asked, strict=True)], rows)
-    ids, times = decode_bundle(first, 2)
-    return _block(way.names, ids, times, plain[1:], rows)
-
-
-def _block(names: Names, ids: bytes, times: bytes, plain: Sequence[bytes | None], rows: int) -> Block:
-    columns: list[Column | None]
-    found: list[Any]
-    moments: list[Any]
-    if rows == 1:
-        found, moments = [decode_cell(ids)], [decode_cell(times)]
-        columns = [None if column is None else [decode_cell(column)] for column in plain]
-    else:
-        found, moments = decode_column(ids, rows), decode_column(times, rows)
-        columns = [None if column is None else decode_column(column, rows) for column in plain]
-    if not (_IDS.issuperset(map(type, found)) and _TIMES.issuperset(map(type, moments))):
-        raise cannot_open()
-    return Block(names, found, moments, columns)
+    encoded = unbundle(way.names, parts.rows, level, plain)
+    if wanted is None or level is Level.ATTRIBUTE:
+        return encoded
+    pairs = zip(attributes, encoded.columns, strict=True)
+    return encoded._replace(columns=[column if name in wanted else None for name, column in pairs])

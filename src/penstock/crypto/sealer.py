@@ -30,7 +30,8 @@ from penstock.codec.blocks import (
     write_bound,
     write_fixed,
 )
-from penstock.codec.columns import encode_bundle, encode_cell, encode_column, microseconds
+from penstock.codec.columns import microseconds
+from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block
 from penstock.crypto.aead import NONCE_BYTES, Algorithm
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
@@ -100,13 +101,25 @@ class Sealer:
         `seal.exhausted` when this incarnation has sealed enough; `LimitError` (`block.limit`) where readers would
         refuse; and `MalformedError` for values that are none (codes as `check_value`).
         """
-        if None in block.columns:
-            raise MalformedError("block.malformed", "a column that was not opened cannot be sealed")
-        way, rows = self._way(block.names, level), len(block.ids)
-        plain = _plain(block, level, rows)
+        return self.seal_encoded(encode_block(block), time, level, route, block)
+
+    def seal_encoded(
+        self,
+        encoded: EncodedBlock,
+        time: datetime,
+        level: Level = Level.ATTRIBUTE,
+        route: Route | None = None,
+        block: Block | None = None,
+    ) -> bytes:
+        """Return a sealed block, made of columns that are octets already; `block` has their values, if at hand.
+
+        Raises what `seal` does. The octets are those that `encode_column` gives, or readers will refuse them.
+        """
+        way, rows = self._way(encoded.names, level), encoded.rows
+        plain = bundle(encoded, level)
         if self._settings.padding:
             plain = [pad(self._settings.padding, column) for column in plain]
-        number = self._next(rows, len(block.columns) + 1, plain)
+        number = self._next(rows, len(encoded.columns) + 1, plain)
         header = write_bound(way.fixed, number, microseconds(time), rows)
         bound = header + way.names.digest
         nonce = number.to_bytes(NONCE_BYTES, "big")
@@ -114,7 +127,7 @@ class Sealer:
             encrypt(nonce, column, bound + place)
             for encrypt, column, place in zip(way.encrypt, plain, way.places, strict=True)
         ]
-        signature = way.signing.sign(block, number, bound) if way.signing else b""
+        signature = way.signing.sign(block or decode_block(encoded), number, bound) if way.signing else b""
         data = write_block(header, write_route(route) if route else way.route, signature, sealed)
         if len(data) > self._limits.block_bytes:
             raise _too_large()
@@ -169,17 +182,6 @@ class Sealer:
         ]
         signing = Signing(self._signing, seeds(keys, fixed, names)) if self._signing else None
         return _Way(write_fixed(fixed), names, write_route(Plain(names)), encrypt, places(len(uses)), signing)
-
-
-def _plain(block: Block, level: Level, rows: int) -> list[bytes]:
-    """Return what is sealed, column by column."""
-    if rows == 1:
-        columns = [encode_cell(column[0]) for column in block.columns if column is not None]
-        common = [encode_cell(block.ids[0]), encode_cell(block.times[0])]
-    else:
-        columns = [encode_column(column) for column in block.columns if column is not None]
-        common = [encode_column(block.ids), encode_column(block.times)]
-    return [encode_bundle(common + columns)] if level is Level.EVENT else [encode_bundle(common), *columns]
 
 
 def _too_large() -> LimitError:

@@ -1,0 +1,89 @@
+"""Blocks whose columns are octets: what is sealed, and what an opened block is before its values are read.
+
+Brokers go from events to values to octets (`encode_block`, `decode_block`). A job may go from columns of Arrow to these
+octets and back, without a value of Python in between.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.codec.block_names import Names, malformed
+from penstock.codec.blocks import Block, Level
+from penstock.codec.columns import (
+    Column,
+    decode_bundle,
+    decode_cell,
+    decode_column,
+    encode_bundle,
+    encode_cell,
+    encode_column,
+    holds_strings,
+    holds_timestamps,
+)
+
+
+class EncodedBlock(NamedTuple):
+    """Columns as octets. One that is closed is `None`."""
+
+    names: Names
+    rows: int
+    ids: bytes
+    times: bytes
+    columns: Sequence[bytes | None]
+
+
+def encode_block(block: Block) -> EncodedBlock:
+    """Write the columns of a block. Raises `MalformedError`: what `encode_column` raises."""
+    rows = len(block.ids)
+    if rows == 1:
+        columns = [None if column is None else encode_cell(column[0]) for column in block.columns]
+        return EncodedBlock(block.names, 1, encode_cell(block.ids[0]), encode_cell(block.times[0]), columns)
+    columns = [None if column is None else encode_column(column) for column in block.columns]
+    return EncodedBlock(block.names, rows, encode_column(block.ids), encode_column(block.times), columns)
+
+
+def decode_block(encoded: EncodedBlock) -> Block:
+    """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
+    names, rows, ids, times, octets = encoded
+    columns: list[Column | None]
+    found: list[Any]
+    moments: list[Any]
+    if rows == 1:
+        found, moments = [decode_cell(ids)], [decode_cell(times)]
+        columns = [None if column is None else [decode_cell(column)] for column in octets]
+    else:
+        found, moments = decode_column(ids, rows), decode_column(times, rows)
+        columns = [None if column is None else decode_column(column, rows) for column in octets]
+    return Block(names, found, moments, columns)
+
+
+def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
+    """Return what is sealed, column by column.
+
+    Raises `MalformedError` (`block.malformed`) where a column is closed or missing, or ids are no strings or times no
+    timestamps.
+    """
+    columns = [column for column in encoded.columns if column is not None]
+    if len(columns) != len(encoded.names.attributes):
+        raise malformed("a column that was not opened cannot be sealed")
+    _check_common(encoded.ids, encoded.times)
+    if level is Level.EVENT:
+        return [encode_bundle([encoded.ids, encoded.times, *columns])]
+    return [encode_bundle([encoded.ids, encoded.times]), *columns]
+
+
+def unbundle(names: Names, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
+    """Return the columns of what was sealed. Raises `MalformedError` (`block.malformed`, `block.column`)."""
+    first = plain[0] or b""
+    if level is Level.EVENT:
+        ids, times, *columns = decode_bundle(first, 2 + len(names.attributes))
+        _check_common(ids, times)
+        return EncodedBlock(names, rows, ids, times, columns)
+    ids, times = decode_bundle(first, 2)
+    _check_common(ids, times)
+    return EncodedBlock(names, rows, ids, times, plain[1:])
+
+
+def _check_common(ids: bytes, times: bytes) -> None:
+    if not holds_strings(ids) or not holds_timestamps(times):
+        raise malformed("the ids of events are strings, and their times timestamps")
