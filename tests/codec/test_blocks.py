@@ -121,6 +121,11 @@ def test_names_have_one_form(octets: bytes) -> None:
     assert code_of(read_names, octets) in {"block.malformed", "name.malformed", "principal.malformed"}
 
 
+def test_attributes_are_given_by_their_ids() -> None:
+    for wrong in ("numberplate", "#1", f"{OWN} #2", f"{OWN}\n", ""):
+        assert code_of(names, TYPE, (), (wrong,)) in {"name.malformed", "principal.malformed"}
+
+
 def test_names_are_bounded() -> None:
     many = tuple(f"{TYPE}#{place}" for place in range(1_025))
     assert read_names(names(TYPE, (), many[:-1]).octets).attributes == many[:-1]

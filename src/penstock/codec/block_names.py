@@ -43,9 +43,13 @@ class Names:
 def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> Names:
     """Return the names of a block, written down. Attributes are given by their ids.
 
-    Raises `LimitError` (`block.limit`) and `MalformedError` (`block.malformed`) where one stands twice.
+    Raises `LimitError` (`block.limit`), and `MalformedError`: `block.malformed` where one stands twice, and what
+    `AttributeId.parse` raises.
     """
     _check_names(ancestors, attributes)
+    for attribute in attributes:
+        # What is no id could be read as two, or as one of another type.
+        AttributeId.parse(attribute)
     own = str(event_type)
     written = [
         attribute.removeprefix(own) if attribute.startswith(f"{own}#") else attribute for attribute in attributes
