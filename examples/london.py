@@ -4,7 +4,7 @@ The running example of Pesonen's dissertation (sections 3.7 and 5.2.2). PITO, th
 Organisation, coordinates the network and owns the event type `Numberplate`. Cameras of the Congestion Charge Service
 publish sightings. Its billing office may see plates but not places, its statistics office places but not plates, and a
 detective of the Metropolitan Police one plate only, by court order, for a month. Each organisation has a broker of its
-own, and all meet at that of Thames Valley Police, which carries the events and reads none.
+own, and all meet at that of Thames Valley Police, which has the right to carry the events and no other.
 
 Brokers, cameras and readers are processes of their own that talk over TLS; the same sightings then go through Spark.
 Run it with `make demo`, or `python examples/london.py [--events N] [--seed N] [--out FOLDER]`.
@@ -188,7 +188,7 @@ async def start(scene: Scene, company: Company) -> None:
         )
     scene.console.print(_tree(await company.ask("net", "show", "--key", "pito.key", *company.connection("CCS Broker"))))
     scene.say(f"{company.processes - 1} processes over TLS: {len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers.")
-    scene.say("Cameras and readers meet at the broker of Thames Valley Police, which carries sightings and reads none.")
+    scene.say("All meet at the broker of Thames Valley Police, which has the right to carry sightings, and no other.")
 
 
 _ASKING = "Statistics Office, asking for the plate"

@@ -200,7 +200,7 @@ def issue_credentials(plates: EventType) -> Issued:
             for tag in (connect, route, on_plates(Right.PUBLISH, Right.SUBSCRIBE))
         ],
         MET: [grant(PITO, MET.principal, tag, pass_on=True) for tag in (connect, route, read)],
-        # A domain that carries events and reads none.
+        # A domain that has the right to carry events, and no other.
         THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (connect, route)],
         # Second tier, brokers: CCS issues a blanket capability, the Met a group (section 5.1.3).
         PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (connect, route)],
