@@ -73,11 +73,10 @@ def test_a_proof_tells_nothing_of_what_is_not_shown() -> None:
     one, two = (signed(block_of(["shown", "x"], [hidden, 1])) for hidden in (4, 5))
     proofs = [found.prove(0, ALL[:1]) for found in (one, two)]
     assert [len(proof.shown) for proof in proofs] == [2, 2]
-    # And equal values have different leaves, in one block and in two.
-    same = signed(block_of(["v", "v"], ["v", "v"]))
-    again = signed(block_of(["v", "v"], ["v", "v"]))
-    leaves = [leaf for found in (same, again) for tree in found._trees[1:] if tree for leaf in tree.levels[0]]
-    assert len({*leaves}) == 8
+    # And equal values have different leaves, in one block and in two, whatever the level.
+    twice = [signed(block_of(["v", "v"], ["v", "v"]), level) for level in Level for _ in range(2)]
+    leaves = [leaf for found in twice for tree in found._trees[1:] if tree for leaf in tree.levels[0]]
+    assert len(leaves) == len({*leaves}) == 16
 
 
 def test_a_reader_cannot_forge() -> None:
