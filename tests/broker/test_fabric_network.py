@@ -20,6 +20,7 @@ from penstock.crypto import SigningKey
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats import NatsFabric
 from penstock.model import TypeDefinition
+from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -273,6 +274,29 @@ def test_time_stamps_keep_brokers_going(between: Between) -> None:
             async with between.broker(2) as late:
                 await writer.evolve(author.stamp(now(), 60_000).to_bytes())
                 await until(lambda: state_at(one) == state_at(late) == "fresh")
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_nats_server_goes_and_comes_back(server: NatsServer, how: str) -> None:
+    async def main() -> None:
+        author, between = PolicyAuthor(AGENCY), Nats(server.url)
+        async with (
+            network(between, READING, WRITING) as (one, other),
+            client_of(one, PDA) as reader,
+            client_of(other, REPORTER) as writer,
+        ):
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await flow(feed, news)
+            await asyncio.to_thread(server.kill if how == "kill" else server.stop)
+            await feed.publish_many([{"headline": str(n)} for n in range(100)])
+            await writer.evolve(author.change(now(), publish(TENNIS_READING)).to_bytes())
+            await asyncio.to_thread(server.start)
+            # What waited for the server arrives, events and policy.
+            assert await headlines(news, 100) == [str(n) for n in range(100)]
+            await until(lambda: number_at(one) == 1)
+            assert other.core.counts["lost"] == one.core.counts["missing"] == 0
 
     run(main())
 

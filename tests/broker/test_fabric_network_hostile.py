@@ -35,7 +35,8 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import Client
-from penstock.broker.fabric_network import FabricSettings, network_topic, topic_of
+from penstock.broker.fabric_members import network_topic
+from penstock.broker.fabric_network import FabricSettings, topic_of
 from penstock.broker.fabric_topics import STATE, events_qos
 from penstock.broker.feeds import Subscription
 from penstock.broker.node import Node
@@ -300,7 +301,7 @@ def test_events_that_are_faster_than_the_word_that_their_broker_is_there() -> No
             third = Speaker(on.fabric, BROKERS[2])
             sample = third._sign(MEMBERS, b"+").to_bytes()
             # As if the reader of that topic had not come so far.
-            reading = on.node.on_fabric._states[None]  # type: ignore[union-attr]  # it is on a fabric
+            reading = on.node.on_fabric._states[MEMBERS]  # type: ignore[union-attr]  # it is on a fabric
             await reading.close()
             await third._publish(MEMBERS, STATE, sample, key=str(BROKERS[2].principal))
             await third.say("fast")
@@ -344,7 +345,7 @@ def test_policy_that_was_held_back_is_noticed_and_asked_for_again() -> None:
         author = PolicyAuthor(AGENCY)
         async with EmbeddedFabric() as fabric, two(fabric) as (here, there, writer, _news):
             policy = TypeKey(AGENCY.principal, POLICY)
-            await there.on_fabric._states[policy].close()  # type: ignore[union-attr]  # it is on a fabric
+            await there.on_fabric._states[topic_of(policy)].close()  # type: ignore[union-attr]  # it is on a fabric
             await writer.evolve(author.change(now(), publish(READ, WRITE)).to_bytes())
             await writer.evolve(author.stamp(now(), 60_000).to_bytes())
             await until(lambda: here.policies.completion(AGENCY.principal, 1).complete)

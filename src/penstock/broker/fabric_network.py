@@ -25,6 +25,7 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.core import Core
+from penstock.broker.fabric_members import FabricMembers, check_future
 from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
 from penstock.broker.policy_network import Arrived, nobody
@@ -34,21 +35,16 @@ from penstock.broker.publications import Publications, blocks
 from penstock.broker.reading import malformed
 from penstock.broker.samples import SignedSample, Succession
 from penstock.broker.sealing import Sealing
-from penstock.crypto.keys import digest
-from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
 from penstock.model.events import TransitEvent
-from penstock.model.names import NetworkName, TypeKey
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.signed import SignedValue
 from penstock.trust.stamps import CarriedStamp, TimeStamp
 
-#: the first octet of what a broker says of itself
-_HERE, _GONE = b"+", b"-"
 #: of what a sample may hold, the part that columns of events may take; header, seal and signature take the rest
 _COLUMNS: Final = 0.75
-#: seconds for which nobody looks again for a broker that was not found
-_LOOKING: Final = 1.0
 #: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
 _PATIENCE: Final = 2.0
 
@@ -73,11 +69,6 @@ def topic_of(key: TypeKey) -> str:
     return type_digest(key).hex()
 
 
-def network_topic(network: NetworkName) -> str:
-    """Return the topic on which the brokers of a network make themselves known."""
-    return digest((b"network", network.owner.digest, network.name.encode())).hex()
-
-
 class FabricNetwork:
     """See the module. It carries statements about policy, too (`PolicyNetwork`)."""
 
@@ -87,22 +78,19 @@ class FabricNetwork:
         self._fabric = settings.fabric
         self._proof = SignedProof(core.settings.key, core.settings.network, core.settings.limits)
         self._began = core.now()
-        self._incarnation = int(self._began.timestamp() * 1000)
+        self._members = FabricMembers(
+            core, self._proof, self._write_state, renewal=settings.renewal, absence=settings.absence
+        )
         self._events = events_qos(settings.fresh, settings.durable)
-        #: when each broker has last given a sign of life
-        self._members: dict[Principal, datetime] = {}
-        self._looked: dict[Principal, float] = {}
         self._succession = Succession(core.settings.limits)
-        self._shown: tuple[object, datetime] | None = None
-        self._number = 0
         self._started = False
-        self._states: dict[TypeKey | None, Reading] = {}
+        #: by topic
+        self._states: dict[str, Reading] = {}
         self._readings: dict[TypeKey, Reading] = {}
         self._writings: dict[TypeKey, EventWriting] = {}
         self._state_writings: dict[str, StateWriting] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
-        self._topic = network_topic(core.settings.network)
         self.arrived: Arrived = nobody
         self._room = Room(core.settings.limits.network_outbox)
         core.crowded, core.room = self._is_crowded, self._wait_for_room
@@ -114,14 +102,16 @@ class FabricNetwork:
 
     async def start(self) -> None:
         """Take in who is there and what owners have said, and then be there too. Raises what the fabric raises."""
-        presence = self._reading(self._topic, self._hear_member)
-        await presence.load()
-        self._states[None] = presence
-        for reading in self._states.values():
-            await reading.load()
-            reading.start()
+        self._states = {self._members.topic: self._state(self._members.topic, self._members.hear), **self._states}
+        ready: set[str] = set()
+        # What is said here may let further owners be followed.
+        while waiting := [topic for topic in self._states if topic not in ready]:
+            for topic in waiting:
+                await self._states[topic].load()
+                self._states[topic].start()
+            ready.update(waiting)
         self._started = True
-        self._show(_HERE)
+        self._members.appear()
         self._reconsider()
 
     async def stop(self) -> None:
@@ -129,102 +119,27 @@ class FabricNetwork:
         patience = self._core.settings.limits.link_goodbye / 1000
         if self._due is not None:
             self._due.cancel()
-        if self._started:
-            self._show(_GONE)
         self._started = False
-        writings = (*self._writings.values(), *self._state_writings.values())
+        await asyncio.gather(*(writing.close(patience) for writing in self._writings.values()))
+        # Nobody takes what a broker says that has gone.
+        self._members.leave()
+        await asyncio.gather(*(writing.close(patience) for writing in self._state_writings.values()))
         readings = (*self._readings.values(), *self._states.values())
-        await asyncio.gather(*(writing.close(patience) for writing in writings))
         await asyncio.gather(*(reading.close() for reading in readings), *self._closing)
 
     def tick(self) -> None:
         """Show what the broker shows now, forget who has gone, and those who may be here no longer."""
-        now = self._core.now()
-        if self._started and self._is_due(now):
-            self._show(_HERE)
-        absence = timedelta(seconds=self._settings.absence)
-        for broker, last in list(self._members.items()):
-            if now - last > absence or not self._core.admitted(broker):
-                self._forget(broker)
+        if self._started:
+            self._members.appear()
+        self._members.tick()
 
     def brokers(self) -> list[Principal]:
         """Return the brokers of the network, this one among them."""
-        return sorted((self._core.principal, *self._members))
+        return self._members.all()
 
     def reads(self, key: TypeKey) -> bool:
         """Say whether events of a type that are published now will arrive here."""
         return key in self._readings and self._readings[key].up
-
-    # Who is there.
-
-    def _is_due(self, now: datetime) -> bool:
-        if self._shown is None:
-            return True
-        credentials, time = self._shown
-        renewal = timedelta(seconds=self._settings.renewal)
-        return credentials is not self._core.settings.credentials or now - time >= renewal
-
-    def _show(self, state: bytes) -> None:
-        core, now = self._core, self._core.now()
-        self._number += 1
-        self._shown = core.settings.credentials, now
-        octets = core.shown() if state == _HERE else b""
-        if len(octets) > core.settings.limits.network_disclosure:
-            most = core.settings.limits.network_disclosure
-            core.note(LimitError("network.limit", f"a broker discloses more than {most} octets", hint="show less"))
-            return
-        sample = SignedSample(core.principal, self._incarnation, self._number, now, state + octets)
-        self._write_state(self._topic, str(core.principal), sample.sign(self._topic, self._proof).to_bytes())
-
-    async def _hear_member(self, sample: Sample) -> None:
-        """Take what a broker says of itself: it holds until the next one, or until it is too old."""
-        core, told = self._core, SignedSample.from_bytes(sample.data)
-        if not self._succession.is_new(self._topic, told):
-            return
-        if told.origin == core.principal:
-            told.verify(self._topic, self._proof)
-            # The clock may have gone back since the last start; numbers must not.
-            if not self._started:
-                self._incarnation = max(self._incarnation, told.incarnation + 1)
-            return
-        now = core.begin()
-        if now - told.time > timedelta(seconds=self._settings.absence):
-            return
-        self._check_future(told, now)
-        told.verify(self._topic, self._proof)
-        if told.body[:1] == _GONE:
-            if told.origin in self._members:
-                self._succession.take(self._topic, told)
-            self._forget(told.origin)
-        elif told.body[:1] == _HERE:
-            self._admit(told)
-        else:
-            malformed("what a broker says of itself")
-
-    def _admit(self, told: SignedSample) -> None:
-        core, broker = self._core, told.origin
-        if broker not in self._members and len(self._members) >= core.settings.limits.network_brokers:
-            raise LimitError("network.limit", f"more than {core.settings.limits.network_brokers} brokers")
-        bag = core.read_bag(told.body[1:])
-        core.require_connect(broker, bag)
-        self._succession.take(self._topic, told)
-        self._members[broker] = told.time
-        core.disclose(broker, bag)
-
-    def _forget(self, broker: Principal) -> None:
-        if self._members.pop(broker, None) is not None:
-            self._core.disclose(broker, None)
-
-    async def _look_for(self, broker: Principal) -> None:
-        """Look for what a broker says of itself: its events may have been faster."""
-        now = asyncio.get_running_loop().time()
-        if broker in self._members or now - self._looked.get(broker, -_LOOKING) < _LOOKING:
-            return
-        if len(self._looked) >= self._core.settings.limits.network_waiting:
-            self._looked.clear()
-        self._looked[broker] = now
-        for sample in await self._fabric.state(self._topic, str(broker)):
-            await self._hear_member(sample)
 
     # Events that come.
 
@@ -263,7 +178,7 @@ class FabricNetwork:
         # (2) its origin signed it
         told.verify(topic, self._proof)
         # (3) its origin may
-        await self._look_for(told.origin)
+        await self._members.look_for(self._fabric, told.origin)
         self._check_trust(told.origin, key)
         # (4) it has not been before
         core.counts["missing"] += self._succession.take(topic, told)
@@ -274,7 +189,7 @@ class FabricNetwork:
         core.settle(core.router.arrived(block))
 
     def _check_time(self, told: SignedSample, now: datetime) -> None:
-        self._check_future(told, now)
+        check_future(self._core, told, now)
         skew, settings = self._core.settings.trust.skew, self._settings
         oldest = now - timedelta(seconds=settings.durable or settings.fresh)
         if not settings.durable:
@@ -282,14 +197,6 @@ class FabricNetwork:
             oldest = max(oldest, self._began)
         if told.time < oldest - skew:
             raise RefusedError("network.late", f"a sample of {told.origin.short} is too old")
-
-    def _check_future(self, told: SignedSample, now: datetime) -> None:
-        if told.time > now + self._core.settings.trust.skew:
-            raise RefusedError(
-                "network.future",
-                f"a sample of {told.origin.short} lies in the future",
-                hint="set the clocks, or allow for more skew",
-            )
 
     def _check_trust(self, origin: Principal, key: TypeKey) -> None:
         core = self._core
@@ -330,14 +237,14 @@ class FabricNetwork:
         """Return a block as a sample of a topic."""
         now = self._core.now()
         body = self._settings.sealing.seal(block)
-        sample = SignedSample(self._core.principal, self._incarnation, number, now, body).sign(topic, self._proof)
-        return Composed(sample.to_bytes(), len(block.events), now)
+        made = SignedSample(self._core.principal, self._members.incarnation, number, now, body)
+        return Composed(made.sign(topic, self._proof).to_bytes(), len(block.events), now)
 
     def parts(self, events: tuple[TransitEvent, ...], first: int) -> Iterator[Publications]:
         """Yield events as blocks that fit into samples. Raises `LimitError` (`route.event-size`)."""
         limits = self._core.settings.limits
         limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(limits.fabric_bytes * _COLUMNS)))
-        for block in blocks(self._core.principal, self._incarnation, first, events):
+        for block in blocks(self._core.principal, self._members.incarnation, first, events):
             yield from block.parts(limits)
 
     def is_fresh(self, sample: Composed) -> bool:
@@ -354,7 +261,7 @@ class FabricNetwork:
     def follow(self, owner: Principal) -> None:
         """Read what is said about an owner's policy."""
         for key in reserved_types(owner):
-            reading = self._states[key] = self._reading(topic_of(key), partial(self._hear_policy, key))
+            reading = self._states[topic_of(key)] = self._state(topic_of(key), partial(self._hear_policy, key))
             if self._started:
                 reading.start()
 
@@ -362,12 +269,12 @@ class FabricNetwork:
         """Read once more what the topics of an owner keep."""
         for key in reserved_types(owner):
             if self._started:
-                self._states[key].again()
+                self._states[topic_of(key)].again()
 
     def publish(self, statement: Statement) -> None:
         """Write a statement to the topic of its kind, under its slot."""
         retained = wrap(statement)
-        block = Publications(self._core.principal, self._incarnation, (0,), (retained.event,), 0, retained.slot)
+        block = Publications(self._core.principal, self._members.incarnation, (0,), (retained.event,), 0, retained.slot)
         self._write_state(topic_of(retained.event.key), retained.slot, self._settings.sealing.seal(block))
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
@@ -390,7 +297,7 @@ class FabricNetwork:
 
     # Topics that hold what is so now.
 
-    def _reading(self, topic: str, take: Take) -> Reading:
+    def _state(self, topic: str, take: Take) -> Reading:
         return Reading(self._fabric, topic, STATE, take, self._note)
 
     def _write_state(self, topic: str, key: str, data: bytes) -> None:

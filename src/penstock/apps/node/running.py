@@ -16,7 +16,8 @@ from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.metrics import Metrics
 from penstock.broker.core import Clock, PeerAddress
-from penstock.broker.fabric_network import FabricSettings, network_topic
+from penstock.broker.fabric_members import network_topic
+from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.node import Node
 from penstock.broker.sealing import UnsafePlaintext
 from penstock.crypto import SigningKey

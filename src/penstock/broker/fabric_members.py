@@ -1,0 +1,161 @@
+"""Who is in a network on a fabric: each broker says so on a topic of the network, under its principal.
+
+What a broker says is signed, numbered and timed, and holds what it discloses. It is renewed now and then; who does not
+renew it is forgotten, and so is who says goodbye, or may be in the network no longer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from penstock.broker.core import Core
+from penstock.broker.proofs import Proof
+from penstock.broker.reading import malformed
+from penstock.broker.samples import SignedSample, Succession
+from penstock.crypto.keys import digest
+from penstock.errors import LimitError, RefusedError
+from penstock.fabric import Fabric, Sample
+from penstock.model.names import NetworkName
+from penstock.model.principals import Principal
+
+#: the first octet of what a broker says of itself
+_HERE, _GONE = b"+", b"-"
+#: seconds for which nobody looks again for a broker that was not found
+_LOOKING: Final = 1.0
+
+Say: TypeAlias = Callable[[str, str, bytes], None]
+"""Writes to a topic that keeps it, under a key."""
+
+
+def network_topic(network: NetworkName) -> str:
+    """Return the topic on which the brokers of a network make themselves known."""
+    return digest((b"network", network.owner.digest, network.name.encode())).hex()
+
+
+def check_future(core: Core, told: SignedSample, now: datetime) -> None:
+    """Check that a sample is not from the future. Raises `RefusedError` (`network.future`)."""
+    if told.time > now + core.settings.trust.skew:
+        raise RefusedError(
+            "network.future",
+            f"a sample of {told.origin.short} lies in the future",
+            hint="set the clocks, or allow for more skew",
+        )
+
+
+class FabricMembers:
+    """See the module. Times are seconds: between two signs of life, and until a broker without one is forgotten."""
+
+    def __init__(self, core: Core, proof: Proof, say: Say, *, renewal: float, absence: float) -> None:
+        self._core = core
+        self._proof = proof
+        self._say = say
+        self._renewal = timedelta(seconds=renewal)
+        self._absence = timedelta(seconds=absence)
+        self.topic = network_topic(core.settings.network)
+        #: rises from start to start of this broker
+        self.incarnation = int(core.now().timestamp() * 1000)
+        self._number = 0
+        self._shown: tuple[bytes, datetime] | None = None
+        #: when each of the others has last given a sign of life
+        self._others: dict[Principal, datetime] = {}
+        self._succession = Succession(core.settings.limits)
+        self._looked: dict[Principal, float] = {}
+
+    def __contains__(self, broker: Principal) -> bool:
+        return broker in self._others
+
+    def all(self) -> list[Principal]:
+        """Return the brokers of the network, this one among them."""
+        return sorted((self._core.principal, *self._others))
+
+    # This broker.
+
+    def appear(self) -> None:
+        """Say that this broker is there, where that is due: what it discloses has changed, or time has passed."""
+        core, now = self._core, self._core.now()
+        octets = core.shown()
+        if self._shown is not None and self._shown[0] == octets and now - self._shown[1] < self._renewal:
+            return
+        self._shown = octets, now
+        most = core.settings.limits.network_disclosure
+        if len(octets) > most:
+            core.note(LimitError("network.limit", f"a broker discloses at most {most} octets", hint="show less"))
+        else:
+            self._tell(_HERE + octets)
+
+    def leave(self) -> None:
+        """Say that this broker goes, if it has said that it is there."""
+        if self._shown is not None:
+            self._tell(_GONE)
+
+    def _tell(self, body: bytes) -> None:
+        core = self._core
+        self._number += 1
+        sample = SignedSample(core.principal, self.incarnation, self._number, core.now(), body)
+        self._say(self.topic, str(core.principal), sample.sign(self.topic, self._proof).to_bytes())
+
+    # The others.
+
+    def tick(self) -> None:
+        """Forget who has gone, and those who may be here no longer."""
+        now = self._core.now()
+        for broker, last in list(self._others.items()):
+            if now - last > self._absence or not self._core.admitted(broker):
+                self._forget(broker)
+
+    async def look_for(self, fabric: Fabric, broker: Principal) -> None:
+        """Look for what a broker says of itself: what else it says may have been faster. Raises as `hear`."""
+        now = asyncio.get_running_loop().time()
+        if broker in self._others or now - self._looked.get(broker, -_LOOKING) < _LOOKING:
+            return
+        if len(self._looked) >= self._core.settings.limits.network_waiting:
+            self._looked.clear()
+        self._looked[broker] = now
+        for sample in await fabric.state(self.topic, str(broker)):
+            await self.hear(sample)
+
+    async def hear(self, sample: Sample) -> None:
+        """Take what a broker says of itself.
+
+        Raises `MalformedError`, `LimitError`, `RefusedError` (`network.*`, `broker.not-permitted`, `trust.*`).
+        """
+        core, told = self._core, SignedSample.from_bytes(sample.data)
+        if not self._succession.is_new(self.topic, told):
+            return
+        if told.origin == core.principal:
+            self._hear_myself(told)
+            return
+        now = core.begin()
+        if now - told.time > self._absence:
+            return
+        check_future(core, told, now)
+        told.verify(self.topic, self._proof)
+        if told.body[:1] == _HERE:
+            self._admit(told)
+        elif told.body != _GONE:
+            malformed("what a broker says of itself")
+        elif told.origin in self._others:
+            self._succession.take(self.topic, told)
+            self._forget(told.origin)
+
+    def _hear_myself(self, told: SignedSample) -> None:
+        """Take a higher incarnation than in a former life: the clock may have gone back, numbers must not."""
+        told.verify(self.topic, self._proof)
+        if self._shown is None:
+            self.incarnation = max(self.incarnation, told.incarnation + 1)
+
+    def _admit(self, told: SignedSample) -> None:
+        core, broker = self._core, told.origin
+        most = core.settings.limits.network_brokers
+        if broker not in self._others and len(self._others) >= most:
+            raise LimitError("network.limit", f"a network has at most {most} brokers")
+        bag = core.read_bag(told.body[1:])
+        core.require_connect(broker, bag)
+        self._succession.take(self.topic, told)
+        self._others[broker] = told.time
+        core.disclose(broker, bag)
+
+    def _forget(self, broker: Principal) -> None:
+        del self._others[broker]
+        self._core.disclose(broker, None)
