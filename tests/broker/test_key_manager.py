@@ -396,6 +396,21 @@ def test_evicting_without_a_new_epoch_is_no_record() -> None:
         one.take(NOW, sign_value(replace(second.value, evicted=(who(20),)), key(MANAGER)).unverified())
 
 
+def test_what_is_too_much_for_one_record_is_left_for_the_next() -> None:
+    one, log = manager(limits=Limits(key_changes=2)), MemoryLog()
+    outputs = [
+        output for number in range(20, 27) for output in one.join(NOW, request(number), grounds(number, right(number)))
+    ]
+    sent = carry_out(NOW, one, log, outputs)
+    assert len([output for output in sent if isinstance(output, Reply)]) == 7
+    # One alone, since the first could not wait; then two at a time.
+    assert len(log.records) == 4
+    outputs = [output for number in range(20, 25) for output in one.evict(NOW, GROUP, who(number))]
+    carry_out(NOW, one, log, outputs)
+    assert one.holders(GROUP) == {who(25), who(26)}
+    assert len(log.records) == 7
+
+
 # What is told.
 
 

@@ -17,18 +17,27 @@ Seeds in the log, and keys of epochs that are over, are wrapped under a key that
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.key_group import GroupState, Holder
-from penstock.broker.key_rights import READERS, Entitlement, Grounds, entitlement
+from penstock.broker.key_rights import READERS, Grounds, entitlement
+from penstock.broker.key_sealing import (
+    open_over,
+    open_seed,
+    seal_history,
+    seal_welcome,
+    wrap_over,
+    wrap_path,
+    wrap_seed,
+)
+from penstock.broker.key_wishes import Applicant, Wishes
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
-from penstock.crypto.hpke import seal_to
 from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unwrap, wrap
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
 from penstock.errors import RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -49,9 +58,6 @@ from penstock.trust.key_messages import (
 )
 from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
-
-_SEED: Final = b"seed"
-_OVER: Final = b"over"
 
 Told: TypeAlias = KeyEpoch | KeyNotice
 Answer: TypeAlias = KeyWelcome | KeyPathAnswer | KeyHistory
@@ -95,25 +101,6 @@ class Refreshing:
     longest: int = DEFAULT_LIMITS.key_longest
 
 
-@dataclass(frozen=True, slots=True)
-class _Applicant:
-    right: Entitlement
-    public: bytes
-
-
-@dataclass(slots=True)
-class _Wishes:
-    """What is to become of a group with the next record."""
-
-    admit: dict[Principal, _Applicant] = field(default_factory=dict)
-    leave: set[Principal] = field(default_factory=set)
-    evict: set[Principal] = field(default_factory=set)
-    refresh: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.admit or self.leave or self.evict or self.refresh)
-
-
 class KeyManager:
     """See the module. `replicas` are those whose records count besides its own. `now` never goes back."""
 
@@ -138,7 +125,7 @@ class KeyManager:
         self._skew = skew
         self._limits = limits
         self._groups: dict[KeyGroup, GroupState] = {}
-        self._wishes: dict[KeyGroup, _Wishes] = {}
+        self._wishes: dict[KeyGroup, Wishes] = {}
         self._blocks: dict[KeyGroup, int] = {}
         self._noticed: dict[KeyGroup, datetime] = {}
         #: the last request of each broker: an older one is a copy
@@ -162,7 +149,7 @@ class KeyManager:
         right = entitlement(grounds, request.broker, request.group, served, now)
         self._asked[request.broker, request.group] = request.time
         state = self._state(request.group)
-        applicant = _Applicant(right, request.public)
+        applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
         if member is not None and member.until == right.until:
             return [self._welcome(state, request.broker, member, applicant.public)]
@@ -183,7 +170,7 @@ class KeyManager:
         request = self._check(now, unverified, Wish.PATH)
         state, holder = self._member(request)
         salt = self._random(SALT_BYTES)
-        sealed = wrap(holder.leaf, state.place(request.broker), salt, *path_context(state.group, state.epoch))
+        sealed = wrap_path(holder.leaf, state.place(request.broker), salt, state.group, state.epoch)
         answer = KeyPathAnswer(self._word(state), request.broker, salt, sealed)
         return [Reply(request.broker, sign_value(answer, self._key))]
 
@@ -210,8 +197,8 @@ class KeyManager:
         last = min(request.last, state.epoch - 1, request.first + self._limits.key_history - 1)
         if not 1 <= request.first <= last:
             raise RefusedError("keys.no-history", "none of these epochs is over", hint="epochs are counted from 1")
-        keys = b"".join(self._archived(state, epoch) for epoch in range(request.first, last + 1))
-        sealed = seal_to(request.public, keys, history_context(state.group, request.broker), self._random)
+        keys = [self._archived(state, epoch) for epoch in range(request.first, last + 1)]
+        sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
         answer = KeyHistory(self._word(state), request.broker, request.public, request.first, sealed)
         return [Reply(request.broker, sign_value(answer, self._key))]
 
@@ -294,7 +281,7 @@ class KeyManager:
             raise RefusedError(
                 "keys.log", "a record is not the next one of the log, or not of a manager", hint="read the log in order"
             )
-        seed = Secret(unwrap(self._kek, record.seed, record.salt, *_seed_context(record.word.group, record.number)))
+        seed = open_seed(self._kek, record.seed, record.salt, record.word.group, record.number)
         state = self._state(record.word.group)
         state.check(record)
         if record.refresh and state.epoch:
@@ -311,21 +298,12 @@ class KeyManager:
             self._noticed[state.group] = now
             parts = split(record.word, rekey, self._limits.key_nodes)
             said += [Tell(state.group, sign_value(part, self._key)) for part in parts]
-        return [*said, *self._settle(state, record), *self._propose(now)]
+        # Who asked here is answered, whichever replica recorded it.
+        for broker, applicant in self._wish(state.group).settle(state, record):
+            said.append(self._welcome(state, broker, state.members[broker], applicant.public))
+        return [*said, *self._propose(now)]
 
     # What follows.
-
-    def _settle(self, state: GroupState, record: KeyRecord) -> Iterator[Output]:
-        """Answer those who waited for what is now recorded, and forget their wishes."""
-        wishes = self._wish(state.group)
-        for broker, applicant in [*wishes.admit.items()]:
-            member = state.members.get(broker)
-            if member is not None and member.until == applicant.right.until:
-                del wishes.admit[broker]
-                yield self._welcome(state, broker, member, applicant.public)
-        wishes.leave &= state.members.keys()
-        wishes.evict &= state.holders().keys()
-        wishes.refresh &= not record.refresh
 
     def _propose(self, now: datetime) -> list[Output]:
         """Propose the next record, unless one is under way."""
@@ -337,37 +315,22 @@ class KeyManager:
                     return [Append(self._number, record)]
         return []
 
-    def _record(self, now: datetime, state: GroupState, wishes: _Wishes) -> KeyRecord:
-        refresh = wishes.refresh or bool(wishes.evict) or not state.tree or not self._may_share(state, wishes)
-        word = self._word(state) if state.word is not None else None
-        if refresh or word is None:
+    def _record(self, now: datetime, state: GroupState, wishes: Wishes) -> KeyRecord:
+        word = state.word
+        refresh = word is None or wishes.need_epoch(state, word.begun - self._skew)
+        if refresh:
             word = Word(self._key.principal, state.group, state.epoch + 1, now, self._refreshing.longest)
+        else:
+            word = self._word(state)
         salt, seed = self._random(SALT_BYTES), self._random(SECRET_BYTES)
-        admitted = {broker: applicant.right.until for broker, applicant in wishes.admit.items()}
-        return KeyRecord(
-            word,
-            self._number,
-            self._head,
-            now,
-            word.epoch != state.epoch,
-            salt,
-            wrap(self._kek, seed, salt, *_seed_context(state.group, self._number)),
-            tuple(sorted(admitted.items(), key=lambda pair: pair[0].digest)),
-            tuple(sorted(wishes.leave - wishes.evict, key=lambda broker: broker.digest)),
-            tuple(sorted(wishes.evict, key=lambda broker: broker.digest)),
-        )
-
-    def _may_share(self, state: GroupState, wishes: _Wishes) -> bool:
-        """Say whether all who join had their right when the epoch began, and ever since (section 7.6.2)."""
-        begun = self._word(state).begun
-        return all(
-            broker in state.members or (applicant.right.covers(begun - self._skew) and broker not in state.evicted)
-            for broker, applicant in wishes.admit.items()
-        )
+        sealed = wrap_seed(self._kek, seed, salt, state.group, self._number)
+        # What is too much for one record is left for the next.
+        changes = wishes.changes(self._limits.key_changes)
+        return KeyRecord(word, self._number, self._head, now, refresh, salt, sealed, *changes)
 
     def _welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Output:
         content = holder.leaf.expose() + state.place(broker)
-        sealed = seal_to(public, content, welcome_context(state.group, broker), self._random)
+        sealed = seal_welcome(state.group, broker, public, content, self._random)
         return Reply(broker, sign_value(KeyWelcome(self._word(state), broker, public, sealed), self._key))
 
     def _notice(self, now: datetime, state: GroupState) -> Iterator[Output]:
@@ -409,8 +372,8 @@ class KeyManager:
     def _state(self, group: KeyGroup) -> GroupState:
         return self._groups.get(group) or GroupState(group, self._limits)
 
-    def _wish(self, group: KeyGroup) -> _Wishes:
-        return self._wishes.setdefault(group, _Wishes())
+    def _wish(self, group: KeyGroup) -> Wishes:
+        return self._wishes.setdefault(group, Wishes())
 
     def _is_proposed(self, group: KeyGroup, broker: Principal) -> bool:
         record = self._proposed[1].value if self._proposed is not None else None
@@ -425,32 +388,9 @@ class KeyManager:
 
     def _archive(self, state: GroupState) -> None:
         salt = self._random(SALT_BYTES)
-        box = wrap(self._kek, state.tree.key().expose(), salt, *_over_context(state.group, state.epoch))
+        box = wrap_over(self._kek, state.tree.key(), salt, state.group, state.epoch)
         self._over[state.id, state.epoch] = salt, box
 
-    def _archived(self, state: GroupState, epoch: int) -> bytes:
+    def _archived(self, state: GroupState, epoch: int) -> Secret:
         salt, box = self._over[state.id, epoch]
-        return unwrap(self._kek, box, salt, *_over_context(state.group, epoch))
-
-
-def welcome_context(group: KeyGroup, broker: Principal) -> bytes:
-    """Return what a welcome is sealed for."""
-    return b"penstock-key-welcome-1 " + group.id + broker.digest
-
-
-def history_context(group: KeyGroup, broker: Principal) -> bytes:
-    """Return what a history is sealed for."""
-    return b"penstock-key-history-1 " + group.id + broker.digest
-
-
-def path_context(group: KeyGroup, epoch: int) -> tuple[bytes, bytes, bytes]:
-    """Return what a path is wrapped for."""
-    return b"path", group.id, str(epoch).encode()
-
-
-def _seed_context(group: KeyGroup, number: int) -> tuple[bytes, bytes, bytes]:
-    return _SEED, group.id, str(number).encode()
-
-
-def _over_context(group: KeyGroup, epoch: int) -> tuple[bytes, bytes, bytes]:
-    return _OVER, group.id, str(epoch).encode()
+        return open_over(self._kek, box, salt, state.group, epoch)

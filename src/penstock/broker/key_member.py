@@ -17,13 +17,13 @@ from typing import Final, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.key_group import UNPLACED
-from penstock.broker.key_manager import history_context, path_context, welcome_context
+from penstock.broker.key_sealing import open_history, open_path, open_welcome
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.key_tree import KeyPath
 from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.wrapping import SECRET_BYTES, Secret, unopened, unwrap
+from penstock.crypto.wrapping import SECRET_BYTES, Secret, unopened
 from penstock.errors import RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -248,26 +248,26 @@ class KeyMember:
         private = self._private
         if private is None or (value.broker, value.public) != (self._key.principal, private.public):
             raise unopened()
-        content = private.open(value.sealed, welcome_context(self.group, value.broker))
+        leaf, place = open_welcome(self.group, value.broker, private, value.sealed)
         # The key was for one request: what was sealed to it opens only now.
         self._private = None
-        return self._arrive(now, value.word, Secret(content[:SECRET_BYTES]), content[SECRET_BYTES:])
+        return self._arrive(now, value.word, leaf, place)
 
     def _found(self, now: datetime, value: KeyPathAnswer) -> list[Output]:
         if self._leaf is None or value.broker != self._key.principal:
             raise unopened()
-        content = unwrap(self._leaf, value.sealed, value.salt, *path_context(self.group, value.word.epoch))
-        return self._arrive(now, value.word, self._leaf, content)
+        place = open_path(self._leaf, value.sealed, value.salt, self.group, value.word.epoch)
+        return self._arrive(now, value.word, self._leaf, place)
 
-    def _arrive(self, now: datetime, word: Word, leaf: Secret, content: bytes) -> list[Output]:
+    def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
         self._wish = self._asked = None
         if word.epoch < self.epoch:
             return []
-        if content.startswith(UNPLACED) and len(content) == _UNPLACED_BYTES:
-            path, key = KeyPath(self._id, 0, leaf, {}), Secret(content[len(UNPLACED) :])
+        if place.startswith(UNPLACED) and len(place) == _UNPLACED_BYTES:
+            path, key = KeyPath(self._id, 0, leaf, {}), Secret(place[len(UNPLACED) :])
         else:
-            path = KeyPath.from_bytes(self._id, leaf, content)
+            path = KeyPath.from_bytes(self._id, leaf, place)
             key = path.key(word.epoch)
         self._leaf = leaf
         return self._enter(now, word, path, key)
@@ -311,10 +311,9 @@ class KeyMember:
         private = self._reading
         if private is None or (value.broker, value.public) != (self._key.principal, private.public):
             raise unopened()
-        keys = private.open(value.sealed, history_context(self.group, value.broker))
+        keys = open_history(self.group, value.broker, private, value.sealed)
         self._reading = None
-        each = (keys[at : at + SECRET_BYTES] for at in range(0, len(keys), SECRET_BYTES))
-        return [Opened(self.group, value.first + at, Secret(key), live=False) for at, key in enumerate(each)]
+        return [Opened(self.group, epoch, key, live=False) for epoch, key in enumerate(keys, value.first)]
 
     def _seek(self, now: datetime) -> list[Output]:
         """Ask for the path where something is missing; parts of the next epoch may still be under way."""

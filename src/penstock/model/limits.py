@@ -160,9 +160,10 @@ class Limits:
     stamp_period: int = 7 * 24 * 3_600_000
     policy_retry: int = 5_000
 
-    #: key groups: members of one; nodes that one message about an epoch renews, and epochs that wait for an earlier one;
-    #: epochs whose keys one answer holds
+    #: key groups: members of one, and brokers that one record admits, lets go or evicts; nodes that one message about
+    #: an epoch renews, and epochs that wait for an earlier one; epochs whose keys one answer holds
     key_members: int = 65_536
+    key_changes: int = 2_048
     key_nodes: int = 1_024
     key_waiting: int = 16
     key_history: int = 4_096

@@ -1,0 +1,81 @@
+"""What is sealed in the messages and records of key groups, both ways: each under a context of its own.
+
+Whatever does not open, or is not what it should be, is one error: `RefusedError` (`keys.unopened`).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.crypto.hpke import SealingKey, seal_to
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.wrapping import SECRET_BYTES, Secret, unopened, unwrap, wrap
+from penstock.model.principals import Principal
+from penstock.trust.key_messages import KeyGroup
+
+_WELCOME: Final = b"penstock-key-welcome-1 "
+_HISTORY: Final = b"penstock-key-history-1 "
+_PATH: Final = b"path"
+_SEED: Final = b"seed"
+_OVER: Final = b"over"
+
+
+def seal_welcome(group: KeyGroup, broker: Principal, public: bytes, content: bytes, random: RandomBytes) -> bytes:
+    """Seal a leaf, and what its member needs beside it. Raises `RefusedError` (`keys.weak-key`)."""
+    return seal_to(public, content, _WELCOME + group.id + broker.digest, random)
+
+
+def open_welcome(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> tuple[Secret, bytes]:
+    """Return leaf and place."""
+    content = private.open(sealed, _WELCOME + group.id + broker.digest)
+    if len(content) < SECRET_BYTES:
+        raise unopened()
+    return Secret(content[:SECRET_BYTES]), content[SECRET_BYTES:]
+
+
+def seal_history(
+    group: KeyGroup, broker: Principal, public: bytes, keys: Iterable[Secret], random: RandomBytes
+) -> bytes:
+    """Seal keys of epochs one after another. Raises `RefusedError` (`keys.weak-key`)."""
+    return seal_to(public, b"".join(key.expose() for key in keys), _HISTORY + group.id + broker.digest, random)
+
+
+def open_history(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> list[Secret]:
+    """Return the keys of epochs."""
+    keys = private.open(sealed, _HISTORY + group.id + broker.digest)
+    if len(keys) % SECRET_BYTES:
+        raise unopened()
+    return [Secret(keys[at : at + SECRET_BYTES]) for at in range(0, len(keys), SECRET_BYTES)]
+
+
+def wrap_path(leaf: Secret, place: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap what a member needs, under its leaf."""
+    return wrap(leaf, place, salt, _PATH, group.id, _number(epoch))
+
+
+def open_path(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Return what a member needs."""
+    return unwrap(leaf, sealed, salt, _PATH, group.id, _number(epoch))
+
+
+def wrap_seed(kek: Secret, seed: bytes, salt: bytes, group: KeyGroup, number: int) -> bytes:
+    """Wrap the seed of a record."""
+    return wrap(kek, seed, salt, _SEED, group.id, _number(number))
+
+
+def open_seed(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, number: int) -> Secret:
+    """Return the seed of a record."""
+    return Secret(unwrap(kek, sealed, salt, _SEED, group.id, _number(number)))
+
+
+def wrap_over(kek: Secret, key: Secret, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap the key of an epoch that is over."""
+    return wrap(kek, key.expose(), salt, _OVER, group.id, _number(epoch))
+
+
+def open_over(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> Secret:
+    """Return the key of an epoch that is over."""
+    return Secret(unwrap(kek, sealed, salt, _OVER, group.id, _number(epoch)))
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()

@@ -1,0 +1,68 @@
+"""What is to become of a key group: wishes that wait until a record in the log has them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.broker.key_group import GroupState
+from penstock.broker.key_rights import Entitlement
+from penstock.model.principals import Principal
+from penstock.trust.key_messages import KeyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Applicant:
+    """A broker that wants to join, or its right renewed: the right, and the key that the answer is sealed to."""
+
+    right: Entitlement
+    public: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class Wishes:
+    """Who is to be admitted, let go and evicted, and whether an epoch is to begin in any case."""
+
+    admit: dict[Principal, Applicant] = field(default_factory=dict)
+    leave: set[Principal] = field(default_factory=set)
+    evict: set[Principal] = field(default_factory=set)
+    refresh: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.admit or self.leave or self.evict or self.refresh)
+
+    def need_epoch(self, state: GroupState, begun: datetime) -> bool:
+        """Say whether an epoch must begin; not where all who join had their right when it began, and ever since.
+
+        Section 7.6.2; `begun` is when the epoch began on the slowest clock.
+        """
+        return (
+            self.refresh
+            or bool(self.evict)
+            or not state.tree
+            or not all(
+                broker in state.members or (applicant.right.covers(begun) and broker not in state.evicted)
+                for broker, applicant in self.admit.items()
+            )
+        )
+
+    def settle(self, state: GroupState, record: KeyRecord) -> Iterator[tuple[Principal, Applicant]]:
+        """Forget what is as it was wished, and yield those who are admitted."""
+        for broker, applicant in [*self.admit.items()]:
+            member = state.members.get(broker)
+            if member is not None and member.until == applicant.right.until:
+                del self.admit[broker]
+                yield broker, applicant
+        self.leave &= state.members.keys()
+        self.evict &= state.holders().keys()
+        self.refresh &= not record.refresh
+
+    def changes(
+        self, most: int
+    ) -> tuple[tuple[tuple[Principal, datetime | None], ...], tuple[Principal, ...], tuple[Principal, ...]]:
+        """Return who is admitted and until when, who is let go, and who is evicted: no more than fit in one record."""
+        admitted = [(broker, applicant.right.until) for broker, applicant in self.admit.items()]
+        return tuple(admitted[:most]), _some(self.leave - self.evict, most), _some(self.evict, most)
+
+
+def _some(brokers: set[Principal], most: int) -> tuple[Principal, ...]:
+    return tuple(sorted(brokers, key=lambda broker: broker.digest)[:most])
