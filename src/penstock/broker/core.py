@@ -11,7 +11,7 @@ from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
-from penstock.broker.outcomes import require
+from penstock.broker.outcomes import require, settled
 from penstock.broker.overlay import CLOSED, Overlay, UnsafeOpen
 from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
@@ -24,9 +24,9 @@ from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import PenstockError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import NetworkRequest, Recorder, Rules
+from penstock.guard import NetworkRequest, Recorded, Recorder, Rules
 from penstock.guard.environment import environment_schema
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey
@@ -175,10 +175,14 @@ class Core:
 
     def require_connect(self, principal: Principal, bag: Credentials) -> None:
         """Check that a broker may be in the network. Raises `RefusedError` (`broker.not-permitted`)."""
+        found = self._consider_connect(principal, bag)
+        self.recorder.write(found.record)
+        require(found.decision, Right.CONNECT, self.settings.network)
+
+    def _consider_connect(self, principal: Principal, bag: Credentials) -> Recorded:
         request = NetworkRequest(principal, Right.CONNECT, self.settings.network, self.now())
         authorities = self.sources.authorities(bag, environment_schema(), self.settings.limits)
-        decision = self.recorder.decide(request, authorities, self.sources.revision).decision
-        require(decision, Right.CONNECT, self.settings.network)
+        return self.recorder.consider(request, authorities, self.sources.revision)
 
     # Other brokers.
 
@@ -225,11 +229,12 @@ class Core:
         return known.answer
 
     def _may_connect(self, broker: Principal, bag: Credentials) -> bool:
-        try:
-            self.require_connect(broker, bag)
-        except RefusedError:
-            return False
-        return True
+        found = self._consider_connect(broker, bag)
+        permitted = settled(found.decision)
+        if permitted or broker in self.disclosed:
+            # One that has not shown anything yet has asked for nothing, and nothing is refused to it.
+            self.recorder.write(found.record)
+        return permitted
 
 
 @dataclass(frozen=True, slots=True)
