@@ -30,7 +30,7 @@ from penstock.codec.blocks import (
     write_bound,
     write_fixed,
 )
-from penstock.codec.columns import microseconds
+from penstock.codec.cells import microseconds
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey

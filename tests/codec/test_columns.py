@@ -11,18 +11,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.codec.columns import (
+from penstock.codec.cells import (
     NULL,
     Column,
-    decode_bundle,
     decode_cell,
-    decode_column,
-    encode_bundle,
+    decode_cells,
     encode_cell,
-    encode_column,
+    encode_cells,
     instant,
     microseconds,
 )
+from penstock.codec.columns import decode_bundle, decode_column, encode_bundle, encode_column
 from penstock.errors import MalformedError
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Scalar
 
@@ -49,9 +48,9 @@ def same(one: Scalar, other: Scalar) -> bool:
     return type(one) is type(other) and one == other
 
 
-def code_of(act: Callable[[], object]) -> str:
+def code_of(act: Callable[..., object], *arguments: object) -> str:
     with pytest.raises(MalformedError) as caught:
-        act()
+        act(*arguments)
     return caught.value.code
 
 
@@ -79,8 +78,12 @@ def test_columns_are_read_back(values: Column) -> None:
     found = decode_column(octets, len(values))
     assert len(found) == len(values)
     assert all(map(same, found, values))
-    for value in values:
-        assert same(decode_cell(encode_cell(value)), value)
+    cells = encode_cells(values)
+    assert cells == [encode_cell(value) for value in values] == [encode_column([value]) for value in values]
+    for value, cell, column in zip(values, cells, decode_cells(cells), strict=True):
+        assert same(decode_cell(cell), value)
+        assert column is not None
+        assert same(column[0], value)
 
 
 @pytest.mark.parametrize("rows", [1_023, 1_024, 1_025, 5_000])
@@ -198,6 +201,7 @@ def test_instants_of_other_zones_are_the_same() -> None:
 )
 def test_what_is_no_value(value: Scalar, code: str) -> None:
     assert code_of(lambda: encode_cell(value)) == code
+    assert code_of(lambda: encode_cells([value])) == code
     assert code_of(lambda: encode_column([value, value])) == code
     assert code_of(lambda: encode_column([None, value, value])) == code
 
@@ -207,13 +211,6 @@ def test_what_is_no_value(value: Scalar, code: str) -> None:
 )
 def test_kinds_do_not_mix(values: Column) -> None:
     assert code_of(lambda: encode_column(values)) == "value.kind"
-
-
-def test_the_last_instants() -> None:
-    for value in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
-        assert instant(microseconds(value)) == value
-    assert code_of(lambda: instant(microseconds(datetime.max.replace(tzinfo=UTC)) + 1)) == "block.column"
-    assert code_of(lambda: instant(INTEGER_MIN)) == "block.column"
 
 
 @given(st.lists(st.binary(max_size=5), min_size=1, max_size=6))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.codec.block_names import names
 from penstock.codec.blocks import Block
-from penstock.codec.columns import Column
+from penstock.codec.cells import Column
 from penstock.crypto import SigningKey
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret

@@ -14,7 +14,8 @@ from tests.crypto.seal_kit import BROKER, NOW, OTHER, TYPE, attributes, block_of
 
 from penstock.codec.block_names import names
 from penstock.codec.blocks import Block, Level, Padding, pad, read_block, read_header, unpad
-from penstock.codec.columns import encode_bundle, encode_column, microseconds
+from penstock.codec.cells import microseconds
+from penstock.codec.columns import encode_bundle, encode_column
 from penstock.crypto import seal_keys
 from penstock.crypto.aead import TAG_BYTES, Algorithm
 from penstock.crypto.opener import Opener

@@ -29,7 +29,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, names, read_route, write_route
-from penstock.codec.columns import Column, instant
+from penstock.codec.cells import Column, instant
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits

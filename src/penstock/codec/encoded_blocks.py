@@ -5,17 +5,15 @@ octets and back, without a value of Python in between.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.codec.block_names import Names, malformed
 from penstock.codec.blocks import Block, Level
+from penstock.codec.cells import decode_cells, encode_cells
 from penstock.codec.columns import (
-    Column,
     decode_bundle,
-    decode_cell,
     decode_column,
     encode_bundle,
-    encode_cell,
     encode_column,
     holds_strings,
     holds_timestamps,
@@ -35,9 +33,10 @@ class EncodedBlock(NamedTuple):
 def encode_block(block: Block) -> EncodedBlock:
     """Write the columns of a block. Raises `MalformedError`: what `encode_column` raises."""
     rows = len(block.ids)
-    if rows == 1:
-        columns = [None if column is None else encode_cell(column[0]) for column in block.columns]
-        return EncodedBlock(block.names, 1, encode_cell(block.ids[0]), encode_cell(block.times[0]), columns)
+    if rows == 1 and None not in block.columns:
+        values = [column[0] for column in block.columns if column is not None]
+        ids, times, *cells = encode_cells([block.ids[0], block.times[0], *values])
+        return EncodedBlock(block.names, 1, ids, times, cells)
     columns = [None if column is None else encode_column(column) for column in block.columns]
     return EncodedBlock(block.names, rows, encode_column(block.ids), encode_column(block.times), columns)
 
@@ -45,16 +44,10 @@ def encode_block(block: Block) -> EncodedBlock:
 def decode_block(encoded: EncodedBlock) -> Block:
     """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
     names, rows, ids, times, octets = encoded
-    columns: list[Column | None]
-    found: list[Any]
-    moments: list[Any]
     if rows == 1:
-        found, moments = [decode_cell(ids)], [decode_cell(times)]
-        columns = [None if column is None else [decode_cell(column)] for column in octets]
-    else:
-        found, moments = decode_column(ids, rows), decode_column(times, rows)
-        columns = [None if column is None else decode_column(column, rows) for column in octets]
-    return Block(names, found, moments, columns)
+        return Block(names, decode_column(ids, 1), decode_column(times, 1), decode_cells(octets))
+    columns = [None if column is None else decode_column(column, rows) for column in octets]
+    return Block(names, decode_column(ids, rows), decode_column(times, rows), columns)
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:

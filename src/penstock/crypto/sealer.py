@@ -30,7 +30,7 @@ from penstock.codec.blocks import (
     write_bound,
     write_fixed,
 )
-from penstock.codec.columns import microseconds
+from penstock.codec.cells import microseconds
 from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block
 from penstock.crypto.aead import NONCE_BYTES, Algorithm
 from penstock.crypto.keyfile import RandomBytes

@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from penstock.codec.block_names import Names, read_names
 from penstock.codec.blocks import Block, Fixed, Parts, read_bound
-from penstock.codec.columns import decode_bundle, decode_cell, encode_bundle, encode_cell, instant
+from penstock.codec.cells import decode_cell, encode_cell, encode_cells, instant
+from penstock.codec.columns import decode_bundle, encode_bundle
 from penstock.codec.wire import decode, encode
 from penstock.crypto import merkle
 from penstock.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SigningKey
@@ -207,7 +208,7 @@ def _trees(block: Block, number: int, seeds: Sequence[bytes | None]) -> list[_Tr
     common = [
         encode_bundle([encode_cell(id_), encode_cell(time)]) for id_, time in zip(block.ids, block.times, strict=True)
     ]
-    cells = [common, *(None if column is None else list(map(encode_cell, column)) for column in block.columns)]
+    cells = [common, *(None if column is None else encode_cells(column) for column in block.columns)]
     return [
         None if column is None or seed is None else _tree(column, seed, number)
         for column, seed in zip(cells, seeds, strict=True)
