@@ -1,6 +1,8 @@
 """Sessions across NATS: clients and brokers that are reached through servers which nobody has to trust."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from tests.broker.node_kit import (
@@ -112,6 +114,12 @@ def test_a_node_whose_nats_server_is_not_there_does_not_start() -> None:
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 
     run(main())
+
+
+def test_nats_py_is_imported_by_those_who_use_it() -> None:
+    modules = "penstock.broker.node, penstock.broker.client, penstock.broker.fabric_network, penstock.apps.node.running"
+    script = f"import sys, {modules}; sys.exit('nats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def _settings(nats: NatsLogin) -> NodeSettings:
