@@ -202,13 +202,15 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[Peer, ...]) -> Fa
     """Read what is between brokers: a word, or a table with more of it."""
     table = {"kind": value} if isinstance(value, str) else _FILE.table("fabric", value)
     _FILE.known("`fabric`", table, {"kind", "plaintext", "durable"})
-    where = "fabric" if isinstance(value, str) else "fabric.kind"
-    kind = _choice(where, _FILE.needed("`fabric`", table, "kind"), Fabric)
+    place = "fabric"
+    kind = _choice(
+        place if isinstance(value, str) else f"{place}.kind", _FILE.needed("`fabric`", table, "kind"), Fabric
+    )
     durable, plaintext = table.get("durable", 0.0), table.get("plaintext", "")
     if type(durable) not in (int, float) or not 0 <= durable <= _LONGEST_KEPT:  # type: ignore[operator]  # a number
-        raise _FILE.wrong("fabric.durable", f"seconds, from 0 to {_LONGEST_KEPT}")
+        raise _FILE.wrong(f"{place}.durable", f"seconds, from 0 to {_LONGEST_KEPT}")
     if plaintext not in ("", _UNSAFE):
-        raise _FILE.wrong("fabric.plaintext", f"`{_UNSAFE}`, or left out")
+        raise _FILE.wrong(f"{place}.plaintext", f"`{_UNSAFE}`, or left out")
     if kind is Fabric.ROUTED:
         return FabricFile()
     if nats is None:
