@@ -22,10 +22,12 @@ from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.key_log import MemoryLog, carry_out, catch_up
 from penstock.broker.key_manager import Append, Output, Reply, Tell
+from penstock.broker.key_rights import Grounds
 from penstock.codec.sexp import parse_canonical
 from penstock.crypto.hpke import SealingKey
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
 from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyRecord, KeyRequest, Wish
 from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
@@ -146,6 +148,37 @@ def test_who_was_evicted_and_has_a_new_right_does_not_get_the_key_of_the_time_be
     world.join(21, right(21, validity=ALWAYS))
     assert world.epoch == 4
     assert {*world.brokers[21].had} == {1, 4}
+
+
+def test_when_policy_changes_everybody_is_asked_about_anew() -> None:
+    world = World(20, 21, 22, 23, 24)
+    world.leave(23)
+    world.leave(24)
+    shorter = Validity.between(NOW - DAY, at(60))
+    rights = {20: right(20), 21: right(21, validity=shorter), 24: right(24)}
+    numbers = {who(number): number for number in range(20, 25)}
+
+    def ask(broker: Principal) -> Grounds:
+        number = numbers[broker]
+        return grounds(number, *([rights[number]] if number in rights else []))
+
+    world.run(world.manager.review(world.now, GROUP, ask))
+    assert (world.epoch, world.members()) == (2, {20, 21})
+    assert len(world.log.records) == 5 + 2 + 1
+    assert world.manager.review(world.now, GROUP, ask) == []
+    world.pass_time(61)
+    assert (world.epoch, world.members()) == (3, {20})
+
+
+def test_a_review_overtakes_a_request_that_waits() -> None:
+    one, log = manager(), MemoryLog()
+    waiting = one.join(NOW, request(20), grounds(20, right(20))) + one.join(NOW, request(21), grounds(21, right(21)))
+    assert one.review(NOW, GROUP, lambda _: []) == []
+    # The first is in the log already, perhaps: it is admitted, told nothing, and evicted.
+    sent = carry_out(NOW, one, log, waiting)
+    assert not any(isinstance(output, Reply) for output in sent)
+    assert one.holders(GROUP) == set()
+    assert len(log.records) == 2
 
 
 def test_an_eviction_overtakes_a_request_that_waits() -> None:

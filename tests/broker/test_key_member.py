@@ -136,6 +136,17 @@ def test_who_is_evicted_finds_out() -> None:
     assert broker.member.tick(at(100)) == ([], None)
 
 
+def test_who_is_dismissed_while_it_joins_anew_goes_on_joining() -> None:
+    world = World(20, 21)
+    world.evict(20)
+    broker = world.brokers[20]
+    assert [ask.value.wish for ask in broker.asks] == [Wish.PATH]
+    # The old request is answered first: that this broker is not a member.
+    world.join(20)
+    assert world.refusals == ["keys.not-member"]
+    assert broker.keys == {world.epoch: world.key()}
+
+
 def test_who_leaves_forgets_everything() -> None:
     world = World(20, 21)
     world.leave(20)

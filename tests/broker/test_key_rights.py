@@ -1,17 +1,21 @@
 """Who may hold the key of a group, and for how long."""
 
+from dataclasses import replace
+
 import pytest
 from tests.broker.key_kit import GROUP, LANES, PLATES, VERIFIED, grounds, right
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, grant, refused, who
 from tests.trust.types_kit import PITO, PLATE
 
 from penstock.broker.key_rights import READERS, Entitlement, entitlement
+from penstock.guard.decision import Decision, Effect, EventRequest
+from penstock.guard.restriction import Branch, Restriction, When
 from penstock.model.names import TypeKey, TypeName
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.key_messages import KeyGroup
 from penstock.trust.tags import Tag
-from penstock.trust.validity import ALWAYS, Validity
+from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 
 BROKER = 20
 SERVED = [PLATE.name]
@@ -96,6 +100,19 @@ def test_reading_history_is_a_right_of_its_own() -> None:
         else:
             with refused("keys.not-entitled"):
                 entitlement(shown, who(BROKER), GROUP, SERVED, NOW, rights=READERS)
+
+
+def test_a_right_that_must_be_asked_about_online_does_not_count() -> None:
+    test = OnlineTest("crl", (b"online", b"crl"))
+    for online, fine in (((), True), ((test,), False)):
+        branch = Branch(action=Right.SUBSCRIBE, when=When(replace(CURRENT, online=online)))
+        decision = Decision(Effect.PERMIT, Restriction((branch,)))
+        shown = [(EventRequest(who(BROKER), Right.SUBSCRIBE, VERIFIED, NOW), decision)]
+        if fine:
+            assert entitlement(shown, who(BROKER), GROUP, SERVED, NOW) == Entitlement(CURRENT.starts, CURRENT.ends)
+        else:
+            with refused("keys.not-entitled"):
+                entitlement(shown, who(BROKER), GROUP, SERVED, NOW)
 
 
 def test_an_entitlement_says_since_when() -> None:

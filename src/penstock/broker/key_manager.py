@@ -205,11 +205,27 @@ class KeyManager:
     # What the operator, the policy and the clock say.
 
     def evict(self, now: datetime, group: KeyGroup, broker: Principal) -> list[Output]:
-        """Take the key from a broker whose right was withdrawn; nothing where it does not hold it."""
+        """Take the key from a broker, whatever its right; nothing where it does not hold it."""
         wishes = self._wish(group)
         wishes.admit.pop(broker, None)
         if broker in self._state(group).holders() or self._is_proposed(group, broker):
             wishes.evict.add(broker)
+        return self._propose(now)
+
+    def review(self, now: datetime, group: KeyGroup, grounds: Callable[[Principal], Grounds]) -> list[Output]:
+        """Go by a policy that has changed: `grounds` asks the door about each broker that has the key or waits for it.
+
+        Who has no right any more is evicted, all of them at once.
+        """
+        state, wishes = self._state(group), self._wish(group)
+        for broker in self.holders(group):
+            try:
+                right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
+            except RefusedError:
+                right = None
+            wishes.review(state, broker, right)
+            if right is None and self._is_proposed(group, broker):
+                wishes.evict.add(broker)
         return self._propose(now)
 
     def rotate(self, now: datetime, group: KeyGroup) -> list[Output]:
@@ -300,7 +316,8 @@ class KeyManager:
             said += [Tell(state.group, sign_value(part, self._key)) for part in parts]
         # Who asked here is answered, whichever replica recorded it.
         for broker, applicant in self._wish(state.group).settle(state, record):
-            said.append(self._welcome(state, broker, state.members[broker], applicant.public))
+            if applicant.public:
+                said.append(self._welcome(state, broker, state.members[broker], applicant.public))
         return [*said, *self._propose(now)]
 
     # What follows.

@@ -12,10 +12,13 @@ from penstock.trust.key_messages import KeyRecord
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A broker that wants to join, or its right renewed: the right, and the key that the answer is sealed to."""
+    """A broker that wants to join, or its right renewed: the right, and the key that the answer is sealed to.
+
+    Where nobody has asked there is no key, and no answer.
+    """
 
     right: Entitlement
-    public: bytes = field(repr=False)
+    public: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -44,6 +47,16 @@ class Wishes:
                 for broker, applicant in self.admit.items()
             )
         )
+
+    def review(self, state: GroupState, broker: Principal, right: Entitlement | None) -> None:
+        """Take in what right a broker has now: without one it is evicted, and with another end that end counts."""
+        member, left = state.members.get(broker), state.left.get(broker)
+        if right is None or (left is not None and left.until != right.until):
+            self.admit.pop(broker, None)
+            if member is not None or left is not None:
+                self.evict.add(broker)
+        elif member is not None and member.until != right.until:
+            self.admit.setdefault(broker, Applicant(right))
 
     def settle(self, state: GroupState, record: KeyRecord) -> Iterator[tuple[Principal, Applicant]]:
         """Forget what is as it was wished, and yield those who are admitted."""
