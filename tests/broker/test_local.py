@@ -503,6 +503,22 @@ def test_a_library_serves_only_so_many_types() -> None:
     assert len(library) == 1
 
 
+def test_nothing_passes_of_an_owner_whose_policy_is_not_known_nor_of_what_extends_its_types() -> None:
+    made = node(grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH))
+    subscribe(made)
+    foreign = TransitEvent(TypeKey(STRANGER.principal, "Theirs"), (NEWS.name.key,), {}, "1")
+    assert given_to(made.inject(foreign)) == ["1"]
+    made.broker.suspend(AGENCY.principal)
+    assert refusals(made.publish(NEWS)) == ["broker.policy-stale"]
+    assert given_to(made.inject(replace(foreign, id="2"))) == []
+    assert made.broker.held_back == 1
+    made.broker.resume(AGENCY.principal)
+    assert given_to(made.inject(replace(foreign, id="3"))) == ["3"]
+    made.broker.suspend(STRANGER.principal)
+    assert given_to(made.inject(replace(foreign, id="4"))) == []
+    assert given_to(made.publish(NEWS, id="5")) == ["5"]
+
+
 # Against an oracle that decides anew for each event.
 
 

@@ -16,33 +16,30 @@ called next, because a right begins or ends.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
-from itertools import groupby
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from penstock.broker import requests
 from penstock.broker.door import Door, Sources
-from penstock.broker.effective import Offer
 from penstock.broker.library import Library
 from penstock.broker.outcomes import detail_of, not_permitted, require, unknown
+from penstock.broker.passing import Deliveries, Passing
 from penstock.broker.requests import Asked, Detail, Output, Verb
-from penstock.broker.sessions import Advertisement, Giving, Session, Subscription, Usages, earliest
+from penstock.broker.sessions import Advertisement, Session, Subscription, Usages, earliest
 from penstock.broker.standing import Standing
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Recorder, Rules, environment
 from penstock.guard.enforce import Environment
-from penstock.model.events import Event, TransitEvent
+from penstock.model.events import Event
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
-from penstock.model.types import EventType
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 
-_UNASKED: Final[Environment] = MappingProxyType({})
 _Handler: TypeAlias = Callable[[Session, Asked, datetime], None]
 
 
@@ -70,12 +67,10 @@ class LocalBroker:
         self._library = library
         self._standing = Standing(self._door, library, rules, self._outputs)
         self._usages = Usages(limits)
+        self._passing = Passing(self._standing, self._usages, self._environment)
         self._sessions: dict[str, Session] = {}
         self._zone = zone
         self._facts: Mapping[str, Scalar] = {}
-        self._suspended: set[Principal] = set()
-        #: events that were not delivered because the policy of their owner was not known
-        self.held_back = 0
         #: sessions that are to be worked out anew; when the broker's credentials change next, and when anybody's do
         self._stale: dict[str, None] = {}
         self._sources_turn: datetime | None = datetime.min.replace(tzinfo=UTC)
@@ -229,88 +224,30 @@ class LocalBroker:
         """Send events as far as the advertisement that was accepted allows it: each by itself."""
         client = self._session(session)
         self._catch_up(now)
-        # Events that come together mostly are of one type.
-        for event_type, run in groupby(enumerate(events), key=lambda numbered: numbered[1].type):
-            self._publish_run(client, advertisement, event_type, run, now)
+        passed, refused = self._passing.publish(client, advertisement, events, now)
+        self._outputs.extend(passed)
+        for one in refused:
+            self._refuse(session, client.principal, one.asked, one.reason, position=one.position)
         return self._said()
 
-    def _publish_run(
-        self,
-        client: Session,
-        advertisement: str,
-        event_type: EventType,
-        run: Iterable[tuple[int, Event]],
-        now: datetime,
-    ) -> None:
-        refused: list[tuple[int, PenstockError]] = []
-        passed: list[TransitEvent] = []
-        try:
-            offer, key = self._offered(client, advertisement, event_type)
-        except RefusedError as error:
-            refused += [(position, error) for position, _ in run]
-        else:
-            for position, event in run:
-                try:
-                    passed.append(self._passed(client, offer, event, now))
-                except (RefusedError, MalformedError) as error:
-                    refused.append((position, error))
-            if passed:
-                client.tally.count(offer.recorded, passed=len(passed))
-                self._outputs.append(requests.Publish(key, tuple(passed)))
-        asked = Asked(Verb.PUBLISH, event_type.name, advertisement)
-        for position, reason in refused:
-            self._refuse(client.id, client.principal, asked, reason, position=position)
-
-    def _offered(self, client: Session, advertisement: str, event_type: EventType) -> tuple[Offer, str]:
-        held = client.held.get(advertisement)
-        found = held.offer_of(event_type) if isinstance(held, Advertisement) else None
-        if found is None:
-            raise RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
-        if event_type.key.owner in self._suspended:
-            hint = "try again later"
-            raise RefusedError("broker.policy-stale", "the policy of the type's owner is not known here", hint=hint)
-        return found
-
-    def _passed(self, client: Session, offer: Offer, event: Event, now: datetime) -> TransitEvent:
-        if not event.values.keys() <= offer.names:
-            raise MalformedError("event.unknown-attribute", f"`{offer.type.name.name}` has no such attribute")
-        self._usages.publish(client.usage, event, now)
-        surroundings = self._environment(client, now) if offer.timely else _UNASKED
-        try:
-            return offer.publication(event, surroundings)
-        except RefusedError:
-            client.tally.count(offer.recorded, refused=1)
-            raise
-
-    def deliver(self, now: datetime, deliveries: Iterable[tuple[tuple[str, ...], TransitEvent]]) -> list[Output]:
+    def deliver(self, now: datetime, deliveries: Deliveries) -> list[Output]:
         """Give events to those who may have them; the router found the keys of subscriptions for each."""
         self._catch_up(now)
-        given: dict[str, Giving] = {}
-        for keys, event in deliveries:
-            if self._suspended and event.key.owner in self._suspended:
-                self.held_back += 1
-                continue
-            for receiver in self._standing.receivers(keys, event):
-                held, part = receiver.held, receiver.part
-                giving = given.get(held.ticket)
-                if giving is None:
-                    giving = given[held.ticket] = Giving(held)
-                seen = receiver.view(event, self._environment(held.session, now) if part.timely else _UNASKED)
-                giving.note(part, seen)
-        for giving in given.values():
-            giving.count()
-            if giving.events:
-                held = giving.held
-                self._outputs.append(requests.Given(held.session.id, held.asked.id, tuple(giving.events)))
+        self._outputs.extend(self._passing.deliver(deliveries, now))
         return self._said()
+
+    @property
+    def held_back(self) -> int:
+        """How many events were not delivered because the policy of an owner was not known."""
+        return self._passing.held_back
 
     def suspend(self, owner: Principal) -> None:
         """Deliver and take nothing of an owner's types: what its policy is now is not known here."""
-        self._suspended.add(owner)
+        self._passing.suspended.add(owner)
 
     def resume(self, owner: Principal) -> None:
         """Go on with an owner's types."""
-        self._suspended.discard(owner)
+        self._passing.suspended.discard(owner)
 
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
         """Take note that somebody, or nobody, in the network wants what was advertised under a key."""

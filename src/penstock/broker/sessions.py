@@ -3,14 +3,14 @@
 Bounds are on principals, not on sessions: connecting twice gives nobody twice as much.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from penstock.broker.effective import Offer, Part
 from penstock.broker.messages import Filter
-from penstock.broker.requests import Asked, Detail, Verb
+from penstock.broker.requests import Asked, Detail, Given, Verb
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Authority, Counts, PublicationRate, Recorded
 from penstock.model.events import Event, TransitEvent
@@ -104,11 +104,13 @@ class Giving:
         elif self._whole:
             entry[1][1] += 1
 
-    def count(self) -> None:
-        """Tell the session what passed and what did not."""
+    def finish(self) -> Iterator[Given]:
+        """Tell the session what passed and what did not, and yield what goes to it."""
         for part, (passed, refused) in self._counted.values():
             if passed or refused:
                 self.held.session.tally.count(part.recorded, passed=passed, refused=refused)
+        if self.events:
+            yield Given(self.held.session.id, self.held.asked.id, tuple(self.events))
 
 
 @dataclass(slots=True)
