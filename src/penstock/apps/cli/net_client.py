@@ -57,7 +57,7 @@ def client_options(function: F) -> F:
             envvar="PENSTOCK_BROKER",
             required=True,
             metavar="URL",
-            help="The broker, penstock://host:port ($PENSTOCK_BROKER).",
+            help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
         ),
     ):
         function = option(function)
