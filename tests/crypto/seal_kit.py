@@ -12,7 +12,7 @@ from penstock.codec.block_names import names
 from penstock.codec.blocks import Block
 from penstock.codec.cells import Column
 from penstock.crypto import SigningKey
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import PenstockError
 from penstock.model.names import AttributeId, TypeKey
@@ -48,10 +48,10 @@ def secret(scope: str, epoch: int) -> Secret:
     return Secret(hashlib.sha256(f"{scope} {epoch}".encode()).digest())
 
 
-def ring(scopes: Collection[str], *, epochs: Sequence[int] = (7,), whole: bool = True) -> KeyRing:
+def ring(shown: Collection[str], *, epochs: Sequence[int] = (7,), whole: bool = True) -> KeyRing:
     """Return a ring with the keys of some attributes, and of the type."""
     found = KeyRing()
-    for scope in [*scopes, *([str(TYPE)] if whole else [])]:
+    for scope in [*(column_scope(TYPE, one) for one in shown), *([str(TYPE)] if whole else [])]:
         for epoch in epochs:
             found.put(scope, epoch, secret(scope, epoch))
     return found

@@ -14,6 +14,7 @@ from tests.crypto.seal_kit import (
     BROKER,
     NOW,
     OTHER,
+    PARENT,
     TYPE,
     attribute,
     attributes,
@@ -45,7 +46,7 @@ from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.aead import Algorithm
 from penstock.crypto.blinding import Directory, blind
 from penstock.crypto.opener import Opener
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, PenstockError
@@ -358,7 +359,7 @@ def test_streams_that_do_not_open_push_out_no_others() -> None:
 
 def _strange() -> KeyRing:
     keys = KeyRing()
-    for scope in (str(TYPE), *ALL):
+    for scope in (str(TYPE), *(column_scope(TYPE, one) for one in ALL)):
         keys.put(scope, 7, Secret(fresh(32)))
     return keys
 
@@ -437,3 +438,18 @@ def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(MalformedError):
         Opener(ring(ALL)).open(bytes(data))
     assert attribute(1) in small().names.attributes
+
+
+def test_a_right_on_a_sub_type_opens_nothing_of_its_parent() -> None:
+    """What a type inherits has a key of its own: a broker that may read a sub-type need not read the parent."""
+    inherited = str(attribute(0))
+    above = Block(names(PARENT, (), (inherited,)), ["1"], [NOW], [["AE05 XYZ"]])
+    both = ring(ALL)
+    for scope in (str(PARENT), column_scope(PARENT, inherited)):
+        both.put(scope, 7, secret(scope, 7))
+    data = Sealer(both, BROKER.principal, fresh).seal(above, NOW)
+    assert Opener(both).open(data) == above
+    below = ring(ALL)
+    assert code_of(Opener(below).open, data) == "seal.unknown-key"
+    below.put(str(PARENT), 7, secret(str(PARENT), 7))
+    assert Opener(below).open(data).columns == [None]

@@ -2,7 +2,8 @@
 
     derived key = HKDF-SHA256(epoch key, label ‖ sender ‖ incarnation ‖ length of scope ‖ scope ‖ purpose)
 
-The scope is the id of an attribute, or the name of a type. Sender and incarnation make the keys of each process its
+The scope is the name of a type, or an attribute in events of a type: a sub-type has keys of its own for what it
+inherits, because a right on a sub-type is none on its parent. Sender and incarnation make the keys of each process its
 own, so that no two of them can meet at one nonce, whatever they have forgotten. The purpose keeps apart what is sealed
 under one epoch key; for ciphers the algorithm is a part of it.
 """
@@ -33,7 +34,7 @@ class Purpose(StrEnum):
 
 
 class KeyRing:
-    """The epoch keys that somebody holds, by scope: the id of an attribute, or the written name of a type.
+    """The epoch keys that somebody holds, by scope: a type, or an attribute in events of a type (`column_scope`).
 
     `version` changes with every change, so that what was derived from a key that is gone can be forgotten.
     """
@@ -86,7 +87,13 @@ def scopes(names: Names, level: Level) -> tuple[tuple[str, Purpose], ...]:
     whole = str(names.type)
     if level is Level.EVENT:
         return ((whole, Purpose.EVENT),)
-    return ((whole, Purpose.IDS), *((attribute, Purpose.ATTRIBUTE) for attribute in names.attributes))
+    own = ((column_scope(names.type, attribute), Purpose.ATTRIBUTE) for attribute in names.attributes)
+    return ((whole, Purpose.IDS), *own)
+
+
+def column_scope(of_type: TypeKey, attribute: str) -> str:
+    """Return the scope of an attribute in events of a type: its id, with the type where it is an inherited one."""
+    return str(attribute) if attribute.startswith(f"{of_type}#") else f"{of_type} {attribute}"
 
 
 def held_keys(keys: KeyRing, fixed: Fixed, names: Names) -> list[Secret | None]:

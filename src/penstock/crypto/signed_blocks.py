@@ -24,7 +24,7 @@ from penstock.codec.wire import decode, encode
 from penstock.crypto import merkle
 from penstock.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SigningKey
 from penstock.crypto.merkle import ROOT_BYTES, SALT_BYTES, bad_proof
-from penstock.crypto.seal_keys import Purpose, derive, scopes
+from penstock.crypto.seal_keys import Purpose, column_scope, derive
 from penstock.crypto.wrapping import Secret
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
@@ -37,10 +37,10 @@ def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[byt
     """Return what the salts of each tree come from: the key of its column, or that of the event as a whole."""
     if len(keys) == 1:
         keys = [*keys] * (1 + len(names.attributes))
-    whole = scopes(names, fixed.level)[0][0]
+    inner = (column_scope(names.type, attribute) for attribute in names.attributes)
     return [
-        None if key is None else derive(key, fixed.sender, fixed.incarnation, f"{scope}", Purpose.SALT)
-        for key, scope in zip(keys, (whole, *names.attributes), strict=True)
+        None if key is None else derive(key, fixed.sender, fixed.incarnation, scope, Purpose.SALT)
+        for key, scope in zip(keys, (str(names.type), *inner), strict=True)
     ]
 
 
