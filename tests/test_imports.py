@@ -21,3 +21,11 @@ def test_importing_the_package_alone_imports_none_of_its_rooms() -> None:
     program = "import sys, penstock; print(*(name for name in sys.modules if name.startswith('penstock')))"
     found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["penstock"]
+
+
+def test_a_broker_needs_nothing_of_the_pipeline() -> None:
+    program = "import sys, penstock.apps.node.running; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    loaded = found.stdout.split()
+    assert "penstock.apps.node.loading" in loaded
+    assert [name for name in loaded if name.startswith(("pyspark", "penstock.pipeline"))] == []

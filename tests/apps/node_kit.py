@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,12 +109,12 @@ class Running:
 
 
 @contextmanager
-def running(shell: Shell, file: str) -> Iterator[Running]:
+def running(shell: Shell, file: str, program: Sequence[str] = PROGRAM) -> Iterator[Running]:
     """Run `penstock up` until it is stopped."""
     log = shell.folder / f"{file}.log"
     with log.open("w") as err:
         process = subprocess.Popen(
-            [*PROGRAM, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
+            [*program, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
         )
         with _bounded(process):
             assert process.stdout is not None

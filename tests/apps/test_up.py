@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from urllib.error import HTTPError
 
@@ -52,6 +53,12 @@ def test_check_starts_nothing_and_says_what_there_is(network: Shell) -> None:
     assert network.ok("up", "--check", "east.toml").out.startswith("✓ east.toml can be started")
     assert not (network.folder / "east.state").exists()
     assert not (network.folder / "east.jsonl").exists()
+
+
+def test_a_broker_runs_where_spark_is_not_installed(network: Shell) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from penstock.apps.cli.main import main; main()"
+    with running(network, node_file(network), [sys.executable, "-c", program]) as broker:
+        assert broker.get("/ready") == "ready\n"
 
 
 def test_a_broker_without_a_right_to_connect_is_warned_about(network: Shell) -> None:

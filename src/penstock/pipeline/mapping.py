@@ -4,7 +4,6 @@
 verified type; only a bound mapping can be used. The keys are described in docs/reference/mapping.md.
 """
 
-import zoneinfo
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,8 +15,8 @@ from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, Value, canonical, check_value
-from penstock.pipeline.strict_tables import Strict
 from penstock.pipeline.time_formats import ISO, TimeFormat, time_format
+from penstock.store.strict_tables import Strict
 from penstock.trust.event_types import VerifiedType
 
 _HELP: Final = "see docs/reference/mapping.md"
@@ -26,6 +25,7 @@ _FILE: Final = Strict(
     unknown="mapping.unknown-key",
     missing="mapping.missing",
     value="mapping.value",
+    zone="mapping.zone",
     help=_HELP,
 )
 
@@ -261,7 +261,7 @@ def _reading(where: str, table: MappingOf[str, object], defaults: Reading) -> Re
         formats = _FILE.some(f"{where}.formats", _FILE.texts(f"{where}.formats", table["formats"]))
         found = replace(found, formats=tuple(map(time_format, formats)))
     if "zone" in table:
-        found = replace(found, zone=_zone(_FILE.text(f"{where}.zone", table["zone"])))
+        found = replace(found, zone=_FILE.time_zone(f"{where}.zone", table["zone"]).key)
     if "decimal" in table:
         found = replace(found, decimal=_one_of(f"{where}.decimal", table["decimal"], (".", ",")))
     if "group" in table:
@@ -303,16 +303,6 @@ def _csv(table: MappingOf[str, object]) -> CsvLayout:
             hint="without a header, or where each line is read by itself, list the columns in their order",
         )
     return layout
-
-
-def _zone(text: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(text)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise MalformedError(
-            "mapping.zone", f"`{text[:80]}` is no time zone", hint="write `UTC` or a region such as `Europe/Amsterdam`"
-        ) from error
-    return text
 
 
 def _one_of(where: str, value: object, allowed: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@
 names. The keys are described in docs/reference/node-file.md.
 """
 
-import zoneinfo
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, timedelta, tzinfo
@@ -18,8 +17,7 @@ from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.values import Value
-from penstock.pipeline.strict_tables import Strict
-from penstock.store.petnames import read_petnames
+from penstock.store.strict_tables import Strict
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
 _FILE: Final = Strict(
@@ -27,6 +25,7 @@ _FILE: Final = Strict(
     unknown="node.unknown-key",
     missing="node.missing",
     value="node.value",
+    zone="node.value",
     help=HELP,
 )
 _KEYS: Final = frozenset(
@@ -139,12 +138,12 @@ def read_node_file(data: str | bytes) -> NodeFile:
         key=_FILE.text("key", _FILE.needed(where, table, "key")),
         listen=_address("listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
         http=_address("http", _FILE.text("http", table["http"])) if "http" in table else None,
-        names=_names(table.get("names", {})),
+        names=_FILE.petnames("names", table.get("names", {})),
         peers=peers,
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
-        zone=_zone(table["zone"]) if "zone" in table else UTC,
+        zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
         limits=_limits(_FILE.table("limits", table.get("limits", {}))),
@@ -171,12 +170,6 @@ def _skew(value: object) -> timedelta:
     if type(value) not in (int, float) or not 0 <= value <= _LONGEST_SKEW:  # type: ignore[operator]  # a number
         raise _FILE.wrong("trust.skew", f"seconds, from 0 to {_LONGEST_SKEW}")
     return timedelta(seconds=value)  # type: ignore[arg-type]  # a number
-
-
-def _names(value: object) -> Mapping[str, Principal] | str:
-    if isinstance(value, str):
-        return _FILE.text("names", value)
-    return MappingProxyType(read_petnames(_FILE.table("names", value)))
 
 
 def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:
@@ -234,25 +227,14 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
     except LoginError:
         # The address may hold a password, which is not to be shown.
         raise _FILE.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
-    listen = table.get("listen", True)
     if not urls:
         raise _FILE.wrong("nats.servers", "one address at least")
-    if type(listen) is not bool:
-        raise _FILE.wrong("nats.listen", "true or false")
     return NatsFile(
         servers=urls,
         files={key: _FILE.text(f"nats.{key}", table[key]) for key in NATS_FILES if key in table},
         tls_hostname=_FILE.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
-        listen=listen,
+        listen=_FILE.flag("nats.listen", table.get("listen", True)),
     )
-
-
-def _zone(value: object) -> tzinfo:
-    text = _FILE.text("zone", value)
-    try:
-        return zoneinfo.ZoneInfo(text)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise _FILE.wrong("zone", "a time zone: `UTC`, or a region such as `Europe/Amsterdam`") from None
 
 
 def _guards(table: Mapping[str, object]) -> Mapping[str, str]:

@@ -1,8 +1,7 @@
 """What a node file names: read, verified, and put together into the settings of a node."""
 
-import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import import_module
@@ -16,21 +15,29 @@ from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
-from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.errors import FailedError, MalformedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
 from penstock.guard.enforce import Guard
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.store.files import read_file, within
-from penstock.store.petnames import parse_petnames
+from penstock.store.named_files import NamedFiles
+from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.trust.capabilities import Right
-from penstock.trust.credentials import Credentials, read_credentials
-from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType
 
-_SCHEMES: Final = ("ed25519:", "threshold:")
+_NAMING: Final = Naming(
+    file="node file",
+    no_match="node.no-match",
+    limit="node.limit",
+    twice="node.twice",
+    principal="node.principal",
+    help=HELP,
+)
 
 OpenKey = Callable[[str], SigningKey]
 """Reads a private key, and asks for its passphrase where it has one."""
@@ -110,23 +117,23 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
         file = read_node_file(data)
-        named = _Named(Path(path).parent, file.limits)
-        names = named.petnames(file.names)
+        named = NamedFiles(Path(path).parent, _NAMING, file.limits)
+        names = named.principals(file.names)
         network = _network(file.network, names)
-        nats = named.login(file)
+        nats = _login(file, named)
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
-        operators = frozenset(_principal("operators", word, names) for word in file.operators)
+        operators = frozenset(names.find("operators", word) for word in file.operators)
         rules = _rules(file)
     loaded = LoadedNode(
         path,
         file,
         network,
-        Petnames({principal: name for name, principal in reversed(list(names.items()))}),
+        names.petnames,
         peers,
         nats,
         operators,
         named.credentials(file.credentials),
-        named.types(file.types, network, now),
+        _types(file, named, network, now),
         rules,
     )
     _check_writable(loaded.decisions, loaded.decisions.parent)
@@ -144,22 +151,9 @@ def _check_writable(file: Path, folder: Path) -> None:
         raise FailedError("file.unwritable", f"`{file}` cannot be written: permission denied")
 
 
-def _principal(where: str, text: str, names: Mapping[str, Principal]) -> Principal:
-    if text.startswith(_SCHEMES):
-        return Principal.parse(text)
-    if text in names:
-        return names[text]
-    known = ", ".join(sorted(names)[:10]) or "none"
-    raise MalformedError(
-        "node.principal",
-        f"{where}: `{text[:80]}` is no principal, and none of the file's names",
-        hint=f"write `ed25519:…`, or one of the names: {known}",
-    )
-
-
-def _peer(peer: Peer, names: Mapping[str, Principal], nats: NatsLogin | None) -> Address:
+def _peer(peer: Peer, names: NamedPrincipals, nats: NatsLogin | None) -> Address:
     """Return where a peer is. One without an address is across NATS, and the file has said who it is."""
-    principal = _principal(f"peer {peer.address or ''}".strip(), peer.principal, names) if peer.principal else None
+    principal = names.find(f"peer {peer.address or ''}".strip(), peer.principal) if peer.principal else None
     if peer.address is not None:
         return replace(peer.address, principal=principal)
     if nats is None or principal is None:
@@ -167,11 +161,11 @@ def _peer(peer: Peer, names: Mapping[str, Principal], nats: NatsLogin | None) ->
     return NatsAddress(nats, principal)
 
 
-def _network(text: str, names: Mapping[str, Principal]) -> NetworkName:
+def _network(text: str, names: NamedPrincipals) -> NetworkName:
     owner, slash, name = text.partition("/")
     if not slash:
         raise MalformedError("name.malformed", f"network: `{text[:80]}` is no network", hint="write `owner/name`")
-    return NetworkName(_principal("network", owner, names), name)
+    return NetworkName(names.find("network", owner), name)
 
 
 def _rules(file: NodeFile) -> Rules:
@@ -197,78 +191,24 @@ def _guard(name: str, dotted: str) -> Guard:
     return guard
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The files that a node file names, from the folder that it stands in."""
+def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
+    """Return how to get into the NATS servers. What is named must be there; it is read when it is shown."""
+    if file.nats is None:
+        return None
+    files = {key: named.path(path) for key, path in file.nats.files.items()}
+    for path in files.values():
+        read_file(path)
+    return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, **files)
 
-    folder: Path
-    limits: Limits
 
-    def petnames(self, names: Mapping[str, Principal] | str) -> Mapping[str, Principal]:
-        if not isinstance(names, str):
-            return names
-        file = str(self.folder / names)
-        data = read_file(file)
-        with within(file):
-            return parse_petnames(data)
-
-    def login(self, file: NodeFile) -> NatsLogin | None:
-        """Return how to get into the NATS servers. What is named must be there; it is read when it is shown."""
-        if file.nats is None:
-            return None
-        files = {key: str(self.folder / path) for key, path in file.nats.files.items()}
-        for path in files.values():
-            read_file(path)
-        return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, **files)
-
-    def credentials(self, patterns: Iterable[str]) -> Credentials:
-        found = Credentials()
-        for file, data in self._read(patterns):
-            with within(file):
-                found += read_credentials(data, limits=self.limits).verify()
-        if len(found) > self.limits.certificates:
-            raise _limit(f"{self.limits.certificates} certificates")
-        return found
-
-    def types(self, patterns: Iterable[str], network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
-        """Return the types, each after those that it rests on, as a library wants them."""
-        read: dict[TypeName, tuple[str, UnverifiedType]] = {}
-        for file, data in self._read(patterns):
-            with within(file):
-                unverified = read_type(data, limits=self.limits)
-                read.setdefault(unverified.definition.name, (file, unverified))
-                if read[unverified.definition.name][1].fingerprint != unverified.fingerprint:
-                    name = unverified.definition.name
-                    raise MalformedError("node.twice", f"version {name.version} of `{name.name}` is given twice")
-        ordered = list(_in_order(read))
-        library = Library(network, limits=self.limits)
-        for file, unverified in ordered:
-            with within(file):
-                library.add(unverified, now)
-        return tuple(unverified for _, unverified in ordered)
-
-    def _read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
-        if len(files) > self.limits.policy_files:
-            raise _limit(f"{self.limits.policy_files} files")
-        return ((file, read_file(file)) for file in files)
-
-    def _matching(self, pattern: str) -> list[str]:
-        path = self.folder / pattern
-        if path.is_dir():
-            found = sorted(str(one) for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
-        elif glob.has_magic(pattern):
-            matches = glob.glob(pattern, root_dir=self.folder, recursive=True)  # noqa: PTH207  # may be absolute
-            found = sorted(str(self.folder / one) for one in matches)
-        else:
-            found = [str(path)]
-        if not found:
-            raise MalformedError(
-                "node.no-match",
-                f"`{pattern[:80]}` names no file",
-                hint="paths are relative to the folder of the node file",
-            )
-        return found
+def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
+    """Return the types, each after those that it rests on, as a library wants them."""
+    ordered = list(_in_order(named.types(file.types)))
+    library = Library(network, limits=file.limits)
+    for path, unverified in ordered:
+        with within(path):
+            library.add(unverified, now)
+    return tuple(unverified for _, unverified in ordered)
 
 
 def _in_order(read: Mapping[TypeName, tuple[str, UnverifiedType]]) -> Iterator[tuple[str, UnverifiedType]]:
@@ -285,7 +225,3 @@ def _rests_on(one: UnverifiedType) -> set[TypeName]:
     made = one.definition
     previous = None if made.previous is None else TypeName(made.name.owner, made.name.name, made.previous)
     return {name for name in (made.extends, previous) if name is not None}
-
-
-def _limit(bound: str) -> LimitError:
-    return LimitError("node.limit", f"a node file names more than {bound}")

@@ -2,6 +2,7 @@
 
 import difflib
 import tomllib
+import zoneinfo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +11,10 @@ from typing import TypeVar
 
 from penstock.errors import MalformedError
 from penstock.guard import environment_schema
+from penstock.model.limits import Limits
+from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
+from penstock.store.petnames import read_petnames
 
 _ITEM = TypeVar("_ITEM")
 
@@ -23,6 +27,7 @@ class Strict:
     unknown: str
     missing: str
     value: str
+    zone: str
     help: str
 
     def parse(self, data: str | bytes) -> dict[str, object]:
@@ -84,6 +89,38 @@ class Strict:
         if not isinstance(value, bool):
             raise self.wrong(where, "true or false")
         return value
+
+    def time_zone(self, where: str, value: object) -> zoneinfo.ZoneInfo:
+        """Return a value that must name a time zone. Raises `MalformedError` with the code for zones."""
+        text = self.text(where, value)
+        try:
+            return zoneinfo.ZoneInfo(text)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise MalformedError(
+                self.zone,
+                f"`{where}`: `{text[:80]}` is no time zone",
+                hint="write `UTC` or a region such as `Europe/Amsterdam`",
+            ) from error
+
+    def name(self, where: str, value: object, limits: Limits) -> str:
+        """Return a value that must be a name that people can be shown."""
+        name = self.text(where, value)
+        if len(name) > limits.policy_name_length or not name.isprintable():
+            raise self.wrong(where, f"at most {limits.policy_name_length} printable characters")
+        return name
+
+    def petnames(self, where: str, value: object) -> Mapping[str, Principal] | str:
+        """Return a table of petnames, or the file that they stand in. Raises `petname.malformed` too."""
+        if isinstance(value, str):
+            return self.text(where, value)
+        return MappingProxyType(read_petnames(self.table(where, value)))
+
+    def homes(self, where: str, value: object, limits: Limits) -> Mapping[str, str]:
+        """Return the names of domains, by the principals and petnames that are at home there."""
+        table = self.table(where, value)
+        return MappingProxyType(
+            {member: self.name(f"{where}.{member[:80]}", domain, limits) for member, domain in table.items()}
+        )
 
     def facts(self, where: str, value: object) -> Mapping[str, Value]:
         """Return facts that conditions may ask for. Raises `MalformedError` (`environment.reserved`) too."""

@@ -1,0 +1,102 @@
+"""Files that another file names, from the folder that it stands in: petnames, types and credentials."""
+
+import glob
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeName
+from penstock.model.principals import Principal
+from penstock.store.files import read_file, unreadable, within
+from penstock.store.named_principals import NamedPrincipals, Naming
+from penstock.store.petnames import parse_petnames
+from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+
+TypeFiles: TypeAlias = Mapping[TypeName, tuple[str, UnverifiedType]]
+"""Types that were read, with the files that they stand in."""
+
+_NONE: Final[TypeFiles] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """See the module. Several files are named by themselves, by patterns, or by folders, of which all files are taken.
+
+    A pattern or a folder without files raises `MalformedError` with the code for no match: what goes by half of its
+    credentials looks like something that refuses. More files than there may be raise `LimitError`, and what cannot be
+    read raises `FailedError` (`file.*`).
+    """
+
+    folder: Path
+    naming: Naming
+    limits: Limits = DEFAULT_LIMITS
+
+    def path(self, name: str) -> str:
+        """Return where a file is."""
+        return str(self.folder / name)
+
+    def principals(self, names: Mapping[str, Principal] | str) -> NamedPrincipals:
+        """Return petnames that were written down, or those of a file. Raises `MalformedError` (`petname.malformed`)."""
+        if not isinstance(names, str):
+            return NamedPrincipals(names, self.naming)
+        file = self.path(names)
+        data = read_file(file)
+        with within(file):
+            return NamedPrincipals(parse_petnames(data), self.naming)
+
+    def types(self, patterns: Iterable[str], *, beside: TypeFiles = _NONE) -> TypeFiles:
+        """Read signed types, and return them and those `beside` them, of which nothing is verified yet.
+
+        Raises `MalformedError` with the code for what is given twice, when two define one version differently; and as
+        `read_type`.
+        """
+        found = dict(beside)
+        for file, data in self._read(patterns):
+            with within(file):
+                read = read_type(data, limits=self.limits)
+                name = read.definition.name
+                if found.setdefault(name, (file, read))[1].fingerprint != read.fingerprint:
+                    raise self.naming.given_twice(f"version {name.version} of `{name.name}`")
+        return found
+
+    def credentials(self, patterns: Iterable[str]) -> Credentials:
+        """Read credentials and verify all of them. Raises as `read_credentials` and `UnverifiedCredentials.verify`."""
+        found: list[Credentials] = []
+        for file, data in self._read(patterns):
+            with within(file):
+                found.append(read_credentials(data, limits=self.limits).verify())
+        certificates = {certificate.id: certificate for bag in found for certificate in bag}
+        if len(certificates) > self.limits.certificates:
+            raise self.naming.too_many(f"{self.limits.certificates} certificates")
+        return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
+
+    def _read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
+        if len(files) > self.limits.policy_files:
+            raise self.naming.too_many(f"{self.limits.policy_files} files")
+        return ((file, read_file(file)) for file in files)
+
+    def _matching(self, pattern: str) -> list[str]:
+        path = self.folder / pattern
+        try:
+            if path.is_dir():
+                found = [str(one) for one in path.iterdir() if one.is_file() and not one.name.startswith(".")]
+            elif glob.has_magic(pattern):
+                matches = glob.glob(pattern, root_dir=self.folder, recursive=True)  # noqa: PTH207  # may be absolute
+                found = [self.path(one) for one in matches]
+            else:
+                found = [str(path)]
+        except (OSError, ValueError) as error:
+            raise unreadable(str(path), error) from None
+        if not found:
+            raise MalformedError(
+                self.naming.no_match,
+                f"`{pattern[:80]}` names no file",
+                hint=f"paths are relative to the folder of the {self.naming.file}; {self.naming.help}",
+            )
+        return sorted(found)
