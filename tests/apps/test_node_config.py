@@ -61,6 +61,9 @@ def test_limits_are_those_that_are_written_and_the_defaults() -> None:
         (LEAST + 'zone = "Mars"', "node.value", "`zone`"),
         (LEAST + "[facts]\nhour = 1", "environment.reserved", "`hour`"),
         (LEAST + "[facts]\nlist = [1]", "node.value", "`facts.list`"),
+        (LEAST + "domains = 1", "node.value", "`domains`"),
+        (LEAST + "[domains]\nops = 1", "node.value", "`domains.ops`"),
+        (LEAST + '[domains]\nops = "Ops"\n[limits]\npolicy_name_length = 2', "node.value", "`domains.ops`"),
         (LEAST + '[guards]\ng = "os.system"', "node.value", "`guards.g`"),
         (LEAST + "[limits]\nclient_rates = 1", "node.unknown-key", "`client_rates`"),
         (LEAST + "[limits]\nclient_rate = true", "node.value", "`limits.client_rate`"),
@@ -98,6 +101,7 @@ def network(penstock: Shell) -> Shell:
         ("[trust]", '[guards]\ng = "nowhere.at.all:guard"\n[trust]', "node.guard"),
         ("[trust]", '[guards]\ng = "os:sep"\n[trust]', "node.guard"),
         ("[trust]", '[[peers]]\naddress = "h:1"\nprincipal = "nobody"\n[trust]', "node.principal"),
+        ("[trust]", '[domains]\nnobody = "Nowhere"\n[trust]', "node.principal"),
         ('"names.toml"', '"other.toml"', "file.missing"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_example_is_a_node_file(penstock: Shell) -> None:
         *("decisions.jsonl", "state"),
         *(DEFAULT_LIMITS, FabricFile()),
     )
-    assert (len(found.peers), len(found.guards), len(found.facts)) == (1, 1, 1)
+    assert (len(found.peers), len(found.guards), len(found.facts), len(found.domains)) == (1, 1, 1, 1)
 
 
 def test_check_starts_nothing_and_says_what_there_is(network: Shell) -> None:
@@ -133,6 +133,31 @@ def test_a_graceful_stop(network: Shell, broker: Running) -> None:
         assert reader.poll() is None
         reader.send_signal(signal.SIGINT)
         assert reader.wait(20) == 0
+
+
+def test_decisions_are_recorded_with_domains(network: Shell) -> None:
+    camera = network.ok("key", "show", "camera.key", "-o", "json").json["principal"]
+    homes = f'[domains]\nlondon = "City"\n"{camera}" = "Transport"'
+    with running(network, node_file(network, more=homes)) as broker:
+        for who, words in (("camera", ("pub", "--wait", "0", "speed=31")), ("reader", ("sub", "--timeout", "0.1"))):
+            ask(network, broker, who, words[0], "--type", TYPE, *words[1:])
+        assert broker.stop() == 0
+    found = [json.loads(line)["data"] for line in (network.folder / "east.jsonl").read_text().splitlines()]
+    assert {(one.get("domain"), one["owner-domain"]) for one in found if one["action"] == "publish"} == {
+        ("Transport", "City")
+    }
+    # Nobody has said where the reader is at home.
+    assert {(one.get("domain"), one["owner-domain"]) for one in found if one["action"] == "subscribe"} == {
+        (None, "City")
+    }
+
+
+def test_other_domains_count_from_the_next_start(network: Shell) -> None:
+    with running(network, node_file(network, more='[domains]\ncamera = "Transport"')) as broker:
+        names = network.folder / "names.toml"
+        names.write_text(names.read_text().replace("camera", "old").replace("reader", "camera"))
+        broker.signal(signal.SIGHUP)
+        assert eventually(lambda: broker.saw("restart-needed"))["keys"] == ["domains"]
 
 
 def test_other_credentials_and_types_without_a_lost_connection(network: Shell, broker: Running) -> None:

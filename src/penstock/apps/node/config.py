@@ -31,7 +31,7 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
-        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats"),
+        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
@@ -94,7 +94,10 @@ class NatsFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """A node file as it was read. Paths are as it writes them, and relative to where it stands."""
+    """A node file as it was read. Paths are as it writes them, and relative to where it stands.
+
+    `domains` says where principals and petnames are at home.
+    """
 
     network: str
     key: str
@@ -105,6 +108,7 @@ class NodeFile:
     credentials: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    domains: Mapping[str, str] = field(default_factory=dict)
     decisions: str = "decisions.jsonl"
     state: str = "state"
     zone: tzinfo = UTC
@@ -132,6 +136,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
     _FILE.known("`trust`", trust, {"brokers", "stamps", "skew"})
     nats = _nats(_FILE.table("nats", table["nats"])) if "nats" in table else None
     peers = _peers(table.get("peers", []), nats)
+    limits = _limits(_FILE.table("limits", table.get("limits", {})))
     defaults = {"decisions": "decisions.jsonl", "state": "state"}
     return NodeFile(
         network=_FILE.text("network", _FILE.needed(where, table, "network")),
@@ -143,10 +148,11 @@ def read_node_file(data: str | bytes) -> NodeFile:
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
+        domains=_FILE.homes("domains", table.get("domains", {}), limits),
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
-        limits=_limits(_FILE.table("limits", table.get("limits", {}))),
+        limits=limits,
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
         skew=_skew(trust.get("skew", 1.0)),

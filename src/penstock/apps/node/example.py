@@ -47,6 +47,9 @@ brokers = "route-right"
 # stamps = "owner"              # or "required": nothing is delivered of an owner who signs no time-stamps
 # skew = 1.0                    # seconds by which any two clocks of the network may differ
 
+# [domains]                     # where principals and names are at home; decisions are recorded with it
+# operator = "London"
+
 # [facts]                       # what conditions may ask for besides the time
 # on_duty = true
 

@@ -19,6 +19,7 @@ from penstock.errors import FailedError, MalformedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
 from penstock.guard.enforce import Guard
+from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
@@ -45,7 +46,10 @@ OpenKey = Callable[[str], SigningKey]
 
 @dataclass(frozen=True, slots=True)
 class LoadedNode:
-    """A node file and all that it names, verified; but for the key, which is opened once and never again."""
+    """A node file and all that it names, verified; but for the key, which is opened once and never again.
+
+    `domains` is for records of decisions: nothing is decided by it.
+    """
 
     path: str
     file: NodeFile
@@ -54,6 +58,7 @@ class LoadedNode:
     peers: tuple[Address, ...]
     nats: NatsLogin | None
     operators: frozenset[Principal]
+    domains: tuple[Domain, ...]
     credentials: Credentials
     types: tuple[UnverifiedType, ...]
     rules: Rules = field(repr=False)
@@ -110,7 +115,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     """Read a node file and what it names, but for the key, and verify all of it at a time.
 
     Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
-    `node.principal`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
+    `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
     cannot be read, and for a decision log or a state folder that cannot be written; and what reading and verifying
     types and credentials raise.
     """
@@ -123,6 +128,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         nats = _login(file, named)
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(names.find("operators", word) for word in file.operators)
+        domains = names.domains(file.domains)
         rules = _rules(file)
     loaded = LoadedNode(
         path,
@@ -132,6 +138,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         peers,
         nats,
         operators,
+        domains,
         named.credentials(file.credentials),
         _types(file, named, network, now),
         rules,

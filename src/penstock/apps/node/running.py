@@ -70,6 +70,7 @@ class RunningNode:
             clock=world.clock,
             timer=world.timer,
             ids=lambda: world.random(16).hex(),
+            domains=loaded.domains,
         )
         self._node: Node
 
@@ -164,6 +165,9 @@ class RunningNode:
             self._log.say("error", "not-reloaded", code=error.code, message=error.message)
             return
         waiting = [name for name in _AT_START if getattr(loaded.file, name) != getattr(self._loaded.file, name)]
+        # Their members may be others though the table is the same: petnames stand in a file of their own.
+        if loaded.domains != self._loaded.domains:
+            waiting.append("domains")
         if loaded.rules.environment == self._loaded.rules.environment:
             self._node.core.local.know(loaded.file.facts)
         else:
