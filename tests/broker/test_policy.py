@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
+import pytest
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, settings, until
 from tests.broker.sports import (
     AGENCY,
     LIVE,
@@ -25,6 +26,8 @@ from tests.broker.sports import (
 
 from penstock.broker.client import Client
 from penstock.broker.feeds import Feed, Subscription
+from penstock.errors import FailedError
+from penstock.guard import DecisionRecord
 from penstock.store.policy_folder import PolicyFolder
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -210,6 +213,37 @@ def test_a_revocation_is_written_to_the_decision_log() -> None:
             await writer.evolve(author.change(ordered := now(), Revoke((READING.id,))).to_bytes())
             (record,) = one.revocations
             assert (record.owner, record.because, record.ordered) == (AGENCY.principal, (READING.id,), ordered)
+
+    run(test())
+
+
+def test_a_change_that_could_not_be_recorded_is_enforced_and_acknowledged_when_it_can_be() -> None:
+    full, author = False, PolicyAuthor(AGENCY)
+
+    def sink(_record: DecisionRecord) -> None:
+        if full:
+            raise FailedError("log.write", "the disk is full")
+
+    async def test() -> None:
+        nonlocal full
+        async with (
+            Broker(settings(READING, WRITING), sink) as one,
+            client_of(one, PDA) as reader,
+            client_of(one, REPORTER) as writer,
+        ):
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            full = True
+            with pytest.raises(FailedError):
+                await writer.evolve(author.change(now(), Revoke((READING.id,))).to_bytes())
+            await until(lambda: "log.write" in one.codes)
+            assert not one.policies.completion(AGENCY.principal, 1).complete
+            full = False
+            await until(lambda: one.policies.completion(AGENCY.principal, 1).complete)
+            await until(lambda: policy_at(one)["state"] == "fresh")
+            assert [record.because for record in one.revocations] == [(READING.id,)]
+            await feed.publish(headline="secret")
+            assert not news.waiting
 
     run(test())
 

@@ -6,7 +6,7 @@ What must not be forgotten is kept by a `Keep`: a broker that starts again knows
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias, cast
 
@@ -59,6 +59,14 @@ class Forgetful:
         """Do nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A change that is to be enforced, and what its owner had revoked before."""
+
+    changed: Changed
+    revoked: frozenset[str]
+
+
 class Policies:
     """See the module."""
 
@@ -80,6 +88,8 @@ class Policies:
         self._stamped: dict[Principal, SignedValue[TimeStamp]] = {}
         #: when each neighbour's last stamp of an owner was signed
         self._handed: dict[tuple[Principal, Principal], datetime] = {}
+        #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
+        self._due: dict[Principal, _Due] = {}
         network.arrived = self._arrived
         core.on_turn = self.tick
 
@@ -109,6 +119,8 @@ class Policies:
             self.follow(owner)
         outputs, self._core.turn = self._keeper.tick(self._core.now())
         self._carry_out(outputs)
+        for due in list(self._due.values()):
+            self._enforce(due)
         turn = self._core.overlay.turns()
         if turn is not None and self._core.now() >= turn:
             self._core.trust_changed()
@@ -215,10 +227,11 @@ class Policies:
 
     def _carry_out(self, outputs: Iterable[Output]) -> None:
         core = self._core
-        for output in outputs:
+        # Who is to stop stops first: what comes before that may fail.
+        for output in sorted(outputs, key=lambda output: not isinstance(output, Stale)):
             match output:
-                case Changed():
-                    self._enforce(output)
+                case Changed(owner):
+                    self._enforce(self._begun(output, self._due.get(owner)))
                 case Acknowledge(acknowledgement):
                     self._publish(acknowledgement.unverified())
                     self._completeness(acknowledgement.value.owner).acknowledged(core.now(), acknowledgement)
@@ -237,9 +250,18 @@ class Policies:
                     core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
         core.turn = self._keeper.turns()
 
-    def _enforce(self, changed: Changed) -> None:
-        core = self._core
-        before = core.sources.revocations.by_owner.get(changed.owner, frozenset())
+    def _begun(self, changed: Changed, due: _Due | None) -> _Due:
+        """Return what is to be enforced: the change, and what has been left of earlier ones."""
+        if due is None:
+            return _Due(changed, self._core.sources.revocations.by_owner.get(changed.owner, frozenset()))
+        left = [one for one in due.changed.installed if changed.state.types.get(one.definition.name) == one]
+        installed, removed = (*left, *changed.installed), (*due.changed.removed, *changed.removed)
+        return _Due(replace(changed, installed=installed, removed=removed), due.revoked)
+
+    def _enforce(self, due: _Due) -> None:
+        """Go by another policy: due until it is done. Raises what the recorder's sink raises."""
+        core, changed = self._core, due.changed
+        self._due[changed.owner] = due
         for name in changed.removed:
             core.settle(core.local.change(core.now(), removed=[name]))
         for definition in changed.installed:
@@ -248,7 +270,8 @@ class Policies:
             except PenstockError as error:
                 core.note(error)
         self.settings_changed()
-        self._record(changed, changed.state.revoked - before)
+        self._record(changed, changed.state.revoked - due.revoked)
+        self._due.pop(changed.owner, None)
         self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number))
 
     def settings_changed(self) -> None:
