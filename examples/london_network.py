@@ -22,6 +22,7 @@ from london_cast import (
     CAMERAS,
     CCS,
     CCS_BROKER,
+    DOMAINS,
     JONES,
     MET,
     MET_BROKER,
@@ -65,6 +66,9 @@ state = "{slug}.state"
 {peers}
 [trust]
 brokers = "route-right"
+
+[domains]
+{homes}
 """
 _PEER = """
 [[peers]]
@@ -110,7 +114,13 @@ def write_node_file(folder: Path, name: str, urls: Mapping[str, str]) -> Path:
     peers = ""
     if calls:
         peers = _PEER.format(address=urls[calls].removeprefix("penstock://"), principal=calls)
-    text = _NODE.format(network=NETWORK.name, slug=slug(key.principal), credentials=json.dumps(shown), peers=peers)
+    text = _NODE.format(
+        network=NETWORK.name,
+        slug=slug(key.principal),
+        credentials=json.dumps(shown),
+        peers=peers,
+        homes="\n".join(f'"{member}" = "{domain.name}"' for domain in DOMAINS for member in domain.members()),
+    )
     path = folder / f"{slug(key.principal)}.toml"
     path.write_text(text, encoding="utf-8")
     return path

@@ -6,11 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from rich.console import Console
 from rich.table import Table
 
-from london_cast import CCS, DOMAINS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
+from london_cast import CCS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
 from penstock.errors import MalformedError
 from penstock.model import Principal
 from penstock.pipeline.audit import audit, read_log, reason
@@ -55,7 +54,7 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
         log, quarantine = read_log(spark.read.text([str(path) for path in paths]))
         if not quarantine.isEmpty():
             raise SystemExit("the decision logs cannot be read")
-        log = at_home(log).persist()
+        log.persist()
         report = audit(log, policy, since=NOW, until=NOW + timedelta(days=1), top=100)
     console.print(f"  The logs hold {report.decisions} decisions, and how many events passed under each.")
     used = sorted(report.rights_used.as_dicts(), key=lambda row: -int(str(row["events"])))
@@ -69,23 +68,6 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
     flowing = [{**row, "from": row["origin"], "to": row["target"]} for row in report.flows.as_dicts()]
     table(console, "Flows between domains", ("from", "to", "action", "decisions", "events"), flowing)
     written(console, out / "audit.html", audit_html(report, names=NAMES, title="Decisions in London", at=NOW))
-
-
-def at_home(log: DataFrame) -> DataFrame:
-    """Say in which domain principals and owners are at home. Brokers know keys, and not whose they are."""
-    homes = {
-        str(principal): domain.name
-        for domain in DOMAINS
-        for principal in (domain.principal, *domain.brokers, *domain.clients)
-    }
-    domain = F.create_map(*(F.lit(word) for pair in homes.items() for word in pair))
-    owner = F.split_part("resource", F.lit("/"), F.lit(1))
-    return log.withColumns(
-        {
-            "domain": F.coalesce("domain", domain[F.col("principal")]),
-            "owner_domain": F.coalesce("owner_domain", domain[owner]),
-        }
-    )
 
 
 def table(console: Console, title: str, columns: Iterable[str], rows: list[dict[str, object]]) -> None:

@@ -101,6 +101,11 @@ def test_the_logs_hold_every_decision_and_the_events_under_each(output: str, fol
     detective, *offices = sorted(number for number in delivered.values() if number)
     assert offices == [EVENTS + PASSAGES] * 2
     assert 2 < detective <= 2 + 240
+    passed = [decided[record.decision or ""] for record in log if record.counts is not None]
+    assert {(one.domain, one.owner_domain) for one in passed} == {
+        ("Congestion Charge Service", "PITO"),
+        ("Metropolitan Police", "PITO"),
+    }
     refused = [record for record in decided.values() if record.effect is Effect.DENY]
     assert {record.action for record in refused} >= {Right.PUBLISH, Right.SUBSCRIBE}
     assert b"AE05" not in b"".join(lines)
