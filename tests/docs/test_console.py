@@ -2,8 +2,10 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Path(__file__).with_name("spark")
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+#: ports on pages; they may be taken where the pages are tested
+PORT = re.compile(r"\b27\d{3}\b")
 PAGES = [
     page
     for folder in ("tutorial", "how-to")
@@ -19,12 +23,31 @@ PAGES = [
 ]
 
 
+def with_free_ports(text: str) -> str:
+    """Return a page with other ports, which are free, so that it can be tested several times at once."""
+    with ExitStack() as stack:
+        # All are held until each has one, and so no two get the same.
+        held = {port: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for port in set(PORT.findall(text))}
+        free = {port: str(server.getsockname()[1]) for port, server in held.items()}
+    return PORT.sub(lambda found: free[found.group()], text)
+
+
+def test_pages_are_tested_on_ports_that_are_free() -> None:
+    first, again, other = with_free_ports("27600 27600 27601").split()
+    assert first == again
+    assert len({first, other, "27600", "27601"}) == 4
+    addresses = re.compile(r"127\.0\.0\.1:(\d+)")
+    for page in PAGES:
+        blocks = "".join(CONSOLE.findall(page.read_text(encoding="utf-8")))
+        assert [port for port in addresses.findall(blocks) if not PORT.fullmatch(port)] == [], page.name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_run_as_shown(page: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
     environment["SPARK_CONF_DIR"] = str(SETTINGS)
-    for block in CONSOLE.findall(page.read_text(encoding="utf-8")):
+    for block in CONSOLE.findall(with_free_ports(page.read_text(encoding="utf-8"))):
         for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *promised = step.rstrip().splitlines()
             while command.endswith("\\"):
