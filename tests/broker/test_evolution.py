@@ -22,7 +22,8 @@ from tests.trust.policy_kit import (
 )
 from tests.trust.types_kit import PLATE
 
-from penstock.broker.evolution import Acknowledge, Changed, Forked
+from penstock.broker.evolution import Acknowledge, Changed, Forked, Resubscribe, Stale
+from penstock.broker.policy_log import Reason
 from penstock.model.limits import Limits
 from penstock.model.types import TypeDefinition
 from penstock.trust.certificates import UnverifiedCertificate
@@ -184,6 +185,15 @@ def test_owners_are_bounded() -> None:
 
 
 # Time-stamps.
+
+
+def test_a_strict_broker_says_so_of_an_owner_from_the_beginning() -> None:
+    assert PolicyNode().keeper.follow(NOW, who(OWNER)) == []
+    strict = PolicyNode(strict=True, limits=Limits(policy_owners=1)).keeper
+    assert strict.follow(NOW, who(OWNER)) == [Stale(who(OWNER), Reason.UNSTAMPED), Resubscribe(who(OWNER))]
+    assert strict.follow(NOW, who(OWNER)) == []
+    # Nor is one delivered whose policy there is no room for.
+    assert strict.follow(NOW, who(BROKER)) == [Stale(who(BROKER), Reason.UNSTAMPED)]
 
 
 def test_an_owner_without_stamps_is_delivered_unless_the_operator_is_strict() -> None:

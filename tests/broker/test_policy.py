@@ -25,12 +25,16 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import Client
+from penstock.broker.core import TrustSettings
 from penstock.broker.feeds import Feed, Subscription
 from penstock.errors import FailedError
 from penstock.guard import DecisionRecord
+from penstock.model.names import TypeName
+from penstock.model.types import TypeDefinition
 from penstock.store.policy_folder import PolicyFolder
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import sign_type
 from penstock.trust.policy_events import Install, Remove, RequireStamps, Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
 
@@ -185,6 +189,36 @@ def test_without_time_stamps_nothing_is_delivered_and_with_them_it_is_again() ->
             await writer.evolve(author.stamp(now(), 60_000).to_bytes())
             await until(lambda: policy_at(one)["state"] == policy_at(other)["state"] == "fresh")
             await flow(feed, news)
+
+    run(test())
+
+
+def test_a_strict_broker_delivers_nothing_of_an_owner_of_whom_it_has_heard_nothing() -> None:
+    async def test() -> None:
+        strict = TrustSettings(strict=True)
+        async with (
+            running(READING, WRITING, trust=strict) as one,
+            client_of(one, PDA) as reader,
+            client_of(one, REPORTER) as writer,
+        ):
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            assert policy_at(one)["state"] == "unstamped"
+            await refused("broker.policy-stale", feed.publish(headline="h"))
+            await writer.evolve(PolicyAuthor(AGENCY).stamp(now(), 60_000).to_bytes())
+            await flow(feed, news)
+
+    run(test())
+
+
+def test_a_strict_broker_looks_at_the_owner_of_a_type_that_comes_before_it_takes_an_event() -> None:
+    install = Credentials.of(grant(REPORTER, None, Right.INSTALL))
+    story = sign_type(TypeDefinition(TypeName(REPORTER.principal, "Story"), NEWS.attributes), REPORTER, install)
+
+    async def test() -> None:
+        async with running(trust=TrustSettings(strict=True)) as one, client_of(one, REPORTER, types=[story]) as writer:
+            feed = await writer.advertise(story.definition.name)
+            await refused("broker.policy-stale", feed.publish(headline="h"))
 
     run(test())
 

@@ -145,6 +145,16 @@ class PolicyKeeper:
 
     # What comes.
 
+    def follow(self, now: datetime, owner: Principal) -> list[Output]:
+        """Take note that types of an owner are here: a strict broker delivers none of them until a stamp has come."""
+        if not self._strict or owner in self._owners:
+            return []
+        try:
+            return list(self._tell(now, self._follow(owner), 0))
+        except LimitError:
+            # No stamp of his can be kept, either.
+            return [Stale(owner, Reason.UNSTAMPED)]
+
     def receive(self, now: datetime, unverified: UnverifiedValue[PolicyEvent]) -> list[Output]:
         """Take in a policy event: in any order, and as often as it comes.
 

@@ -92,6 +92,7 @@ class Policies:
         self._due: dict[Principal, _Due] = {}
         network.arrived = self._arrived
         core.on_turn = self.tick
+        self._types_changed, core.library.changed = core.library.changed, self._look_again
 
     # Running.
 
@@ -112,6 +113,7 @@ class Policies:
             return
         self._completeness(owner)
         self._network.follow(owner)
+        self._carry_out(self._keeper.follow(self._core.now(), owner))
 
     def tick(self) -> None:
         """Notice what has not come, and owners that are new here."""
@@ -124,6 +126,11 @@ class Policies:
         turn = self._core.overlay.turns()
         if turn is not None and self._core.now() >= turn:
             self._core.trust_changed()
+
+    def _look_again(self) -> None:
+        """See before anything else whether a type that has come has an owner who is new here."""
+        self._types_changed()
+        self._core.turn = self._core.now()
 
     def _owners(self) -> set[Principal]:
         return {key.owner for key in self._core.library} | {self._core.settings.network.owner}
