@@ -13,6 +13,7 @@ from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.door import Sources
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Subscription
+from penstock.broker.keys import Managing
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
 from penstock.broker.node import Node
@@ -73,6 +74,7 @@ class Broker(Node):
         sink: Callable[[DecisionRecord], None] | None = None,
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,
+        managing: Managing | None = None,
     ) -> None:
         self.told = []
         self.revocations: list[RevocationRecord] = []
@@ -86,7 +88,7 @@ class Broker(Node):
             ids=lambda: str(next(numbers)),
             revocations=self.revocations.append,
         )
-        super().__init__(settings, recorder, reported=self.told.append, keep=keep, fabric=fabric)
+        super().__init__(settings, recorder, reported=self.told.append, keep=keep, fabric=fabric, managing=managing)
 
     @property
     def codes(self) -> set[str]:
@@ -132,9 +134,10 @@ async def running(
     key: SigningKey = BROKERS[0],
     keep: Keep | None = None,
     fabric: FabricSettings | None = None,
+    managing: Managing | None = None,
     **more: object,
 ) -> AsyncIterator[Broker]:
-    async with Broker(settings(*policy, key=key, **more), keep=keep, fabric=fabric) as node:
+    async with Broker(settings(*policy, key=key, **more), keep=keep, fabric=fabric, managing=managing) as node:
         yield node
 
 

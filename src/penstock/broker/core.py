@@ -20,10 +20,12 @@ from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.sessions import turning_point
 from penstock.broker.shown import resting
+from penstock.broker.vault import KeyVault
 from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
+from penstock.crypto.seal_keys import KeyRing
 from penstock.errors import PenstockError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NetworkRequest, Recorded, Recorder, Rules
@@ -112,13 +114,32 @@ class Core:
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
+        self.ring = KeyRing()
+        #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
+        self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
+        vault = KeyVault(
+            self.ring,
+            self.principal,
+            self.library.sealing,
+            self._reads_as_much,
+            clock=self.now,
+            random=settings.random,
+            limits=settings.limits,
+        )
         routing = replace(
-            settings.router, proof=proof, may_route=self.may_route, admitted=self.admitted, limits=settings.limits
+            settings.router,
+            proof=proof,
+            may_route=self.may_route,
+            admitted=self.admitted,
+            vault=vault,
+            limits=settings.limits,
         )
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
         self._admissions: dict[Principal, _Admission] = {}
-        self.exchange = Exchange(local, Router(self.principal, incarnation, routing))
+        self.exchange = Exchange(local, Router(self.principal, incarnation, routing), settings.limits)
+        #: told when policy has changed, or what brokers show
+        self.rights_changed: list[Callable[[], None]] = []
 
     @property
     def local(self) -> LocalBroker:
@@ -209,6 +230,8 @@ class Core:
     def trust_changed(self) -> None:
         """Ask anew who is in the network, and who carries what."""
         self.settle(self.router.trust_changed())
+        for told in self.rights_changed:
+            told()
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry a type."""
@@ -217,6 +240,9 @@ class Core:
             # What owners say about policy goes to all who carry something of theirs.
             return self.overlay.trusts(now, of_type.owner, broker)
         return self.overlay.may_route(now, of_type, broker)
+
+    def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        return self.reads_as_much(peer, of_type)
 
     def admitted(self, broker: Principal) -> bool:
         """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""

@@ -14,7 +14,10 @@ from penstock.broker import requests, routing
 from penstock.broker.local import LocalBroker
 from penstock.broker.requests import Report, ToClient, carry_out
 from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send, Unopened
+from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
 
 Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened
 """What is to be done outside."""
@@ -22,17 +25,30 @@ Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened
 Inward: TypeAlias = requests.Output | routing.Output
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
+Holds: TypeAlias = Callable[[TypeKey], bool]
+"""Says whether events of a type have to wait."""
+
+
+def _never(_of_type: TypeKey) -> bool:
+    return False
+
+
 OWN = "@"
 """What the keys begin with under which the broker itself subscribes and advertises."""
 
 
 class Exchange:
-    """See the module. `own` gets the events for subscriptions of the broker itself."""
+    """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
 
-    def __init__(self, local: LocalBroker, router: Router) -> None:
+    def __init__(self, local: LocalBroker, router: Router, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self.local = local
         self.router = router
-        self.own: Callable[[datetime, TransitEvent], None] = lambda _now, _event: None
+        self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
+        #: whether events of a type have to wait, since they cannot be sealed yet; those that do, the oldest first
+        self.holds: Holds = _never
+        self._held: deque[requests.Publish] = deque()
+        self._held_events = 0
         #: told of what clients publish and of what they ask for, where something else than links is between brokers
         self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None
         self.asked: Callable[[], None] = lambda: None
@@ -49,6 +65,9 @@ class Exchange:
                 case Deliver(deliveries):
                     pending.extend(self._deliver(now, deliveries))
                 case requests.Publish(_, events):
+                    if self.holds(events[0].key):
+                        self._hold(output)
+                        continue
                     pending.extend(carry_out(output, self.router))
                     self.spread(events)
                 case requests.Subscribe() | requests.Unsubscribe():
@@ -67,7 +86,21 @@ class Exchange:
         if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
             return list(self.local.deliver(now, deliveries))
         for keys, event in deliveries:
-            if any(key[0] == OWN for key in keys):
-                self.own(now, event)
+            if any(key[0] == OWN for key in keys) and event.key.name in self.own:
+                self.own[event.key.name](now, event)
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return list(self.local.deliver(now, [found for found in theirs if found[0]]))
+
+    def released(self) -> list[Inward]:
+        """Return what waited and need not wait any more; the rest goes on waiting."""
+        held, self._held, self._held_events = self._held, deque(), 0
+        return list(held)
+
+    def _hold(self, publish: requests.Publish) -> None:
+        self._held_events += len(publish.events)
+        if self._held_events > self._limits.seal_held:
+            self._held_events -= len(publish.events)
+            raise RefusedError(
+                "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
+            )
+        self._held.append(publish)

@@ -40,6 +40,7 @@ from penstock.fabric import Fabric, Sample
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.model.types import Sealing as SealingLevel
 from penstock.trust.signed import SignedValue
 from penstock.trust.stamps import CarriedStamp, TimeStamp
 
@@ -217,7 +218,8 @@ class FabricNetwork:
 
     def _spread(self, events: tuple[TransitEvent, ...]) -> None:
         core, key = self._core, events[0].key
-        if not core.may_route(key, core.principal):
+        if not core.may_route(key, core.principal) or core.library.sealing(key) is not SealingLevel.NONE:
+            # Sealed types do not cross a fabric as plaintext, whatever the node file allows for others.
             core.counts["not carried"] += len(events)
             return
         writing = self._writings.get(key)

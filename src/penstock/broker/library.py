@@ -7,6 +7,7 @@ from penstock.broker.policy_transport import refuse_reserved
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
+from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, Schema
 from penstock.trust.caches import CertificateCache, TypeCache
 from penstock.trust.discovery import OnlineChecker, no_online_checker
@@ -88,6 +89,11 @@ class Library:
     def __iter__(self) -> Iterator[TypeKey]:
         """Go through the types that are here, without their versions, and their ancestors."""
         return iter(self._below)
+
+    def sealing(self, key: TypeKey) -> Sealing:
+        """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
+        levels = {self._definitions[name].definition.sealing for name in self._below.get(key, ()) if name.key == key}
+        return next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
 
     def definitions(self, name: TypeName) -> list[UnverifiedType]:
         """Return the definition of a type, and those that it rests on before it: parents and previous versions.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.fabric_network import FabricNetwork, FabricSettings
+from penstock.broker.keys import Keys, Managing
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.policy import Forgetful, Keep, Policies
@@ -48,6 +49,7 @@ class Node:
         reported: Reported = lambda _report: None,
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,
+        managing: Managing | None = None,
     ) -> None:
         if fabric is not None and settings.peers:
             raise MalformedError(
@@ -66,6 +68,8 @@ class Node:
         self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
         network = self.on_fabric or RoutedPolicy(self.core, self.neighbours)
         self.policies = Policies(self.core, keep or Forgetful(), network)
+        self.keys = Keys(self.core, self.core.ring, managing)
+        self.core.reads_as_much = self.keys.reads_as_much
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)
         self._listener: Listener | None = None
@@ -84,6 +88,8 @@ class Node:
             self.core.library.add(unverified, now)
         self.core.settle(self.core.router.disclose(self.core.shown()))
         self.policies.start()
+        self.keys.start()
+        self.core.rights_changed.append(self.keys.policy_changed)
         try:
             await self._open()
         except BaseException:
@@ -148,6 +154,7 @@ class Node:
                 outputs, turn = core.local.tick(core.now())
                 core.settle(outputs)
                 self.policies.tick()
+                self.keys.tick()
                 self.neighbours.recheck()
                 if self.on_fabric is not None:
                     self.on_fabric.tick()
@@ -232,6 +239,7 @@ class Node:
             "told": size.told,
             "trees": size.trees,
             "policy": self.policies.status(),
+            "keys": self.keys.status(),
             "held back": core.local.held_back,
             "counts": {name: core.counts[name] for name in sorted(core.counts)},
         }

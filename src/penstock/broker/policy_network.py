@@ -62,7 +62,7 @@ class RoutedPolicy:
         self._core = core
         self._neighbours = neighbours
         self.arrived: Arrived = nobody
-        core.exchange.own = self._hear
+        core.exchange.own.update(dict.fromkeys(_KEYS, self._hear))
 
     def follow(self, owner: Principal) -> None:
         """Advertise and subscribe to what is said about an owner's policy."""

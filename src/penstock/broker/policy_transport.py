@@ -27,6 +27,7 @@ from penstock.trust.stamps import Acknowledgement, CarriedStamp
 POLICY: Final = "penstock.policy"
 STAMP: Final = "penstock.stamp"
 ACKNOWLEDGEMENT: Final = "penstock.ack"
+KEYS: Final = "penstock.keys"
 _RESERVED: Final = "penstock"
 _DIGITS: Final = len(str(DEFAULT_LIMITS.policy_number))
 _UID: Final = "statement"

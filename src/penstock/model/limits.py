@@ -98,6 +98,8 @@ class Limits:
     route_window: int = 1_024
     #: sealed blocks that wait at a broker for their keys; the oldest give way
     seal_waiting: int = 1_024
+    #: events that wait at their publisher's broker, because they cannot be sealed yet
+    seal_held: int = 65_536
     #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
     route_block_events: int = 1_024
     route_block_bytes: int = 512 << 10

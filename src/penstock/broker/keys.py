@@ -1,0 +1,346 @@
+"""The keys of a node: it joins the key groups of what it may read, seals and opens with what it gets, and may manage.
+
+Statements about keys travel as events of a type that every owner has and no client may name (`penstock.keys`), so that
+they reach the brokers that follow the owner: what members ask, what a manager answers, and what it tells all of them.
+Everything in them that is secret is wrapped for those whom it is for.
+
+A broker asks to join the groups of which it has a right by what it shows itself (`key_rights`); the manager decides for
+itself. What can neither be sealed nor opened yet waits, within bounds.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Final, TypeAlias, cast
+
+from penstock.broker.core import Core
+from penstock.broker.exchange import OWN
+from penstock.broker.key_log import KeyLog, carry_out, catch_up
+from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
+from penstock.broker.key_manager import Output as ManagerOutput
+from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
+from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_rights import Grounds, entitlement
+from penstock.broker.outcomes import settled
+from penstock.broker.policy_transport import KEYS
+from penstock.broker.sessions import earliest
+from penstock.codec.sexp import head as sexp_head
+from penstock.codec.sexp import parse, transport
+from penstock.codec.wire import Wire
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.errors import MalformedError, RefusedError
+from penstock.guard import EventRequest, Recorded
+from penstock.guard.environment import environment_schema
+from penstock.model.events import TransitEvent
+from penstock.model.names import AttributeId, TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import Sealing
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.key_messages import (
+    KeyEpoch,
+    KeyGroup,
+    KeyHistory,
+    KeyNotice,
+    KeyPathAnswer,
+    KeyRequest,
+    KeyWelcome,
+    Wish,
+)
+from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed
+
+_UID: Final = "statement"
+_MEMBERS: Final = (Right.PUBLISH, Right.SUBSCRIBE)
+_KEY: Final = f"{OWN}keys "
+_TOLD: Final = {kind.HEAD: kind for kind in (KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice)}
+
+Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice
+
+
+@dataclass(frozen=True, slots=True)
+class Managing:
+    """What a node needs to manage key groups: a log that replicas share, and the key under which secrets lie in it.
+
+    It manages the types of its own principal, and those on which owners have granted it `keys`.
+    """
+
+    log: KeyLog
+    kek: Secret
+    replicas: frozenset[Principal] = frozenset()
+    refreshing: Refreshing | None = None
+
+
+class Keys:
+    """See the module."""
+
+    def __init__(self, core: Core, ring: KeyRing, managing: Managing | None = None) -> None:
+        self._core = core
+        self._ring = ring
+        self._members: dict[KeyGroup, KeyMember] = {}
+        self._followed: set[Principal] = set()
+        self._holding: set[KeyGroup] = set()
+        self._turn: datetime | None = None
+        self._managing = managing
+        self._manager: KeyManager | None = None
+        if managing is not None:
+            settings = core.settings
+            self._manager = KeyManager(
+                settings.key,
+                managing.kek,
+                self._served,
+                settings.random,
+                replicas=managing.replicas,
+                refreshing=managing.refreshing,
+                skew=settings.trust.skew,
+                limits=settings.limits,
+            )
+        core.exchange.own[KEYS] = self._arrived
+        core.exchange.holds = self.holds
+
+    # Running.
+
+    def start(self) -> None:
+        """Read the log, where groups are managed here, and join. Raises what the log raises."""
+        if self._manager is not None and self._managing is not None:
+            self._tell(catch_up(self._core.now(), self._manager, self._managing.log))
+        self.tick()
+
+    def tick(self) -> None:
+        """Join what is new and may be joined, ask again, forget what is over."""
+        now = self._core.now()
+        self._turn = None
+        for verified in self._sealed():
+            self._follow(verified.event_type.key.owner)
+            for group in _groups(verified):
+                self._join(now, group)
+        for member in list(self._members.values()):
+            outputs, turn = member.tick(now)
+            self._turn = earliest(self._turn, turn)
+            self._carry_out(outputs)
+        if self._manager is not None:
+            said, turn = self._manager.tick(now)
+            self._turn = earliest(self._turn, turn)
+            self._tell(said)
+
+    def policy_changed(self) -> None:
+        """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
+        now = self._core.now()
+        if self._manager is not None:
+            for group in list(self._manager.groups()):
+                self._tell(self._manager.review(now, group, partial(self._grounds_of, group)))
+        for group, member in list(self._members.items()):
+            if not self._may_hold(self._core.principal, group):
+                del self._members[group]
+                self._carry_out(member.leave(now))
+        self.tick()
+
+    def holds(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
+        if self._core.library.sealing(of_type) is Sealing.NONE:
+            return False
+        now = self._core.now()
+        members = [member for group, member in self._members.items() if group.type == of_type]
+        return not members or not all(member.seals(now) for member in members)
+
+    # Groups and rights.
+
+    def _sealed(self) -> Iterator[VerifiedType]:
+        core = self._core
+        for key in list(core.library):
+            for verified in core.library.below(key, core.now()):
+                if verified.event_type.key == key and verified.event_type.sealing is not Sealing.NONE:
+                    yield verified
+
+    def _served(self, of_type: TypeKey) -> tuple[TypeName, ...]:
+        """Return the versions of a type whose groups are managed here."""
+        core = self._core
+        if not self._manages(core.now(), of_type, core.principal):
+            return ()
+        return tuple(one.event_type.name for one in self._sealed() if one.event_type.key == of_type)
+
+    def _manages(self, _now: datetime, of_type: TypeKey, manager: Principal) -> bool:
+        if manager == of_type.owner:
+            return True
+        versions = [one for one in self._sealed() if one.event_type.key == of_type]
+        now = self._core.now()
+        asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
+        return bool(versions) and all(settled(self._ask(request).decision) for request in asked)
+
+    def _grounds_of(self, group: KeyGroup, broker: Principal) -> Grounds:
+        """Consider the rights of a broker, without anybody having asked."""
+        for found, request in self._considered(broker, group, _MEMBERS):
+            yield request, found.decision
+
+    def _decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right]) -> Grounds:
+        """Decide about a broker that asks for a key, and record it."""
+        for found, request in self._considered(broker, group, rights):
+            self._core.recorder.write(found.record)
+            yield request, found.decision
+
+    def _considered(
+        self, broker: Principal, group: KeyGroup, rights: Iterable[Right]
+    ) -> Iterator[tuple[Recorded, EventRequest]]:
+        for verified in self._sealed():
+            if verified.event_type.key == group.type:
+                for right in rights:
+                    request = EventRequest(broker, right, verified, self._core.now())
+                    yield self._ask(request), request
+
+    def _ask(self, request: EventRequest) -> Recorded:
+        core = self._core
+        # What this broker shows itself is among the sources already.
+        shown = core.disclosed.get(request.principal, Credentials())
+        authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
+        return core.recorder.consider(request, authorities, core.sources.revision)
+
+    def _may_hold(self, broker: Principal, group: KeyGroup) -> bool:
+        served = {one.event_type.name for one in self._sealed() if one.event_type.key == group.type}
+        try:
+            entitlement(self._grounds_of(group, broker), broker, group, served, self._core.now())
+        except RefusedError:
+            return False
+        return True
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        """Say whether a neighbour may hold all keys of a type that this broker has."""
+        held = [group for group in self._members if group.type == of_type]
+        return bool(held) and all(self._may_hold(peer, group) for group in held)
+
+    def _join(self, now: datetime, group: KeyGroup) -> None:
+        if group in self._members or not self._may_hold(self._core.principal, group):
+            return
+        settings = self._core.settings
+        member = self._members[group] = KeyMember(
+            settings.key, group, self._manages, settings.random, skew=settings.trust.skew, limits=settings.limits
+        )
+        self._carry_out(member.join(now))
+
+    # What comes and goes.
+
+    def _follow(self, owner: Principal) -> None:
+        if owner in self._followed:
+            return
+        self._followed.add(owner)
+        core, of_type = self._core, TypeKey(owner, KEYS)
+        core.settle(core.router.advertise(f"{_KEY}{owner}", of_type))
+        core.settle(core.router.subscribe(f"{_KEY}{owner}", of_type))
+
+    def _publish(self, group: KeyGroup, value: SignedValue[Statement]) -> None:
+        owner = group.type.owner
+        self._follow(owner)
+        text = transport(value.to_sexp()).decode("ascii")
+        key = TypeKey(owner, KEYS)
+        values = MappingProxyType({str(AttributeId(owner, KEYS, _UID)): text})
+        event = TransitEvent(key, (), values, value.digest.hex(), self._core.now())
+        self._core.settle(self._core.router.publish(f"{_KEY}{owner}", (event,)))
+
+    def _arrived(self, now: datetime, event: TransitEvent) -> None:
+        held = event.values.get(AttributeId(event.key.owner, KEYS, _UID))
+        try:
+            self._hear(now, held)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+
+    def _hear(self, now: datetime, held: object) -> None:
+        if not isinstance(held, str) or not held.isascii():
+            raise malformed("an event about keys has one attribute, which is a text")
+        written = parse(held.encode("ascii"), limits=self._core.settings.limits)
+        body = written[1] if isinstance(written, tuple) and len(written) > 1 else b""
+        kind = _TOLD.get(sexp_head(body) or b"")
+        if kind is None:
+            self._asked(now, read_signed(written, KeyRequest))
+        else:
+            self._told(now, cast("UnverifiedValue[Heard]", read_signed(written, kind)))
+
+    def _told(self, now: datetime, told: UnverifiedValue[Heard]) -> None:
+        value = told.value
+        if isinstance(value, KeyWelcome | KeyPathAnswer | KeyHistory) and value.broker != self._core.principal:
+            return
+        member = self._members.get(value.word.group)
+        if member is not None:
+            self._carry_out(member.receive(now, told))
+
+    def _asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
+        manager, value = self._manager, request.value
+        if manager is None or not self._served(value.group.type):
+            return
+        match value.wish:
+            case Wish.JOIN:
+                self._tell(manager.join(now, request, self._decided(value.broker, value.group, _MEMBERS)))
+            case Wish.LEAVE:
+                self._tell(manager.leave(now, request))
+            case Wish.PATH:
+                self._tell(manager.path(now, request))
+            case Wish.REFRESH:
+                self._tell(manager.refresh(now, request))
+            case Wish.HISTORY:
+                self._tell(manager.history(now, request, self._decided(value.broker, value.group, (Right.HISTORY,))))
+
+    def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
+        if self._manager is None or self._managing is None:
+            return
+        for output in carry_out(self._core.now(), self._manager, self._managing.log, outputs):
+            match output:
+                case Tell(group, value):
+                    self._publish(group, value)
+                case Reply(_, value):
+                    self._publish(value.value.word.group, value)
+
+    def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
+        changed = False
+        for output in outputs:
+            match output:
+                case Ask(request):
+                    self._publish(request.value.group, request)
+                case Opened(group, epoch, key):
+                    self._ring.put(group.scope, epoch, key)
+                    changed = True
+                case Closed(group, epoch):
+                    self._ring.drop(group.scope, epoch)
+                case Hold(group):
+                    self._holding.add(group)
+                case Resume(group):
+                    self._holding.discard(group)
+                    changed = True
+        if changed:
+            self._core.settle(self._core.router.keys_changed())
+            self._core.settle(self._core.exchange.released())
+
+    # What operators want.
+
+    def rotate(self, group: KeyGroup) -> None:
+        """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
+        self._tell(self._managed().rotate(self._core.now(), group))
+
+    def evict(self, group: KeyGroup, broker: Principal) -> None:
+        """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
+        self._tell(self._managed().evict(self._core.now(), group, broker))
+
+    def _managed(self) -> KeyManager:
+        if self._manager is None:
+            raise RefusedError("keys.not-managed", "no keys are managed here", hint="ask a broker that manages them")
+        return self._manager
+
+    def status(self) -> dict[str, Wire]:
+        """Return which keys are held, and who holds those that are managed here, as plain data."""
+        held: dict[str, Wire] = {
+            group.scope: {"epoch": member.epoch, "seals": member.seals(self._core.now())}
+            for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)
+        }
+        managed: dict[str, Wire] = {}
+        if self._manager is not None:
+            for group in self._manager.groups():
+                managed[group.scope] = [str(broker) for broker in sorted(self._manager.holders(group))]
+        return {"held": held, "managed": managed}
+
+
+def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:
+    event_type = verified.event_type
+    yield KeyGroup(event_type.key)
+    if event_type.sealing is Sealing.ATTRIBUTE:
+        for attribute in event_type.attributes:
+            yield KeyGroup(event_type.key, attribute.id)

@@ -1,0 +1,143 @@
+"""Sealed types at nodes that run: keys from a manager, brokers that carry what they cannot read, and lost rights."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tests.broker.node_kit import BROKERS, Broker, client_of, run, running, until
+from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
+
+from penstock.broker.key_log import MemoryLog
+from penstock.broker.keys import Managing
+from penstock.broker.sealed import Vault
+from penstock.crypto.wrapping import Secret
+from penstock.model.events import TransitEvent
+from penstock.model.types import Sealing
+from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Certificate
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
+
+SEALED = replace(NEWS, sealing=Sealing.ATTRIBUTE)
+READING, WRITING = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)
+MANAGING = grant(BROKERS[0], NEWS, Right.KEYS)
+#: the first broker publishes and manages the keys, the last one reads; the one between does neither
+PUBLISHING = grant(BROKERS[0], NEWS, Right.PUBLISH)
+SUBSCRIBING = grant(BROKERS[2], NEWS, Right.SUBSCRIBE)
+POLICY = (READING, WRITING, MANAGING, PUBLISHING, SUBSCRIBING)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def managing() -> Managing:
+    return Managing(MemoryLog(), Secret(bytes(range(32))))
+
+
+def holds(node: Broker) -> int:
+    """Return of how many groups a node has a key."""
+    held = node.keys.status()["held"]
+    assert isinstance(held, dict)
+    return sum(bool(one["epoch"]) for one in held.values() if isinstance(one, dict))
+
+
+@asynccontextmanager
+async def three(*policy: Certificate) -> AsyncIterator[tuple[Broker, Broker, Broker]]:
+    """A manager that publishes, a broker that only carries, and one that reads; in a row."""
+    types = (signed(SEALED),)
+    async with (
+        running(*policy, key=BROKERS[0], types=types, managing=managing()) as pub,
+        running(*policy, key=BROKERS[1], types=types, peers=(pub.address,)) as between,
+        running(*policy, key=BROKERS[2], types=types, peers=(between.address,)) as sub,
+    ):
+        yield pub, between, sub
+
+
+class Watching:
+    """A vault that remembers what it was asked to open."""
+
+    def __init__(self, vault: Vault, seen: list[bytes]) -> None:
+        self.seals, self.seal, self.reads_as_much = vault.seals, vault.seal, vault.reads_as_much
+        self._vault, self._seen = vault, seen
+
+    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+        self._seen.append(octets)
+        return self._vault.open(octets)
+
+
+def test_sealed_events_cross_a_broker_that_cannot_read_them() -> None:
+    async def test() -> None:
+        async with three(*POLICY) as (pub, between, sub):
+            # The key of the type, and one for each of three attributes.
+            await until(lambda: holds(pub) == holds(sub) == 4)
+            assert holds(between) == 0
+            seen: list[bytes] = []
+            carrier = between.core.router._carrier
+            carrier._vault = Watching(carrier._vault, seen)
+            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                news = await reader.subscribe(NEWS.name, "headline LIKE 'SECRET%'")
+                feed = await writer.advertise(NEWS.name)
+                await until(lambda: not feed.quiet)
+                for number in range(5):
+                    await feed.publish(headline=f"SECRET-{number}", location="London")
+                got = [await news.next(10) for _ in range(5)]
+                assert [event["headline"] for event in got] == [f"SECRET-{number}" for number in range(5)]
+                assert seen
+                assert not any(b"SECRET" in block for block in seen)
+
+    run(test())
+
+
+def test_a_broker_that_loses_its_right_loses_the_key() -> None:
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        scope = str(NEWS.name.key)
+        async with three(READING, WRITING, MANAGING, PUBLISHING) as (pub, _, sub), client_of(pub, REPORTER) as writer:
+            await writer.evolve(author.change(now(), publish(SUBSCRIBING)).to_bytes())
+            await until(lambda: holds(sub) == 4)
+            before = pub.core.ring.newest(scope) or 0
+            await writer.evolve(author.change(now(), Revoke((SUBSCRIBING.id,))).to_bytes())
+            await until(lambda: holds(sub) == 0)
+            await until(lambda: (pub.core.ring.newest(scope) or 0) > before)
+            assert (sub.core.ring.newest(scope) or 0) <= before
+
+    run(test())
+
+
+def test_what_cannot_be_sealed_yet_waits_at_its_broker() -> None:
+    async def test() -> None:
+        types = (signed(SEALED),)
+        policy = (READING, WRITING, MANAGING, PUBLISHING, grant(BROKERS[1], NEWS, Right.PUBLISH, Right.SUBSCRIBE))
+        async with (
+            running(*policy, key=BROKERS[1], types=types) as pub,
+            client_of(pub, REPORTER) as writer,
+            client_of(pub, PDA) as reader,
+        ):
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            await feed.publish(headline="early")
+            await asyncio.sleep(0.1)
+            assert not news.waiting
+            async with running(*policy, key=BROKERS[0], types=types, peers=(pub.address,), managing=managing()):
+                assert (await news.next(20))["headline"] == "early"
+
+    run(test())
+
+
+def test_who_has_no_right_to_a_key_gets_none() -> None:
+    async def test() -> None:
+        async with three(READING, WRITING, MANAGING, PUBLISHING) as (pub, between, sub):
+            await until(lambda: holds(pub) == 4)
+            await asyncio.sleep(0.3)
+            assert holds(between) == holds(sub) == 0
+            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                news = await reader.subscribe(NEWS.name)
+                feed = await writer.advertise(NEWS.name)
+                await feed.publish(headline="h")
+                await asyncio.sleep(0.3)
+                assert not news.waiting
+
+    run(test())
