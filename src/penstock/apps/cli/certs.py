@@ -1,47 +1,29 @@
 """`penstock cert`: issue certificates, look at them, verify them."""
 
-from collections.abc import Callable
+from typing import Any
 
 import click
 
 from penstock.apps.cli import options, paint
-from penstock.apps.cli.describe import Wording, statement_data
-from penstock.apps.cli.files import Destination
-from penstock.apps.cli.granting import Wanted, check_comment, doubts, subject_of, validity_of
+from penstock.apps.cli.describe import Wording
+from penstock.apps.cli.granting import Wanted
 from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.issuing import Issuing, subject_options
 from penstock.apps.cli.names import load_names
-from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, Warned, one_answer, say, say_block, say_json, warn
+from penstock.apps.cli.options import JSON, SEXP, moment
+from penstock.apps.cli.session import Session, one_answer, say_block, say_json
 from penstock.apps.cli.showing import Judged, judge_bag, show_bag
 from penstock.apps.cli.trusted import load_event_type, read_bag
-from penstock.codec.sexp import advanced, transport
-from penstock.crypto import SigningKey
+from penstock.codec.sexp import advanced
 from penstock.errors import RefusedError
-from penstock.trust.capabilities import flags
+from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Naming, Statement
-from penstock.trust.certificates import issue as sign
-from penstock.trust.credentials import Credentials
+from penstock.trust.subjects import Subject
 
 
 @click.group(cls=Verbs)
 def cert() -> None:
     """Certificates: who gives which right to whom."""
-
-
-def subject_options(function: options.F) -> options.F:
-    """Add the options that say whom a certificate is for, and while it is valid."""
-    for option in (
-        click.option("--comment", default="", metavar="TEXT", help="A remark for readers; it is signed too."),
-        click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help="The last moment at which it is valid."),
-        click.option("--not-before", metavar="TIME", help="The first moment at which it is valid."),
-        click.option("--member", "members", multiple=True, help="A member of the quorum; repeat it.", **options.WHO),
-        click.option("--threshold", type=int, metavar="K", help="For any K of the members together."),
-        click.option("--to-name", "to_names", multiple=True, metavar="NAME", help="For a name of yours, or of --to's."),
-        click.option("--to", **options.WHO, help="For a principal, one of your names, or a key or quorum file."),
-    ):
-        function = option(function)
-    return function
 
 
 @cert.command()
@@ -72,17 +54,8 @@ penstock cert issue --key met.key --to-name "Met Brokers" --network "pito/UK Pol
 )
 def issue(  # noqa: PLR0913  # one argument an option
     session: Session,
+    /,
     *,
-    key_file: str,
-    passphrase_file: str | None,
-    to: str | None,
-    to_names: tuple[str, ...],
-    threshold: int | None,
-    members: tuple[str, ...],
-    not_before: str | None,
-    not_after: str | None,
-    days: int | None,
-    comment: str,
     network: str | None,
     type_name: str | None,
     tag: str | None,
@@ -97,18 +70,14 @@ def issue(  # noqa: PLR0913  # one argument an option
     where: tuple[str, ...],
     when: tuple[str, ...],
     propagate: bool,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **issuing: Any,
 ) -> None:
     """Give a right to somebody.
 
     The right is on a network (connect, install) or on event types (publish, subscribe, manage and its single
     operations). Attributes, forced values and selectors need --type-file, so that their names are known.
     """
-    names = load_names(names_file)
+    made = Issuing.of(session, **issuing)
     event_type = load_event_type(type_file, parent, previous, session.now)
     asked = Wanted(
         network=network,
@@ -122,23 +91,12 @@ def issue(  # noqa: PLR0913  # one argument an option
         where=where,
         when=when,
     )
-    wanted = asked.to_tag(names, event_type)
-    validity = validity_of(session.now, not_before, not_after, days)
+    wanted = asked.to_tag(made.names, event_type)
 
-    def state(key: SigningKey) -> Statement:
-        subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
-        return Authorisation(key.principal, subject, wanted, propagate, validity, check_comment(comment))
+    def state(issuer: Principal, subject: Subject) -> Statement:
+        return Authorisation(issuer, subject, wanted, propagate, made.validity, made.comment)
 
-    issue_certificate(
-        session,
-        state,
-        key_file,
-        passphrase_file,
-        Wording(names, event_type),
-        Destination.free(out, overwrite=overwrite, dry_run=dry_run),
-        output,
-        tuple(asked.doubts()),
-    )
+    made.issue(state, event_type, tuple(asked.doubts()))
 
 
 @cert.command()
@@ -150,84 +108,26 @@ def issue(  # noqa: PLR0913  # one argument an option
 @options.names_option
 @click.pass_obj
 @example('penstock cert name "Met Brokers" --key met.key --to broker1 --days 30 --out broker1.cert')
-def name(  # noqa: PLR0913  # one argument an option
+def name(
     session: Session,
+    /,
     *,
     local_name: str,
-    key_file: str,
-    passphrase_file: str | None,
-    to: str | None,
-    to_names: tuple[str, ...],
-    threshold: int | None,
-    members: tuple[str, ...],
-    not_before: str | None,
-    not_after: str | None,
-    days: int | None,
-    comment: str,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **issuing: Any,
 ) -> None:
     """Say that NAME, in your own name space, means somebody.
 
     Several such certificates make a group: a right that is given to the name is given to all of them.
     """
-    names = load_names(names_file)
-    validity = validity_of(session.now, not_before, not_after, days)
+    made = Issuing.of(session, **issuing)
     written = local_name.encode("utf-8", "surrogateescape")
     if not written:
         raise click.UsageError("a name is not empty")
 
-    def state(key: SigningKey) -> Statement:
-        subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
-        return Naming(key.principal, written, subject, validity, check_comment(comment))
+    def state(issuer: Principal, subject: Subject) -> Statement:
+        return Naming(issuer, written, subject, made.validity, made.comment)
 
-    issue_certificate(
-        session,
-        state,
-        key_file,
-        passphrase_file,
-        Wording(names),
-        Destination.free(out, overwrite=overwrite, dry_run=dry_run),
-        output,
-    )
-
-
-def issue_certificate(  # noqa: PLR0913, PLR0917  # what the commands that sign certificates share
-    session: Session,
-    state: Callable[[SigningKey], Statement],
-    key_file: str,
-    passphrase_file: str | None,
-    wording: Wording,
-    destination: Destination,
-    output: str,
-    more: tuple[Warned, ...] = (),
-) -> None:
-    """Sign what `state` says, warn about what should be known of it, write it, and answer."""
-    key = open_key(key_file, passphrase_file)
-    statement = state(key)
-    certificate = sign(statement, key)
-    warnings = [*(Warned(flag.code, flag.message) for flag in flags(statement)), *doubts(statement, session.now), *more]
-    warn(*warnings)
-    value = Credentials.of(certificate).to_sexp()
-    destination.put(value)
-    if output == JSON:
-        say_json(
-            {
-                "id": certificate.id,
-                **statement_data(statement),
-                "warnings": [warning.as_dict() for warning in warnings],
-                "certificate": transport(value).decode(),
-                **destination.as_dict(),
-            }
-        )
-    elif destination.file is None:
-        say_block(advanced(value))
-    else:
-        say(destination.line())
-        say(wording.line(statement))
+    made.issue(state)
 
 
 @cert.command()

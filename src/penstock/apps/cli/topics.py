@@ -1,25 +1,25 @@
 """`penstock topic`: make topics, look at them, verify them, give rights on them."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import click
 
 from penstock.apps.cli import options, paint
-from penstock.apps.cli.certs import issue_certificate, subject_options
-from penstock.apps.cli.describe import Wording, name_data, type_data, validity_data, validity_text
-from penstock.apps.cli.files import Destination
-from penstock.apps.cli.granting import check_comment, subject_of, validity_of
+from penstock.apps.cli.describe import Wording, name_data, type_data, validity_data
 from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.issuing import Issuing, subject_options
 from penstock.apps.cli.names import load_names
-from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, Warned, one_answer, say, say_block, say_json
-from penstock.apps.cli.trusted import Shelf, load_credentials, load_type, show_type
-from penstock.apps.cli.types import check_owner, signing_options
-from penstock.codec.sexp import advanced, transport
-from penstock.crypto import SigningKey
+from penstock.apps.cli.options import JSON, SEXP, moment
+from penstock.apps.cli.session import Session, Warned, one_answer, say_block, say_json
+from penstock.apps.cli.signing import Signing, shown_facts, shown_problem, signing_options, verified_facts
+from penstock.apps.cli.trusted import Shelf, load_type, show_type
+from penstock.codec.sexp import advanced
+from penstock.model.principals import Principal
 from penstock.model.topics import TopicName
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.subjects import Subject
 from penstock.trust.topics import lacking_above, sign_topic, topic_tag, verify_topic
 
 _RIGHTS = click.Choice([right.value for right in Right if not right.on_network])
@@ -53,46 +53,27 @@ penstock topic new news --key agency.key --out news.topic
 penstock topic new news/sport --key agency.key --super-topic news.topic --out sport.topic
 """
 )
-def new(  # noqa: PLR0913  # one argument an option
+def new(
     session: Session,
+    /,
     *,
     path: str,
-    key_file: str,
-    passphrase_file: str | None,
     owner: str | None,
     above: tuple[str, ...],
-    credentials: tuple[str, ...],
-    unchecked: bool,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **signing: Any,
 ) -> None:
     """Make the topic PATH and sign it.
 
     A path is words with / between them: a/b is part of a, and whoever subscribes to a gets it too.
     """
-    names = load_names(names_file)
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    making = Signing.of(session, **signing)
     shelf = Shelf.of(*above)
-    key = open_key(key_file, passphrase_file)
-    made = TopicName(key.principal if owner is None else names.principal(owner), path)
-    bag = load_credentials(credentials)
-    if not unchecked:
-        check_owner(made.owner, bag, owner)
-    signed = sign_topic(made, key, bag)
-    if not unchecked:
+    key = making.key()
+    made = TopicName(making.owner(owner, key), path)
+    signed = sign_topic(made, key, making.credentials_for(made.owner, owner))
+    if not making.unchecked:
         verify_topic(signed, session.now, topics=shelf)
-    value = signed.to_sexp()
-    destination.put(value)
-    if output == JSON:
-        say_json(_topic_data(made) | {"topic": transport(value).decode()} | destination.as_dict())
-    elif destination.file is None:
-        say_block(advanced(value))
-    else:
-        say(destination.line())
-        say(f"{names.show(made.owner)}/{made.path}")
+    making.finish(signed, "topic", _topic_data(made), [f"{making.names.show(made.owner)}/{made.path}"])
 
 
 def _topic_data(name: TopicName) -> dict[str, object]:
@@ -118,18 +99,12 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
     if output == SEXP:
         say_block(advanced(shown.value))
     elif output == JSON:
-        problem = {"code": shown.code, "problem": shown.problem} if shown.code else {}
-        say_json(type_data(unverified) | _topic_data(name) | problem)
+        say_json(type_data(unverified) | _topic_data(name) | shown_problem(shown))
     else:
         facts = [("topic", name.path), ("owner", names.show(name.owner))]
         facts += [("part of" if not index else "", above.path) for index, above in enumerate(name.super_topics)]
         facts.append(("event type", name.type_name.name))
-        facts.append(("signed by", f"{names.show(unverified.key.principal)} (not verified here)"))
-        if unverified.credentials.certificates:
-            facts.append(("credentials", str(len(unverified.credentials.certificates))))
-        if shown.code:
-            facts.append(("state", f"✗ not verified: {shown.problem} [{shown.code}]"))
-        paint.facts(facts)
+        paint.facts([*facts, *shown_facts(shown, names)])
 
 
 @topic.command()
@@ -158,19 +133,13 @@ def verify(  # noqa: PLR0913  # one argument an option
         place = None if network is None else names.network(network)
         verified = verify_topic(unverified, moment(at, session), topics=Shelf.of(*above), network=place)
         name = TopicName.of_type(verified.event_type.name)
-    chain = [certificate for certificate in unverified.credentials.certificates if certificate.id in verified.because]
     if output == JSON:
         told = {"signer": str(verified.signer), "because": list(verified.because)}
         say_json({"ok": True, "id": verified.id} | _topic_data(name) | validity_data(verified.validity) | told)
         return
     wording = Wording(names, verified.event_type)
     paint.line(f"✓ {wording.who(name.owner)}/{name.path}")
-    facts = [("signed by", f"{wording.who(verified.signer)}{', the owner' if verified.signer == name.owner else ''}")]
-    facts += [("through" if not index else "", f"✓ {wording.line(c.statement)}") for index, c in enumerate(chain)]
-    if place is not None:
-        facts.append(("installable", f"on {wording.who(place.owner)}/{place.name}"))
-    facts.append(("valid", validity_text(verified.validity)))
-    paint.facts(facts, indent=2)
+    paint.facts(verified_facts(verified, unverified, wording, place), indent=2)
 
 
 @topic.command()
@@ -193,53 +162,29 @@ penstock topic grant 'news/sport/**' --key agency.key --to reporter --right publ
 )
 def grant(  # noqa: PLR0913  # one argument an option
     session: Session,
+    /,
     *,
     patterns: tuple[str, ...],
-    key_file: str,
-    passphrase_file: str | None,
-    to: str | None,
-    to_names: tuple[str, ...],
-    threshold: int | None,
-    members: tuple[str, ...],
-    not_before: str | None,
-    not_after: str | None,
-    days: int | None,
-    comment: str,
     owner: str | None,
     rights: tuple[str, ...],
     with_super_topics: bool,
     propagate: bool,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **issuing: Any,
 ) -> None:
     """Give rights on the topics that match a PATTERN to somebody.
 
     In a pattern, ** stands for one or more levels. Publishing on a topic needs the right on all topics that it is part
     of as well; subscribing needs it on that topic alone.
     """
-    names = load_names(names_file)
-    validity = validity_of(session.now, not_before, not_after, days)
+    made = Issuing.of(session, **issuing)
     chosen = [Right(right) for right in rights]
 
-    def state(key: SigningKey) -> Statement:
-        subject = subject_of(names, key.principal, to=to, to_names=to_names, threshold=threshold, members=members)
-        whose = key.principal if owner is None else names.principal(owner)
+    def state(issuer: Principal, subject: Subject) -> Statement:
+        whose = issuer if owner is None else made.names.principal(owner)
         tag = topic_tag(whose, patterns, chosen, super_topics=with_super_topics)
-        return Authorisation(key.principal, subject, tag, propagate, validity, check_comment(comment))
+        return Authorisation(issuer, subject, tag, propagate, made.validity, made.comment)
 
-    issue_certificate(
-        session,
-        state,
-        key_file,
-        passphrase_file,
-        Wording(names),
-        Destination.free(out, overwrite=overwrite, dry_run=dry_run),
-        output,
-        () if with_super_topics or Right.PUBLISH not in chosen else tuple(_doubts(patterns)),
-    )
+    made.issue(state, more=() if with_super_topics or Right.PUBLISH not in chosen else tuple(_doubts(patterns)))
 
 
 def _doubts(patterns: Iterable[str]) -> Iterator[Warned]:

@@ -1,26 +1,25 @@
 """`penstock type`: define event types, make new versions of them, look at them, verify them."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.attributes import parse_attribute
-from penstock.apps.cli.describe import Wording, name_data, spec_text, type_data, validity_data, validity_text
+from penstock.apps.cli.describe import Wording, name_data, spec_text, type_data, validity_data
 from penstock.apps.cli.editing import Edits
-from penstock.apps.cli.files import Destination
 from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.names import Names, load_names
-from penstock.apps.cli.options import JSON, SEXP, moment, open_key
-from penstock.apps.cli.session import Session, one_answer, say, say_block, say_json
+from penstock.apps.cli.names import load_names
+from penstock.apps.cli.options import JSON, SEXP, moment
+from penstock.apps.cli.session import Session, one_answer, say_block, say_json
+from penstock.apps.cli.signing import Signing, shown_facts, shown_problem, signing_options, verified_facts
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type, show_type
-from penstock.codec.sexp import advanced, transport
-from penstock.errors import RefusedError
+from penstock.codec.sexp import advanced
 from penstock.model.changes import Change, changes
 from penstock.model.names import TypeName
-from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.types import Sealing, TypeDefinition
-from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
 
 
@@ -29,20 +28,13 @@ def type_() -> None:
     """Signed event types and their versions."""
 
 
-def signing_options(function: options.F) -> options.F:
-    """Add the options of the commands that sign a type."""
-    for option in (
-        click.option("--unchecked", is_flag=True, help="Sign it even where a verifier would refuse it."),
-        click.option(
-            "--credential",
-            "credentials",
-            multiple=True,
-            metavar="FILE",
-            help="Certificates that give you the right to do so; they become part of the type.",
-        ),
-    ):
-        function = option(function)
-    return function
+def seal_option(default: str) -> Callable[[options.F], options.F]:
+    """Add `--seal`."""
+    return click.option(
+        "--seal",
+        type=click.Choice([str(level) for level in Sealing]),
+        help=f"How events are sealed between brokers: each as a whole or by attribute (default: {default}).",
+    )
 
 
 @type_.command()
@@ -52,11 +44,7 @@ def signing_options(function: options.F) -> options.F:
 @click.option("--version", default="0", show_default=True, metavar="VERSION", help="The first version.")
 @click.option("--owner", **options.WHO, help="Whose type it is, where that is not the signing key.")
 @click.option("--extends", metavar="FILE", help="The signed type that this one extends.")
-@click.option(
-    "--seal",
-    type=click.Choice([str(level) for level in Sealing]),
-    help="How events are sealed between brokers: each as a whole or by attribute (default: as what it extends).",
-)
+@seal_option("as what it extends")
 @signing_options
 @options.shelf_options
 @options.write_options
@@ -72,36 +60,28 @@ penstock type define uk.gov.pito.Numberplate --key pito.key --attribute numberpl
 )
 def define(  # noqa: PLR0913  # one argument an option
     session: Session,
+    /,
     *,
     type_name: str,
-    key_file: str,
-    passphrase_file: str | None,
     attributes: tuple[str, ...],
     version: str,
     owner: str | None,
     extends: str | None,
     seal: str | None,
-    credentials: tuple[str, ...],
-    unchecked: bool,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **signing: Any,
 ) -> None:
     """Define the event type NAME and sign it.
 
     Kinds are string, integer, float, boolean and timestamp. A domain is a range or a list of values. Each attribute
     gets an id that stays when it is renamed; write NAME#ID:KIND to choose it yourself.
     """
-    names = load_names(names_file)
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    making = Signing.of(session, **signing)
     shelf = Shelf.of(*parent, *previous, *([] if extends is None else [extends]))
     above = None if extends is None else load_type(extends).definition
-    key = open_key(key_file, passphrase_file)
-    principal = key.principal if owner is None else names.principal(owner)
+    key = making.key()
+    principal = making.owner(owner, key)
     definition = TypeDefinition(
         TypeName(principal, type_name, version),
         # Paper 5, section 4.3.2: in the first version there is nobody to collide with, and short ids read well.
@@ -109,13 +89,10 @@ def define(  # noqa: PLR0913  # one argument an option
         None if above is None else above.name,
         sealing=Sealing(seal) if seal else above.sealing if above else Sealing.NONE,
     )
-    bag = load_credentials(credentials)
-    if not unchecked:
-        check_owner(principal, bag, owner)
-    signed = sign_type(definition, key, bag)
-    if not unchecked:
+    signed = sign_type(definition, key, making.credentials_for(principal, owner))
+    if not making.unchecked:
         shelf.verify(signed, session.now)
-    _finish(signed, names, destination, output)
+    _finish(making, signed)
 
 
 @type_.command()
@@ -126,11 +103,7 @@ def define(  # noqa: PLR0913  # one argument an option
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Rename an attribute; it keeps its id.")
 @click.option("--retype", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Change an attribute's kind; a new id.")
 @click.option("--version", metavar="VERSION", help="The new version (default: one that nobody else will choose).")
-@click.option(
-    "--seal",
-    type=click.Choice([str(level) for level in Sealing]),
-    help="How events are sealed between brokers: each as a whole or by attribute (default: as before).",
-)
+@seal_option("as before")
 @signing_options
 @options.shelf_options
 @options.write_options
@@ -145,79 +118,51 @@ penstock type edit numberplate.type --key pito.key --add colour:string --rename 
 )
 def edit(  # noqa: PLR0913  # one argument an option
     session: Session,
+    /,
     *,
     file: str,
-    key_file: str,
-    passphrase_file: str | None,
     add: tuple[str, ...],
     remove: tuple[str, ...],
     rename: tuple[str, ...],
     retype: tuple[str, ...],
     version: str | None,
     seal: str | None,
-    credentials: tuple[str, ...],
-    unchecked: bool,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
+    **signing: Any,
 ) -> None:
     """Make a new version of the signed type in FILE.
 
     Attributes are removed first, then renamed, then retyped, then added. Without --credential, those in FILE are
     used again.
     """
-    names = load_names(names_file)
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    making = Signing.of(session, **signing)
     shelf = Shelf.of(*parent, *previous, file)
     before = load_type(file)
-    if not unchecked:
+    if not making.unchecked:
         # A version that is built on a forged one would make the forgery look real.
         shelf.verify(before, session.now)
     wanted = Edits(add=add, remove=remove, rename=rename, retype=retype)
     definition = wanted.apply(before.definition, version or session.random(16).hex(), lambda: new_uid(session))
     if seal is not None:
         definition = replace(definition, sealing=Sealing(seal))
-    key = open_key(key_file, passphrase_file)
-    bag = load_credentials(credentials) if credentials else before.credentials.verify()
+    key = making.key()
+    bag = load_credentials(making.credentials) if making.credentials else before.credentials.verify()
     signed = sign_type(definition, key, bag)
-    if not unchecked:
+    if not making.unchecked:
         shelf.verify(signed, session.now)
-    _finish(signed, names, destination, output, changes(before.definition, definition))
+    _finish(making, signed, changes(before.definition, definition))
 
 
-def check_owner(principal: Principal, bag: Credentials, written: str | None) -> None:
-    """Say early, and in the words of the command line, what a verifier would miss of a quorum."""
-    if principal.scheme == THRESHOLD and principal not in bag.thresholds():
-        raise RefusedError(
-            "type.forged",
-            "a type that a quorum owns carries the quorum among its credentials, and this one would not",
-            hint=f"give the quorum's file, such as `--credential {written}`, and the certificates of its members",
-        )
-
-
-def _finish(
-    signed: UnverifiedType, names: Names, destination: Destination, output: str, made: tuple[Change, ...] = ()
-) -> None:
-    value = signed.to_sexp()
-    destination.put(value)
-    if output == JSON:
-        told = [
-            {"operation": str(change.operation), "name": change.name, "uid": change.uid, "new_name": change.new_name}
-            for change in made
-        ]
-        say_json(type_data(signed) | {"changes": told, "type": transport(value).decode()} | destination.as_dict())
-    elif destination.file is None:
-        say_block(advanced(value))
-    else:
-        name = signed.definition.name
-        say(destination.line())
-        say(f"{names.show(name.owner)}/{name.name}@{name.version}")
-        for change in made:
-            say(f"  {change.operation} {change.name}{f' to {change.new_name}' if change.new_name else ''}")
+def _finish(making: Signing, signed: UnverifiedType, made: tuple[Change, ...] = ()) -> None:
+    name = signed.definition.name
+    told = [
+        {"operation": str(change.operation), "name": change.name, "uid": change.uid, "new_name": change.new_name}
+        for change in made
+    ]
+    lines = (f"  {one.operation} {one.name}{f' to {one.new_name}' if one.new_name else ''}" for one in made)
+    shown = f"{making.names.show(name.owner)}/{name.name}@{name.version}"
+    making.finish(signed, "type", type_data(signed) | {"changes": told}, [shown, *lines])
 
 
 def new_uid(session: Session) -> str:
@@ -238,7 +183,7 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
     if output == SEXP:
         say_block(advanced(shown.value))
     elif output == JSON:
-        say_json(type_data(unverified) | ({"code": shown.code, "problem": shown.problem} if shown.code else {}))
+        say_json(type_data(unverified) | shown_problem(shown))
     else:
         definition = unverified.definition
         facts = [("type", definition.name.name), ("version", definition.name.version)]
@@ -250,12 +195,7 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
         if definition.extends is not None:
             parent = definition.extends
             facts.append(("extends", f"{names.show(parent.owner)}/{parent.name}@{parent.version}"))
-        facts.append(("signed by", f"{names.show(unverified.key.principal)} (not verified here)"))
-        if unverified.credentials.certificates:
-            facts.append(("credentials", str(len(unverified.credentials.certificates))))
-        if shown.code:
-            facts.append(("state", f"✗ not verified: {shown.problem} [{shown.code}]"))
-        paint.facts(facts)
+        paint.facts([*facts, *shown_facts(shown, names)])
         paint.line()
         paint.grid(("attribute", "id", "kind"), [(a.name, a.uid, spec_text(a.spec)) for a in definition.attributes])
 
@@ -289,8 +229,6 @@ def verify(  # noqa: PLR0913  # one argument an option
         unverified = load_type(file)
         place = None if network is None else names.network(network)
         verified = Shelf.of(*parent, *previous).verify(unverified, moment(at, session), place)
-    bag = unverified.credentials
-    chain = [certificate for certificate in bag.certificates if certificate.id in verified.because]
     if output == JSON:
         say_json(
             {
@@ -307,10 +245,5 @@ def verify(  # noqa: PLR0913  # one argument an option
     wording = Wording(names, verified.event_type)
     name = verified.event_type.name
     paint.line(f"✓ {wording.who(name.owner)}/{name.name}@{name.version}")
-    facts = [("signed by", f"{wording.who(verified.signer)}{', the owner' if verified.signer == name.owner else ''}")]
-    facts += [("through" if not index else "", f"✓ {wording.line(c.statement)}") for index, c in enumerate(chain)]
-    if place is not None:
-        facts.append(("installable", f"on {wording.who(place.owner)}/{place.name}"))
-    facts.append(("valid", validity_text(verified.validity)))
-    facts.append(("attributes", ", ".join(verified.event_type.by_name)))
-    paint.facts(facts, indent=2)
+    facts = verified_facts(verified, unverified, wording, place)
+    paint.facts([*facts, ("attributes", ", ".join(verified.event_type.by_name))], indent=2)
