@@ -40,6 +40,12 @@ from penstock.trust.policy_state import PolicyAuthor, publish
 
 READING = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITING = grant(REPORTER, NEWS, Right.PUBLISH)
+#: a type of somebody else than who coordinates the network
+STORY = sign_type(
+    TypeDefinition(TypeName(REPORTER.principal, "Story"), NEWS.attributes),
+    REPORTER,
+    Credentials.of(grant(REPORTER, None, Right.INSTALL)),
+)
 
 
 def now() -> datetime:
@@ -212,13 +218,46 @@ def test_a_strict_broker_delivers_nothing_of_an_owner_of_whom_it_has_heard_nothi
 
 
 def test_a_strict_broker_looks_at_the_owner_of_a_type_that_comes_before_it_takes_an_event() -> None:
-    install = Credentials.of(grant(REPORTER, None, Right.INSTALL))
-    story = sign_type(TypeDefinition(TypeName(REPORTER.principal, "Story"), NEWS.attributes), REPORTER, install)
+    async def test() -> None:
+        async with running(trust=TrustSettings(strict=True)) as one, client_of(one, REPORTER, types=[STORY]) as writer:
+            await writer.evolve(PolicyAuthor(AGENCY).stamp(now(), 60_000).to_bytes())
+            feed = await writer.advertise(STORY.definition.name)
+            await refused("broker.policy-stale", feed.publish(headline="h"))
+
+    run(test())
+
+
+def test_nothing_passes_while_it_is_not_known_who_may_be_in_the_network() -> None:
+    async def test() -> None:
+        coordinator = PolicyAuthor(AGENCY)
+        async with running() as one, client_of(one, REPORTER, types=[STORY]) as writer:
+            feed = await writer.advertise(STORY.definition.name)
+            await feed.publish(headline="h")
+            await writer.evolve(coordinator.change(now(), RequireStamps()).to_bytes())
+            await refused("broker.policy-stale", feed.publish(headline="h"))
+            await writer.evolve(coordinator.stamp(now(), 60_000).to_bytes())
+            await feed.publish(headline="h")
+
+    run(test())
+
+
+def test_what_the_coordinator_revokes_reaches_brokers_that_carry_none_of_its_types() -> None:
+    connect = {one.principal: grant(one, None, Right.CONNECT) for one in (*BROKERS[:2], PDA, REPORTER)}
+    known = Credentials.of(*connect.values())
 
     async def test() -> None:
-        async with running(trust=TrustSettings(strict=True)) as one, client_of(one, REPORTER, types=[story]) as writer:
-            feed = await writer.advertise(story.definition.name)
-            await refused("broker.policy-stale", feed.publish(headline="h"))
+        async with (
+            running(key=BROKERS[0], credentials=known) as one,
+            running(key=BROKERS[1], credentials=known, peers=(one.address,)) as other,
+        ):
+            await until(lambda: one.neighbours.up() and other.neighbours.up())
+            async with client_of(one, REPORTER) as writer, client_of(other, PDA):
+                revoked = Revoke((connect[PDA.principal].id,))
+                await writer.evolve(PolicyAuthor(AGENCY).change(now(), revoked).to_bytes())
+                await until(lambda: one.policies.completion(AGENCY.principal, 1).complete)
+                brokers = {standing.broker for standing in one.policies.completion(AGENCY.principal, 1).brokers}
+                assert brokers == {BROKERS[0].principal, BROKERS[1].principal}
+                assert not other.clients
 
     run(test())
 

@@ -235,11 +235,18 @@ class Core:
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry a type."""
-        now = self._now
         if is_reserved(of_type.name):
-            # What owners say about policy goes to all who carry something of theirs.
-            return self.overlay.trusts(now, of_type.owner, broker)
-        return self.overlay.may_route(now, of_type, broker)
+            return self.goes_by(self._now, of_type.owner, broker)
+        return self.overlay.may_route(self._now, of_type, broker)
+
+    def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
+        """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
+
+        What the coordinator of the network says, about who may be in it, is for all who are.
+        """
+        if self.overlay.trusts(now, owner, broker):
+            return True
+        return owner == self.settings.network.owner and (broker == self.principal or self.admitted(broker))
 
     def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         return self.reads_as_much(peer, of_type)

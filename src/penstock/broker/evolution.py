@@ -100,7 +100,7 @@ class Unusable:
 Output: TypeAlias = Changed | Acknowledge | Stale | Fresh | Resubscribe | Forked | Unusable
 
 Trusts: TypeAlias = Callable[[datetime, Principal, Principal], bool]
-"""Says whether an owner's types are trusted to a broker: `Overlay.trusts`."""
+"""Says whether a broker goes by what an owner says: whether stamps may come from it. `Core.goes_by`."""
 
 
 class _Followed:

@@ -67,7 +67,7 @@ class LocalBroker:
         self._library = library
         self._standing = Standing(self._door, library, rules, self._outputs)
         self._usages = Usages(limits)
-        self._passing = Passing(self._standing, self._usages, self._environment)
+        self._passing = Passing(network.owner, self._standing, self._usages, self._environment)
         self._sessions: dict[str, Session] = {}
         self._zone = zone
         self._facts: Mapping[str, Scalar] = {}

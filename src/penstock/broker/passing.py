@@ -33,12 +33,17 @@ class NotPassed:
 
 @dataclass(slots=True)
 class Passing:
-    """See the module. `environment` is asked only where a right depends on the moment."""
+    """See the module. `environment` is asked only where a right depends on the moment.
 
+    Who may connect at all is known by the word of the network's `coordinator`.
+    """
+
+    coordinator: Principal
     standing: Standing
     usages: Usages
     environment: Callable[[Session, datetime], Environment]
-    #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it
+    #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it is
+    #: the coordinator's, nothing at all
     suspended: set[Principal] = field(default_factory=set)
     #: events that were not delivered because of that
     held_back: int = 0
@@ -107,4 +112,5 @@ class Passing:
 
     def _is_suspended(self, about: EventType | TransitEvent) -> bool:
         # Readers of a type have their right from its owner, whoever owns the sub-type of which the event is.
-        return not self.suspended.isdisjoint((about.key.owner, *(ancestor.owner for ancestor in about.ancestors)))
+        owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self.coordinator)
+        return not self.suspended.isdisjoint(owners)

@@ -77,7 +77,7 @@ class Policies:
         self._network = network
         self._keeper = PolicyKeeper(
             settings.key,
-            core.overlay.trusts,
+            core.goes_by,
             skew=settings.trust.skew,
             strict=settings.trust.strict,
             verifier=core.certificates,
@@ -332,10 +332,10 @@ class Policies:
         return {str(owner): self._status_of(owner) for owner in sorted(self._followed)}
 
     def completion(self, owner: Principal, number: int) -> Completion:
-        """Say how far a policy event is with all brokers that carry something of its owner. Raises `RefusedError`."""
+        """Say how far a policy event is with all brokers that go by what its owner says. Raises `RefusedError`."""
         core, known = self._core, self._completeness(owner)
         shown = {core.principal, *core.router.view.links, *core.disclosed}
-        trusted = {broker for broker in shown if core.overlay.trusts(core.now(), owner, broker)}
+        trusted = {broker for broker in shown if core.goes_by(core.now(), owner, broker)}
         # One that cannot be reached may go on where it is: it is waited for, unless it shows that it may not.
         return known.of(core.now(), number, trusted | (known.brokers() - shown))
 
