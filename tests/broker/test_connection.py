@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.broker.node_kit import (
@@ -114,6 +115,20 @@ def test_who_has_patience_waits_for_a_broker() -> None:
             await entering
             await client.subscribe(NEWS.name)
             await client.close()
+
+    run(main())
+
+
+def test_who_has_as_many_sessions_as_allowed_waits_for_one_to_end() -> None:
+    async def main() -> None:
+        async with running(READ, limits=replace(LIMITS, client_sessions=1)) as node, client_of(node, PDA) as first:
+            await refused("broker.sessions", client_of(node, PDA).__aenter__())
+            second = client_of(node, PDA, patience=LONG)
+            entering = asyncio.create_task(second.__aenter__())
+            await asyncio.sleep(0.1)
+            await first.close()
+            await entering
+            await second.close()
 
     run(main())
 

@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 
 from penstock.broker import protocol
 from penstock.broker.link import Endpoint, Link
-from penstock.broker.outcomes import require
+from penstock.broker.outcomes import not_permitted, settled
 from penstock.broker.protocol import Asking, Hello, Role, Welcome, Word, read_word, word_of
+from penstock.broker.requests import Detail, Missing
 from penstock.broker.ways import Address
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
@@ -28,7 +29,10 @@ from penstock.trust.credentials import Credentials, read_credentials
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 #: a broker says so when it is not the moment, or not the place: trying again may help
-_PASSING: Final = frozenset(("link.busy", "link.slow-reader", "link.idle", "link.flood", "log.write"))
+_PASSING: Final = frozenset(
+    # The last, because a session that has lost its link counts until the broker has noticed.
+    ("link.busy", "link.slow-reader", "link.idle", "link.flood", "log.write", "broker.sessions")
+)
 
 Hear: TypeAlias = Callable[[Word], Awaitable[None] | None]
 """Takes what is no answer: events, notices, refusals of what was not waited for. Returns what is to be waited for."""
@@ -76,7 +80,9 @@ class Caller:
             bag += read_credentials(disclosed, limits=self.endpoint.limits).verify()
         network = self.endpoint.network
         request = NetworkRequest(broker, Right.CONNECT, network, self.clock())
-        require(decide(request, (CapabilityAuthority(bag),)), Right.CONNECT, network)
+        if not settled(decide(request, (CapabilityAuthority(bag),))):
+            missing = Detail(missing=(Missing(Right.CONNECT, network),))
+            raise not_permitted(missing, f"{broker.short} answers there, and has no right to be in this network")
 
 
 class Connection:

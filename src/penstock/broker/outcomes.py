@@ -1,6 +1,7 @@
 """What came of a request: what was granted, what was not, and the refusal that says so to those who may know."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from penstock.broker.effective import Offer, Part, Ruled
 from penstock.broker.requests import Asked, Detail, Missing
@@ -10,6 +11,8 @@ from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
+
+_NOTHING: Final = "no right to any of this"
 
 
 def subscribed(reader: EventType, parts: Mapping[TypeKey, Part], ruled: Iterable[Ruled]) -> Detail:
@@ -63,14 +66,16 @@ def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> 
     """Raise `RefusedError` (`broker.not-permitted`) unless a decision is a yes."""
     if not settled(decision):
         problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
-        raise not_permitted(Detail(missing=(Missing(right, about),), problems=problems))
+        # Whoever connects knows that this is what it asked for.
+        message = "no right to connect to this network" if right is Right.CONNECT else _NOTHING
+        raise not_permitted(Detail(missing=(Missing(right, about),), problems=problems), message)
 
 
-def not_permitted(detail: Detail) -> RefusedError:
+def not_permitted(detail: Detail, message: str = _NOTHING) -> RefusedError:
     """Return a refusal. Why a right is missing is in its detail, which is not for everybody."""
     return RefusedError(
         "broker.not-permitted",
-        "no right to any of this",
+        message,
         hint="ask the owner, or disclose further credentials",
         detail=detail,
     )
