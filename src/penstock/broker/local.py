@@ -180,7 +180,11 @@ class LocalBroker:
             if held is None:
                 raise unknown(asked)
             if not self._standing.may_ask(client, held.asked, now):
-                raise RefusedError("broker.not-told", "the owner of the type does not let you ask about restrictions")
+                raise RefusedError(
+                    "broker.not-told",
+                    "the owner of the type does not let you ask about restrictions",
+                    hint="the owner grants `restrictions` to those who may",
+                )
             self._outputs.append(requests.Answered(client.id, asked, held.detail))
 
         return self._handle(now, session, Asked(Verb.RESTRICTIONS, id=id), tell)

@@ -194,7 +194,11 @@ class Node:
         if hello.role is Role.CLIENT:
             await self.clients.serve(link, hello, batch[1:])
         elif self.on_fabric is not None:
-            raise RefusedError("node.no-links", "this broker is on a fabric, and has no links to other brokers")
+            raise RefusedError(
+                "node.no-links",
+                "this broker is on a fabric, and has no links to other brokers",
+                hint="give both the same fabric, and no peers",
+            )
         else:
             await self.neighbours.serve(link, hello, batch[1:])
 
@@ -213,7 +217,11 @@ class Node:
 
     def _check_operator(self, principal: Principal) -> None:
         if principal not in self.settings.operators and principal != self.core.principal:
-            raise RefusedError("broker.not-operator", "only operators of the broker may ask this")
+            raise RefusedError(
+                "broker.not-operator",
+                "only operators of the broker may ask this",
+                hint="`operators` in its node file says who they are",
+            )
 
     def policy_of(self, principal: Principal, owner: Principal, after: int) -> Wire:
         """Return what an owner has said of its policy, to the owner itself and to operators. Raises as `status`."""

@@ -258,7 +258,7 @@ class Usages:
         octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
         most = self.limits.client_event_bytes
         if 4 * octets > most and octets + _beyond_ascii(values) > most:
-            raise LimitError("broker.event-size", f"an event has at most {most} octets")
+            raise LimitError("broker.event-size", f"an event has at most {most} octets", hint="send less in one")
         if usage.rate.at(now) >= self.limits.client_rate:
             raise RefusedError(
                 "broker.rate", f"at most {self.limits.client_rate} events in a minute", hint="publish more slowly"

@@ -12,7 +12,7 @@ from penstock.apps.cli import options
 from penstock.apps.cli.describe import Wording
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.net_client import talk
-from penstock.apps.cli.net_policy_chain import Event, event_data, show_events
+from penstock.apps.cli.net_policy_chain import Event, event_data, other_chain, show_events
 from penstock.apps.cli.net_policy_options import Desk, signing_options
 from penstock.apps.cli.net_policy_signing import Sign, Signed, author_of, clock, sign_events
 from penstock.apps.cli.net_policy_wait import Awaited, wait_for
@@ -242,7 +242,7 @@ def _rehearse(desk: Desk, sign: Sign) -> Signed:
     if not chain.torn:
         chain.verify()
     if chain.owner not in {None, desk.principal}:
-        raise RefusedError("evolution.other-owner", f"`{desk.file.path}` is the chain of another owner")
+        raise other_chain(desk)
     return Signed(sign(author_of(desk, chain, None if state is None else state.stamp), clock()))
 
 

@@ -180,11 +180,20 @@ def fetch(*, output: str, **desk: Any) -> None:
         say(f"{owner.file.path} goes up to policy event {found.number}, of which {found.number - before} are new")
 
 
+def other_chain(owner: Desk) -> RefusedError:
+    """Return what is raised where a file does not hold what the owner has signed."""
+    return RefusedError(
+        "evolution.other-owner",
+        f"`{owner.file.path}` is the chain of another owner",
+        hint="`--chain` says where yours is, and `--key` who you are",
+    )
+
+
 async def _fetch(owner: Desk, client: Client, held: HeldChain) -> None:
     """Append what the chain lacks. Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`."""
     held.cut()
     if held.chain.owner not in {None, owner.principal}:
-        raise RefusedError("evolution.other-owner", f"`{owner.file.path}` is the chain of another owner")
+        raise other_chain(owner)
     new: list[Event] = []
     known = held.chain.number
     while True:

@@ -22,6 +22,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Scalar
 
 _NARROWEST = 12
+_FEW = "is anybody publishing what `--where` wants? wait longer with `--timeout`"
 
 
 @click.command()
@@ -74,7 +75,7 @@ def sub(  # noqa: PLR0913  # one argument an option
 
     found = talk(subscribe)
     if count is not None and found < count and timeout is not None:
-        raise FailedError("sub.timeout", f"{found} of {count} events have come in time")
+        raise FailedError("sub.timeout", f"{found} of {count} events have come in time", hint=_FEW)
 
 
 async def _print(
