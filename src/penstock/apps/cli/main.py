@@ -21,7 +21,7 @@ NOUNS = {
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
     "pub": Noun(f"{_HERE}.pub:pub", "Publish events, each confirmed by the broker."),
     "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they come."),
-    "net": Noun(f"{_HERE}.net:net", "How a broker sees the network."),
+    "net": Noun(f"{_HERE}.net:net", "How a broker sees the network, and what owners change in it."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),

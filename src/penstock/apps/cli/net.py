@@ -20,7 +20,7 @@ from penstock.codec.wire import Wire
 
 @click.group(cls=Verbs)
 def net() -> None:
-    """How a broker sees the network."""
+    """How a broker sees the network, and what owners change in it."""
 
 
 @net.command()
