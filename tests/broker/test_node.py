@@ -222,3 +222,22 @@ def test_nothing_passes_that_cannot_be_recorded() -> None:
             await until(lambda: node.held == 2)
 
     run(main())
+
+
+def test_a_mistake_in_a_tick_is_told_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+    told: list[object] = []
+
+    def recheck() -> None:
+        ticks.append(1)
+        if len(ticks) == 1:
+            raise TypeError("nobody foresaw this")
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context["exception"]))
+        async with running(READ) as node:
+            monkeypatch.setattr(node.neighbours, "recheck", recheck)
+            await until(lambda: len(ticks) > 1)
+        assert [type(error) for error in told] == [TypeError]
+
+    run(main())

@@ -161,6 +161,8 @@ class Node:
             except PenstockError as error:
                 # What could not be recorded is tried again, and nothing passes before it is.
                 core.note(error)
+            except Exception as error:  # noqa: BLE001  # a mistake of ours is told, and stops no clock
+                loop.call_exception_handler({"message": "a tick of the node failed", "exception": error})
             until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
             pause = min(_TICK, max(0.01, until))
 
