@@ -2,8 +2,10 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,6 +14,9 @@ from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
 
 from penstock.testing.nats import NatsServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # `make soak` tries so many times more examples.
 settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
@@ -75,3 +80,30 @@ def server() -> Iterator[NatsServer]:
     """Start a NATS server with JetStream for the tests of a file."""
     with NatsServer() as started:
         yield started
+
+
+@pytest.fixture(scope="session", params=["spark"])
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """Start the one Spark session of the run."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # most processes of a run never need it
+
+    _mark(tmp_path_factory.getbasetemp())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("penstock tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.session.timeZone", "Pacific/Auckland")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+def _mark(folder: Path) -> None:
+    """Fail where another process of this run has a session: it would warm up a second Java."""
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    (shared / "session").touch(exist_ok=False)

@@ -10,7 +10,6 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from tests.apps.conftest import NOW, Shell
-from tests.pipeline.conftest import spark as spark  # the one session of the whole run
 from tests.pipeline.ingest_reference import SOURCE, define
 from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
 from tests.trust.kit import grant, who
