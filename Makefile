@@ -32,7 +32,7 @@ contracts: setup
 	@$(run) lint-imports
 
 # Tests that share a Spark session stay in one process; ARGS="-n0" runs all of them in one, say for a debugger.
-PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-worker-restart=0
+PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-worker-restart=0 --durations=30
 
 unit: setup ## the tests alone; ARGS="-k name" narrows them
 	@$(run) $(PYTEST) $(ARGS)

@@ -5,4 +5,5 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-runpy.run_module("tests.pipeline.anywhere", run_name="__main__", alter_sys=True)
+if __name__ == "__main__":
+    runpy.run_module("tests.pipeline.anywhere", run_name="__main__", alter_sys=True)
