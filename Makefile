@@ -8,7 +8,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts unit soak format bench lock clean
+.PHONY: help setup demo test static lint types contracts unit soak format bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,12 @@ setup: ## create .venv and find a Java (all other targets do this by themselves)
 demo: setup ## run the London congestion-charge network: brokers and clients over TLS, then the same on Spark
 	@$(run) python examples/london.py
 
-test: lint types contracts unit ## everything that must pass: lint, types, import contracts, tests
+# What reads the code takes one core for a minute, and the tests wait a good deal: both at once.
+test: setup ## everything that must pass: lint, types, import contracts, tests
+	@$(MAKE) --no-print-directory --jobs=2 static unit
+
+static: setup
+	@$(MAKE) --no-print-directory --jobs=1 lint types contracts
 
 lint: setup
 	@$(run) ruff check .
