@@ -10,7 +10,7 @@ itself. What can neither be sealed nor opened yet waits, within bounds.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias, cast
@@ -56,6 +56,7 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_
 _UID: Final = "statement"
 _MEMBERS: Final = (Right.PUBLISH, Right.SUBSCRIBE)
 _KEY: Final = f"{OWN}keys "
+_AGAIN: Final = timedelta(minutes=1)
 _TOLD: Final = {kind.HEAD: kind for kind in (KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice)}
 
 Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice
@@ -83,6 +84,8 @@ class Keys:
         self._members: dict[KeyGroup, KeyMember] = {}
         self._followed: set[Principal] = set()
         self._holding: set[KeyGroup] = set()
+        #: groups that this broker has no right to join, and until when that is taken for granted
+        self._declined: dict[KeyGroup, datetime] = {}
         self._turn: datetime | None = None
         self._managing = managing
         self._manager: KeyManager | None = None
@@ -129,6 +132,7 @@ class Keys:
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
         now = self._core.now()
+        self._declined.clear()
         if self._manager is not None:
             for group in list(self._manager.groups()):
                 self._tell(self._manager.review(now, group, partial(self._grounds_of, group)))
@@ -211,7 +215,12 @@ class Keys:
         return bool(held) and all(self._may_hold(peer, group) for group in held)
 
     def _join(self, now: datetime, group: KeyGroup) -> None:
-        if group in self._members or not self._may_hold(self._core.principal, group):
+        declined = self._declined.get(group)
+        if group in self._members or (declined is not None and now < declined):
+            return
+        if not self._may_hold(self._core.principal, group):
+            # Asked again when policy changes; and now and then, because rights begin at dates too.
+            self._declined[group] = now + _AGAIN
             return
         settings = self._core.settings
         member = self._members[group] = KeyMember(
