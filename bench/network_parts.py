@@ -74,20 +74,27 @@ def credentials() -> Credentials:
 
 
 class UncheckedPublication(Publication):
-    """What is left of publishing when nothing is asked."""
+    """What is left of publishing when nothing is asked, in the quickest way there is."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._ids = tuple(attribute.id for attribute in self.event_type.attributes)
 
     def __call__(self, event: Event, _environment: object) -> TransitEvent:
-        by_name, values = self.event_type.by_name, event.values
-        stated: dict[str, Any] = {by_name[name].id: values[name] for name in values}
+        stated: dict[str, Any] = dict(zip(self._ids, event.values.values(), strict=True))
         return TransitEvent(self.event_type.key, self.event_type.ancestors, stated, event.id, event.time)
 
 
 class UncheckedDelivery(Delivery):
-    """What is left of delivery when nothing is asked."""
+    """What is left of delivery when nothing is asked, in the quickest way there is."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._ids = [str(attribute.id) for attribute in self.event_type.attributes]
+        self._names = [attribute.name for attribute in self.event_type.attributes]
 
     def __call__(self, event: TransitEvent, _environment: object) -> Event:
-        values = event.values
-        seen = {attribute.name: values.get(attribute.id) for attribute in self.event_type.attributes}
+        seen = dict(zip(self._names, map(event.values.get, self._ids), strict=True))
         return Event(self.event_type, seen, event.id, event.time)
 
 
