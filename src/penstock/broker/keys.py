@@ -25,7 +25,6 @@ from penstock.broker.key_member import Output as MemberOutput
 from penstock.broker.key_rights import Grounds, entitlement
 from penstock.broker.outcomes import settled
 from penstock.broker.policy_transport import KEYS
-from penstock.broker.sessions import earliest
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.sexp import parse, transport
 from penstock.codec.wire import Wire
@@ -83,10 +82,8 @@ class Keys:
         self._ring = ring
         self._members: dict[KeyGroup, KeyMember] = {}
         self._followed: set[Principal] = set()
-        self._holding: set[KeyGroup] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
-        self._turn: datetime | None = None
         self._managing = managing
         self._manager: KeyManager | None = None
         if managing is not None:
@@ -115,19 +112,14 @@ class Keys:
     def tick(self) -> None:
         """Join what is new and may be joined, ask again, forget what is over."""
         now = self._core.now()
-        self._turn = None
         for verified in self._sealed():
             self._follow(verified.event_type.key.owner)
             for group in _groups(verified):
                 self._join(now, group)
         for member in list(self._members.values()):
-            outputs, turn = member.tick(now)
-            self._turn = earliest(self._turn, turn)
-            self._carry_out(outputs)
+            self._carry_out(member.tick(now)[0])
         if self._manager is not None:
-            said, turn = self._manager.tick(now)
-            self._turn = earliest(self._turn, turn)
-            self._tell(said)
+            self._tell(self._manager.tick(now)[0])
 
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
@@ -310,10 +302,10 @@ class Keys:
                     changed = True
                 case Closed(group, epoch):
                     self._ring.drop(group.scope, epoch)
-                case Hold(group):
-                    self._holding.add(group)
-                case Resume(group):
-                    self._holding.discard(group)
+                case Hold():
+                    # Nothing to do: `holds` asks the members with every publication.
+                    pass
+                case Resume():
                     changed = True
         if changed:
             self._core.settle(self._core.router.keys_changed())
