@@ -1,21 +1,15 @@
 """Key files: what is written is read back, hostile ones are refused cheaply, and secrets stay inside."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec.sexp import SExp, advanced, canonical, parse
 from penstock.crypto import PublicKey, SigningKey
-from penstock.crypto.keyfile import (
-    MAX_MEMORY,
-    MAX_PASSES,
-    Cost,
-    ProtectedKey,
-    new_key,
-    private_key_to_sexp,
-    protect,
-    read_key,
-)
+from penstock.crypto.keyfile import ProtectedKey, new_key, private_key_to_sexp, protect, read_key
+from penstock.crypto.passphrases import MAX_MEMORY, MAX_PASSES, Cost
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 
 CHEAP = Cost(1, 8 << 10)
@@ -61,11 +55,11 @@ def test_a_changed_file_is_answered_as_a_wrong_passphrase_is() -> None:
     whole = protected()
     other = SigningKey(bytes(32)).public
     for changed in (
-        ProtectedKey(other, whole.cost, whole.salt, whole.nonce, whole.box),
-        ProtectedKey(whole.public, Cost(2, 8 << 10), whole.salt, whole.nonce, whole.box),
-        ProtectedKey(whole.public, whole.cost, bytes(16), whole.nonce, whole.box),
-        ProtectedKey(whole.public, whole.cost, whole.salt, bytes(24), whole.box),
-        ProtectedKey(whole.public, whole.cost, whole.salt, whole.nonce, bytes(48)),
+        replace(whole, public=other),
+        replace(whole, box=replace(whole.box, cost=Cost(2, 8 << 10))),
+        replace(whole, box=replace(whole.box, salt=bytes(16))),
+        replace(whole, box=replace(whole.box, nonce=bytes(24))),
+        replace(whole, box=replace(whole.box, box=bytes(48))),
     ):
         with pytest.raises(RefusedError) as wrong:
             whole.open(b"another")

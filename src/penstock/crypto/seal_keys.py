@@ -8,6 +8,7 @@ own, so that no two of them can meet at one nonce, whatever they have forgotten.
 under one epoch key; for ciphers the algorithm is a part of it.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -66,6 +67,12 @@ class KeyRing:
     def newest(self, scope: str) -> int | None:
         """Return the newest epoch of which there is a key."""
         return max(self._keys.get(scope, {}), default=None)
+
+    def items(self) -> Iterator[tuple[str, int, Secret]]:
+        """Yield what is held: scope, epoch and key."""
+        for scope, held in self._keys.items():
+            for epoch, key in held.items():
+                yield scope, epoch, key
 
 
 def derive(key: Secret, sender: bytes, incarnation: bytes, scope: str, purpose: str) -> bytes:

@@ -180,6 +180,8 @@ class Limits:
     key_request: int = 60_000
     key_retry: int = 5_000
     key_notice: int = 30_000
+    #: a file of keys: octets
+    key_ring_bytes: int = 64 << 20
 
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
     matching_clauses: int = 16

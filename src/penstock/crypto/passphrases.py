@@ -1,0 +1,122 @@
+"""32 octets of a secret under a passphrase, as files keep them.
+
+    (argon2id (salt <16 octets>) (passes <n>) (memory <octets>)) (secretbox (nonce <24 octets>) (box <48 octets>))
+
+The cost of a passphrase is stored with it, and bounded when it is read: a file that somebody sends must not occupy the
+machine. Whether a passphrase was wrong or the file was changed is one and the same answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import nacl.exceptions
+import nacl.pwhash.argon2id
+import nacl.secret
+
+from penstock.codec.sexp import SExp
+from penstock.errors import LimitError, MalformedError, RefusedError
+
+RandomBytes: TypeAlias = Callable[[int], bytes]
+"""A source of that many random octets."""
+
+SALT_BYTES: Final = 16
+NONCE_BYTES: Final = 24
+BOX_BYTES: Final = 32 + 16
+MAX_PASSES: Final = 8
+MAX_MEMORY: Final = 512 << 20
+_MIN_MEMORY: Final = 8 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one guess at a passphrase costs: passes over so much memory, in octets. Raises `LimitError`."""
+
+    passes: int = 3
+    memory: int = 256 << 20
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.passes <= MAX_PASSES or not _MIN_MEMORY <= self.memory <= MAX_MEMORY:
+            raise LimitError(
+                "key.cost",
+                f"a passphrase that costs {self.passes} passes over {self.memory} octets is out of bounds",
+                hint=f"at most {MAX_PASSES} passes over {MAX_MEMORY} octets, at least 1 over {_MIN_MEMORY}",
+            )
+
+
+DEFAULT_COST: Final = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class PassphraseBox:
+    """A secret under a passphrase."""
+
+    cost: Cost
+    salt: bytes = field(repr=False)
+    nonce: bytes = field(repr=False)
+    box: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if (len(self.salt), len(self.nonce), len(self.box)) != (SALT_BYTES, NONCE_BYTES, BOX_BYTES):
+            raise _malformed("a protected key has parts of a wrong length")
+
+    @classmethod
+    def of(cls, secret: bytes, passphrase: bytes, random: RandomBytes, cost: Cost) -> "PassphraseBox":
+        """Put 32 octets under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
+        if not passphrase:
+            raise MalformedError(
+                "key.empty-passphrase", "an empty passphrase protects nothing", hint="choose a longer one"
+            )
+        salt, nonce = random(SALT_BYTES), random(NONCE_BYTES)
+        return cls(cost, salt, nonce, _secret_box(passphrase, salt, cost).encrypt(secret, nonce).ciphertext)
+
+    @classmethod
+    def from_sexps(cls, cost: SExp, box: SExp) -> "PassphraseBox":
+        """Read the written form. Raises `MalformedError` (`key.malformed`) and `LimitError` (`key.cost`)."""
+        match cost, box:
+            case (
+                (b"argon2id", (b"salt", bytes(salt)), (b"passes", bytes(passes)), (b"memory", bytes(memory))),
+                (b"secretbox", (b"nonce", bytes(nonce)), (b"box", bytes(sealed))),
+            ):
+                return cls(Cost(_number(passes), _number(memory)), salt, nonce, sealed)
+        raise _malformed("not a key under a passphrase")
+
+    def open(self, passphrase: bytes) -> bytes:
+        """Return the secret. Raises `RefusedError` (`key.passphrase`), whatever the reason."""
+        try:
+            return bytes(_secret_box(passphrase, self.salt, self.cost).decrypt(self.box, self.nonce))
+        except nacl.exceptions.CryptoError:
+            raise wrong_passphrase() from None
+
+    def to_sexps(self) -> tuple[SExp, SExp]:
+        """Return the written form: how the passphrase is stretched, and the box."""
+        cost: SExp = (
+            b"argon2id",
+            (b"salt", self.salt),
+            (b"passes", str(self.cost.passes).encode()),
+            (b"memory", str(self.cost.memory).encode()),
+        )
+        return cost, (b"secretbox", (b"nonce", self.nonce), (b"box", self.box))
+
+
+def wrong_passphrase() -> RefusedError:
+    """Return the one error for whatever a passphrase does not open."""
+    return RefusedError(
+        "key.passphrase", "the passphrase does not open this key", hint="it is another one, or the file was changed"
+    )
+
+
+def _secret_box(passphrase: bytes, salt: bytes, cost: Cost) -> nacl.secret.SecretBox:
+    stretched = nacl.pwhash.argon2id.kdf(nacl.secret.SecretBox.KEY_SIZE, passphrase, salt, cost.passes, cost.memory)
+    return nacl.secret.SecretBox(stretched)
+
+
+def _number(written: bytes) -> int:
+    # No more than twelve digits: what is larger is out of bounds anyway, and one number has one written form.
+    if not written.isdigit() or len(written) > 12 or (written[:1] == b"0" and written != b"0"):
+        raise _malformed("the cost of a passphrase is written in decimal numbers")
+    return int(written)
+
+
+def _malformed(message: str) -> MalformedError:
+    return MalformedError("key.malformed", message, hint="expected `(argon2id …) (secretbox …)`")

@@ -1,0 +1,54 @@
+"""Files of key-encryption keys: for their owner alone, written once, and read by nodes, commands and jobs alike."""
+
+import os
+from pathlib import Path
+
+from penstock.codec.sexp import advanced, parse
+from penstock.crypto.kek import ProtectedKek, StoredKek, kek_to_sexp, parse_kek
+from penstock.crypto.wrapping import Secret
+from penstock.errors import FailedError, RefusedError
+from penstock.store.files import read_file, reason, within
+
+
+def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
+    """Read a key-encryption key; one under a passphrase needs it.
+
+    Raises `FailedError`, `MalformedError` (`keys.kek` and codes of S-expressions and key files), `RefusedError`
+    (`key.passphrase`; `keys.kek-passphrase` where none was given).
+    """
+    stored = read_stored_kek(path)
+    with within(str(path)):
+        if isinstance(stored, Secret):
+            return stored
+        if passphrase is None:
+            raise RefusedError(
+                "keys.kek-passphrase",
+                "this key-encryption key lies under a passphrase",
+                hint="nobody can be asked here: give the passphrase, or a key without one",
+            )
+        return stored.open(passphrase)
+
+
+def read_stored_kek(path: Path) -> StoredKek:
+    """Read a file of either form. Raises what `read_kek` raises, except about passphrases."""
+    data = read_file(str(path))
+    with within(str(path)):
+        return parse_kek(parse(data))
+
+
+def create_kek(path: Path, kek: StoredKek) -> None:
+    """Write a file that must not exist yet: what lies under a lost key is lost.
+
+    Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
+    """
+    value = kek.to_sexp() if isinstance(kek, ProtectedKek) else kek_to_sexp(kek)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(advanced(value).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    except FileExistsError:
+        raise RefusedError("file.exists", f"`{path}` exists already", hint="choose another name") from None
+    except (OSError, ValueError) as error:
+        raise FailedError("file.unwritable", f"`{path}` cannot be written: {reason(error)}") from None

@@ -1,0 +1,105 @@
+"""Key rings in files: epoch keys by scope and epoch, wrapped under a key-encryption key.
+
+    file     "penstock-key-ring-1" and a line feed, id of the key-encryption key (8), salt (16), box
+    box      the scopes, wrapped (AES-256-GCM, `wrapping`) in the context of all that stands before it
+    scope    length (2), name, number of keys (4), and for each: epoch (8), key (32)
+
+Scopes and epochs are inside: a key is bound to them, no key can be missing unnoticed, and who has no key-encryption key
+does not learn what is held. A file is replaced as a whole, under a new salt. Which version of a ring it is cannot be
+seen from it: who can write the file can put an older one back.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from struct import error as _StructError  # noqa: N812  # it is an exception
+from typing import Final
+
+from penstock.crypto.kek import ID_BYTES, kek_id
+from penstock.crypto.passphrases import RandomBytes
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unwrap, wrap
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.store.files import read_file, replace_file, within
+
+_MAGIC: Final = b"penstock-key-ring-1\n"
+_HEAD: Final = len(_MAGIC) + ID_BYTES
+_CONTEXT: Final = b"ring"
+_NAME: Final = Struct(">H")
+_COUNT: Final = Struct(">I")
+_KEY: Final = Struct(f">Q{SECRET_BYTES}s")
+
+
+def read_key_ring(path: Path, kek: Secret, *, limits: Limits = DEFAULT_LIMITS) -> KeyRing:
+    """Read a key ring.
+
+    Raises `FailedError` and `LimitError` (codes of `read_file`), `MalformedError` (`keys.ring`) for what is no key ring
+    of this version, and `RefusedError`: `keys.wrong-kek` for one under another key-encryption key, `keys.unopened` for
+    one that was changed or cut.
+    """
+    data = read_file(str(path), limits.key_ring_bytes)
+    with within(str(path)):
+        return decode_key_ring(data, kek)
+
+
+def write_key_ring(path: Path, ring: KeyRing, kek: Secret, random: RandomBytes) -> None:
+    """Put a key ring in the place of what was there, as a whole. Raises `FailedError` (`file.unwritable`)."""
+    replace_file(path, encode_key_ring(ring, kek, random))
+
+
+def encode_key_ring(ring: KeyRing, kek: Secret, random: RandomBytes) -> bytes:
+    """Return the octets of a key ring."""
+    head, salt = _MAGIC + kek_id(kek), random(SALT_BYTES)
+    return head + salt + wrap(kek, _write(ring), salt, _CONTEXT, head)
+
+
+def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
+    """Return the key ring of some octets. Raises what `read_key_ring` raises."""
+    head, salt, box = data[:_HEAD], data[_HEAD : _HEAD + SALT_BYTES], data[_HEAD + SALT_BYTES :]
+    if not head.startswith(_MAGIC) or not box:
+        raise MalformedError("keys.ring", "not a key ring, or one of another version", hint="check which file it is")
+    if head != _MAGIC + kek_id(kek):
+        raise RefusedError(
+            "keys.wrong-kek",
+            "this key ring lies under another key-encryption key",
+            hint="give the one that it was written with",
+        )
+    ring = KeyRing()
+    try:
+        content = unwrap(kek, box, salt, _CONTEXT, head)
+    except RefusedError as error:
+        error.hint = "the key ring was changed or cut; take a copy of it, or get the keys again"
+        raise
+    for scope, epoch, key in _read(content):
+        ring.put(scope, epoch, key)
+    return ring
+
+
+def _write(ring: KeyRing) -> bytes:
+    held: dict[str, list[bytes]] = defaultdict(list)
+    for scope, epoch, key in ring.items():
+        held[scope].append(_KEY.pack(epoch, key.expose()))
+    parts: list[bytes] = []
+    for scope, keys in sorted(held.items()):
+        name = scope.encode()
+        parts += [_NAME.pack(len(name)), name, _COUNT.pack(len(keys)), *sorted(keys)]
+    return b"".join(parts)
+
+
+def _read(content: bytes) -> Iterator[tuple[str, int, Secret]]:
+    """Read what was wrapped. It is our own: what is not as we write it was written by another program."""
+    place = 0
+    try:
+        while place < len(content):
+            start = place + _NAME.size
+            end = start + _NAME.unpack_from(content, place)[0]
+            scope = content[start:end].decode()
+            place = end + _COUNT.size
+            for _ in range(_COUNT.unpack_from(content, end)[0]):
+                epoch, key = _KEY.unpack_from(content, place)
+                place += _KEY.size
+                yield scope, epoch, Secret(key)
+    except (_StructError, UnicodeDecodeError):
+        raise MalformedError("keys.ring", "what lies in this key ring is no key ring") from None
