@@ -62,6 +62,16 @@ def test_edit(owner: Shell) -> None:
     assert '"2"' in again
 
 
+def test_sealed_and_blinded(owner: Shell) -> None:
+    edit = ("type", "edit", "v0.type", "--key", "owner.key", "--out")
+    made = owner.ok(*edit, "v1.type", "--seal", "event", "--blinded", "-o", "json").json
+    assert (made["sealing"], made["blinded"], made["changes"]) == ("event", True, [])
+    assert "by event, blinded" in owner.ok("type", "show", "v1.type").out
+    below = owner.ok("type", "define", "org.Below", "--key", "owner.key", "--extends", "v1.type", "-o", "json").json
+    assert (below["sealing"], below["blinded"]) == ("event", True), "as what it extends"
+    assert owner(*edit, "v2.type", "--blinded").code == "type.blinded"
+
+
 @pytest.mark.parametrize(
     ("more", "status", "code"),
     [

@@ -235,3 +235,18 @@ def test_a_sub_type_is_sealed_as_its_parent_is() -> None:
             EventType.of(replace(below, sealing=other), parent)
         assert caught.value.code == "type.sealing"
     assert copy.copy(parent) == parent
+
+
+def test_what_is_blinded_is_sealed_and_so_is_what_extends_it() -> None:
+    with pytest.raises(MalformedError) as caught:
+        replace(define("Above", "a"), blinded=True)
+    assert caught.value.code == "type.blinded"
+    above = replace(define("Above", "a"), sealing=Sealing.EVENT, blinded=True)
+    parent = EventType.of(above)
+    assert parent.blinded
+    assert copy.copy(parent) == parent
+    below = replace(define("Below", "b", extends=above), sealing=Sealing.EVENT)
+    assert EventType.of(replace(below, blinded=True), parent).blinded
+    with pytest.raises(MalformedError) as caught:
+        EventType.of(below, parent)
+    assert caught.value.code == "type.sealing"

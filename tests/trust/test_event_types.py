@@ -275,9 +275,22 @@ def test_a_sealing_that_nobody_knows_is_refused(registry: Registry, seal: SExp) 
         read_type_parts(changed, key(PITO).public, key(PITO).sign(canonical(changed)))
 
 
+def test_whether_a_type_is_blinded_is_signed_and_read_back(registry: Registry) -> None:
+    signed = registry.sign(replace(PLATE, sealing=Sealing.EVENT, blinded=True))
+    assert registry.verify(read_type(signed.to_bytes())).event_type.blinded
+    assert isinstance(signed.body, tuple)
+    changed: SExp = tuple((b"blinded", b"no") if part == (b"blinded",) else part for part in signed.body)
+    with refused("type.malformed"):
+        read_type_parts(changed, key(PITO).public, key(PITO).sign(canonical(changed)))
+
+
 def test_only_who_manages_all_of_a_type_seals_it_otherwise(registry: Registry) -> None:
     registry.sign(PLATE)
     sealed = replace(PLATE.add("colour", "9", TEXT, version="1"), sealing=Sealing.ATTRIBUTE)
     with refused("type.over-reach"):
         registry.verify(registry.sign(sealed, MANAGER, may(MANAGER, Right.MANAGE_ADD)))
     registry.verify(registry.sign(sealed, MANAGER, may(MANAGER, Right.MANAGE)))
+    blinded = replace(sealed.add("size", "10", TEXT, version="2"), blinded=True)
+    with refused("type.over-reach"):
+        registry.verify(registry.sign(blinded, MANAGER, may(MANAGER, Right.MANAGE_ADD)))
+    registry.verify(registry.sign(blinded, MANAGER, may(MANAGER, Right.MANAGE)))

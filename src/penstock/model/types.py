@@ -57,8 +57,8 @@ def _no_duplicates(what: str, values: list[str], type_name: TypeName) -> None:
 class TypeDefinition:
     """One version of an event type as its manager writes it.
 
-    `previous` names the version that this one was made from. Raises `MalformedError` (`type.duplicate-attribute`)
-    and `LimitError` (`type.limit`).
+    `previous` names the version that this one was made from. Raises `MalformedError` (`type.duplicate-attribute`,
+    `type.blinded`) and `LimitError` (`type.limit`).
     """
 
     name: TypeName
@@ -66,8 +66,16 @@ class TypeDefinition:
     extends: TypeName | None = None
     previous: str | None = None
     sealing: Sealing = Sealing.NONE
+    #: whether brokers without its keys are not even told which type it is (paper 5, section 8.2)
+    blinded: bool = False
 
     def __post_init__(self) -> None:
+        if self.blinded and self.sealing is Sealing.NONE:
+            raise MalformedError(
+                "type.blinded",
+                f"`{self.name.name}` is blinded and not sealed, so that its events would say its name",
+                hint="seal it by `event` or by `attribute`",
+            )
         if len(self.attributes) > DEFAULT_LIMITS.type_attributes:
             raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
         if self.extends is not None and self.extends.key == self.name.key:
@@ -133,13 +141,14 @@ class Attribute:
 class EventType:
     """An event type as brokers and clients use it. Build it with `EventType.of`.
 
-    `ancestors` runs from the parent to the root. `sealing` is that of the whole tree.
+    `ancestors` runs from the parent to the root. `sealing` and `blinded` are those of the whole tree.
     """
 
     name: TypeName
     attributes: tuple[Attribute, ...]
     ancestors: tuple[TypeKey, ...] = ()
     sealing: Sealing = Sealing.NONE
+    blinded: bool = False
     #: the type without its version
     key: TypeKey = field(init=False, repr=False, compare=False)
     by_name: Mapping[str, Attribute] = field(init=False, repr=False, compare=False)
@@ -177,11 +186,11 @@ class EventType:
             raise MalformedError("type.cycle", f"`{definition.name.name}` is its own ancestor", type=definition.name)
         if len(ancestors) > DEFAULT_LIMITS.type_depth:
             raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
-        if parent is not None and parent.sealing is not definition.sealing:
+        if parent is not None and (parent.sealing, parent.blinded) != (definition.sealing, definition.blinded):
             raise MalformedError(
                 "type.sealing",
                 f"`{definition.name.name}` is sealed otherwise than `{parent.name.name}`, which it extends",
-                hint=f"write `{parent.sealing}` as well",
+                hint=f"write `{parent.sealing}`{' and blinded' if parent.blinded else ''} as well",
             )
         own = tuple(
             Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
@@ -189,11 +198,11 @@ class EventType:
         )
         if len(inherited) + len(own) > DEFAULT_LIMITS.type_attributes:
             raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
-        return cls(definition.name, inherited + own, ancestors, definition.sealing)
+        return cls(definition.name, inherited + own, ancestors, definition.sealing, definition.blinded)
 
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
         # The derived mappings are read-only views, which cannot be pickled; they are made anew.
-        return type(self), (self.name, self.attributes, self.ancestors, self.sealing)
+        return type(self), (self.name, self.attributes, self.ancestors, self.sealing, self.blinded)
 
     def attribute(self, name: str) -> Attribute:
         """Return an attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""

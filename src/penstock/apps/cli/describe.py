@@ -81,6 +81,7 @@ def type_data(unverified: UnverifiedType) -> dict[str, object]:
         **name_data(definition.name),
         "previous": definition.previous,
         "sealing": str(definition.sealing),
+        "blinded": definition.blinded,
         "extends": None if definition.extends is None else name_data(definition.extends),
         "signer": str(unverified.key.principal),
         "attributes": [attribute_data(attribute) for attribute in definition.attributes],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from penstock.apps.cli.attributes import parse_attribute, parse_spec, split_attribute, split_pair
 from penstock.errors import MalformedError
-from penstock.model.types import TypeDefinition
+from penstock.model.types import Sealing, TypeDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +16,16 @@ class Edits:
     remove: tuple[str, ...]
     rename: tuple[str, ...]
     retype: tuple[str, ...]
+    #: how it is sealed from now on; None for what stays as it is
+    sealing: Sealing | None = None
+    blinded: bool | None = None
 
     def apply(self, before: TypeDefinition, version: str, new_uid: Callable[[], str]) -> TypeDefinition:
         """Return the next version. Raises `MalformedError` (`cli.no-change` and what the changes raise)."""
-        if not (self.add or self.remove or self.rename or self.retype):
+        changed = self.add or self.remove or self.rename or self.retype
+        if not changed and self.sealing is None and self.blinded is None:
             raise MalformedError(
-                "cli.no-change", "nothing is changed", hint="give --add, --remove, --rename or --retype"
+                "cli.no-change", "nothing is changed", hint="give --add, --remove, --rename, --retype or --seal"
             )
         definition = before
         steps = iter(range(len(self.add) + len(self.remove) + len(self.rename) + len(self.retype)))
@@ -36,4 +40,10 @@ class Edits:
         for written in self.add:
             made = parse_attribute(written, new_uid())
             definition = definition.add(made.name, made.uid, made.spec, version=f"step-{next(steps)}")
-        return replace(definition, name=replace(before.name, version=version), previous=before.name.version)
+        return replace(
+            definition,
+            name=replace(before.name, version=version),
+            previous=before.name.version,
+            sealing=before.sealing if self.sealing is None else self.sealing,
+            blinded=before.blinded if self.blinded is None else self.blinded,
+        )

@@ -1,7 +1,6 @@
 """`penstock type`: define event types, make new versions of them, look at them, verify them."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -29,12 +28,18 @@ def type_() -> None:
 
 
 def seal_option(default: str) -> Callable[[options.F], options.F]:
-    """Add `--seal`."""
-    return click.option(
+    """Add `--seal` and `--blinded`."""
+    sealed = click.option(
         "--seal",
         type=click.Choice([str(level) for level in Sealing]),
         help=f"How events are sealed between brokers: each as a whole or by attribute (default: {default}).",
     )
+    blinded = click.option(
+        "--blinded/--not-blinded",
+        default=None,
+        help=f"Whether brokers without the keys are not told which type they carry (default: {default}).",
+    )
+    return lambda command: sealed(blinded(command))
 
 
 @type_.command()
@@ -68,6 +73,7 @@ def define(  # noqa: PLR0913  # one argument an option
     owner: str | None,
     extends: str | None,
     seal: str | None,
+    blinded: bool | None,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
     **signing: Any,
@@ -88,6 +94,7 @@ def define(  # noqa: PLR0913  # one argument an option
         tuple(parse_attribute(written, str(number)) for number, written in enumerate(attributes)),
         None if above is None else above.name,
         sealing=Sealing(seal) if seal else above.sealing if above else Sealing.NONE,
+        blinded=above is not None and above.blinded if blinded is None else blinded,
     )
     signed = sign_type(definition, key, making.credentials_for(principal, owner))
     if not making.unchecked:
@@ -127,6 +134,7 @@ def edit(  # noqa: PLR0913  # one argument an option
     retype: tuple[str, ...],
     version: str | None,
     seal: str | None,
+    blinded: bool | None,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
     **signing: Any,
@@ -142,10 +150,9 @@ def edit(  # noqa: PLR0913  # one argument an option
     if not making.unchecked:
         # A version that is built on a forged one would make the forgery look real.
         shelf.verify(before, session.now)
-    wanted = Edits(add=add, remove=remove, rename=rename, retype=retype)
+    sealing = None if seal is None else Sealing(seal)
+    wanted = Edits(add=add, remove=remove, rename=rename, retype=retype, sealing=sealing, blinded=blinded)
     definition = wanted.apply(before.definition, version or session.random(16).hex(), lambda: new_uid(session))
-    if seal is not None:
-        definition = replace(definition, sealing=Sealing(seal))
     key = making.key()
     bag = load_credentials(making.credentials) if making.credentials else before.credentials.verify()
     signed = sign_type(definition, key, bag)
@@ -191,7 +198,7 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
         if definition.previous is not None:
             facts.append(("made from", definition.previous))
         if definition.sealing is not Sealing.NONE:
-            facts.append(("sealed", f"by {definition.sealing}"))
+            facts.append(("sealed", f"by {definition.sealing}{', blinded' if definition.blinded else ''}"))
         if definition.extends is not None:
             parent = definition.extends
             facts.append(("extends", f"{names.show(parent.owner)}/{parent.name}@{parent.version}"))
