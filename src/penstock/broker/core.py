@@ -25,7 +25,7 @@ from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.live_keys import LiveKeys
 from penstock.errors import PenstockError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NetworkRequest, Recorded, Recorder, Rules
@@ -114,7 +114,7 @@ class Core:
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
-        self.ring = KeyRing()
+        self.ring = LiveKeys()
         #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
         self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
         vault = KeyVault(

@@ -28,7 +28,7 @@ from penstock.broker.policy_transport import KEYS
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.sexp import parse, transport
 from penstock.codec.wire import Wire
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import EventRequest, Recorded
@@ -77,7 +77,7 @@ class Managing:
 class Keys:
     """See the module."""
 
-    def __init__(self, core: Core, ring: KeyRing, managing: Managing | None = None) -> None:
+    def __init__(self, core: Core, ring: LiveKeys, managing: Managing | None = None) -> None:
         self._core = core
         self._ring = ring
         self._members: dict[KeyGroup, KeyMember] = {}
@@ -116,7 +116,10 @@ class Keys:
             self._follow(verified.event_type.key.owner)
             for group in _groups(verified):
                 self._join(now, group)
-        for member in list(self._members.values()):
+        missed = self._ring.missed()
+        for group, member in list(self._members.items()):
+            if group.scope in missed:
+                self._carry_out(member.wanted(now, missed[group.scope]))
             self._carry_out(member.tick(now)[0])
         if self._manager is not None:
             self._tell(self._manager.tick(now)[0])
@@ -133,6 +136,7 @@ class Keys:
                 del self._members[group]
                 self._carry_out(member.leave(now))
         self.tick()
+                self._ring.leave(group.scope)
 
     def holds(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
@@ -219,6 +223,7 @@ class Keys:
             settings.key, group, self._manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
         self._carry_out(member.join(now))
+        self._ring.expect(group.scope)
 
     # What comes and goes.
 
@@ -297,11 +302,14 @@ class Keys:
             match output:
                 case Ask(request):
                     self._publish(request.value.group, request)
-                case Opened(group, epoch, key):
-                    self._ring.put(group.scope, epoch, key)
+                case Opened(group, epoch, key, live=True):
+                    self._ring.begin(group.scope, epoch, key)
                     changed = True
                 case Closed(group, epoch):
-                    self._ring.drop(group.scope, epoch)
+                case Opened():
+                    # For logs, which are read elsewhere: what arrives here is not that old.
+                    pass
+                    self._ring.close(group.scope, epoch)
                 case Hold():
                     # Nothing to do: `holds` asks the members with every publication.
                     pass

@@ -5,12 +5,12 @@
    header, so that nothing in it is believed before: a changed epoch does not make a column look as if no key were held.
 3. A column without a key stays closed. A column with a key opens, or the block is refused as a whole.
 
-Whether a block was seen before, and whether its epoch is still open, is not asked here: `Header.id` and `epochs` say
-what is needed.
+Whether a block was seen before is not asked here: `Header.id` says what is needed. Whether its epoch is still open is
+asked of `admits`, which raises if it is not: whoever reads logs has none.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 
@@ -24,6 +24,8 @@ from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
+Admits: TypeAlias = Callable[[Fixed, Names], None]
+"""Says by raising that blocks with such a header are not opened, before anything of it is believed."""
 
 class _Way(NamedTuple):
     """What all blocks of one sender with the same names have in common."""
@@ -37,9 +39,19 @@ class _Way(NamedTuple):
 
 
 class Opener:
-    """Opens blocks with the keys of a ring. A `directory` says what blinded routes stand for."""
+    """Opens blocks with the keys of a ring. A `directory` says what blinded routes stand for.
 
-    def __init__(self, keys: KeyRing, directory: Directory | None = None, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    `admits` is asked once for all blocks of a stream, and again when the ring or the directory has changed.
+    """
+
+    def __init__(
+        self,
+        keys: KeyRing,
+        directory: Directory | None = None,
+        *,
+        admits: Admits = _admit_all,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self._keys, self._directory, self._limits = keys, directory or Directory(), limits
         self._ways: dict[tuple[bytes, bytes], _Way] = {}
         self._version = (-1, -1)
@@ -138,6 +150,7 @@ def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> EncodedBlo
     attributes, level, decrypt = way.names.attributes, way.fixed.level, way.decrypt
     if wanted is not None and level is Level.ATTRIBUTE:
         asked = [name in wanted for name in attributes]
+        self._admits(fixed, names)
         decrypt = [decrypt[0], *(key if ask else None for key, ask in zip(decrypt[1:], asked, strict=True))]
     # A column that is asked for and missing does not open: it is octets of no length.
     plain = [

@@ -48,7 +48,7 @@ class KeyRing:
         return f"KeyRing({len(self._keys)} scopes)"
 
     def put(self, scope: str, epoch: int, key: Secret) -> None:
-        """Take a key. The newest epoch of a scope is the one that is sealed under."""
+        """Take a key."""
         self._keys.setdefault(str(scope), {})[epoch] = key
         self.version += 1
 
@@ -67,6 +67,10 @@ class KeyRing:
     def newest(self, scope: str) -> int | None:
         """Return the newest epoch of which there is a key."""
         return max(self._keys.get(scope, {}), default=None)
+
+    def current(self, scope: str) -> int | None:
+        """Return the epoch that is sealed under: the newest, where nobody says otherwise."""
+        return self.newest(scope)
 
     def items(self) -> Iterator[tuple[str, int, Secret]]:
         """Yield what is held: scope, epoch and key."""
@@ -112,6 +116,15 @@ def held_keys(keys: KeyRing, fixed: Fixed, names: Names) -> list[Secret | None]:
 def places(columns: int) -> tuple[bytes, ...]:
     """Return what tells each of so many columns where it stands."""
     return tuple(place.to_bytes(2, "big") for place in range(columns))
+
+
+def closed_epoch(event_type: TypeKey) -> RefusedError:
+    """Return the error for what is sealed in an epoch that is over."""
+    return RefusedError(
+        "seal.closed-epoch",
+        f"a block of `{event_type.name}` is sealed in an epoch that is over",
+        hint="it was too long under way, or somebody sends it again; with the right `history` it can be opened later",
+    )
 
 
 def unknown_key(event_type: TypeKey) -> RefusedError:

@@ -61,7 +61,7 @@ class _Way(NamedTuple):
 
 
 class Sealer:
-    """Seals blocks under the newest epoch keys of a ring. See the module.
+    """Seals blocks under the current epoch keys of a ring. See the module.
 
     With a `signing` key, which must be the sender's, blocks are signed as well.
     """
@@ -161,7 +161,7 @@ class Sealer:
 
     def _new_way(self, names: Names, level: Level) -> _Way:
         uses = scopes(names, level)
-        found = [(self._keys.newest(scope), scope, purpose) for scope, purpose in uses]
+        found = [(self._keys.current(scope), scope, purpose) for scope, purpose in uses]
         epochs = tuple(epoch for epoch, _, _ in found if epoch is not None)
         if len(epochs) != len(found):
             raise unknown_key(names.type)
