@@ -25,6 +25,7 @@ from penstock.broker.key_member import Output as MemberOutput
 from penstock.broker.key_rights import Grounds, entitlement
 from penstock.broker.outcomes import settled
 from penstock.broker.policy_transport import KEYS
+from penstock.broker.requests import Publish
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.sexp import parse, transport
 from penstock.codec.wire import Wire
@@ -135,8 +136,8 @@ class Keys:
             if not self._may_hold(self._core.principal, group):
                 del self._members[group]
                 self._carry_out(member.leave(now))
-        self.tick()
                 self._ring.leave(group.scope)
+        self.tick()
 
     def holds(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
@@ -222,8 +223,8 @@ class Keys:
         member = self._members[group] = KeyMember(
             settings.key, group, self._manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
-        self._carry_out(member.join(now))
         self._ring.expect(group.scope)
+        self._carry_out(member.join(now))
 
     # What comes and goes.
 
@@ -242,7 +243,7 @@ class Keys:
         key = TypeKey(owner, KEYS)
         values = MappingProxyType({str(AttributeId(owner, KEYS, _UID)): text})
         event = TransitEvent(key, (), values, value.digest.hex(), self._core.now())
-        self._core.settle(self._core.router.publish(f"{_KEY}{owner}", (event,)))
+        self._core.settle((Publish(f"{_KEY}{owner}", (event,)),))
 
     def _arrived(self, now: datetime, event: TransitEvent) -> None:
         held = event.values.get(AttributeId(event.key.owner, KEYS, _UID))
@@ -305,10 +306,10 @@ class Keys:
                 case Opened(group, epoch, key, live=True):
                     self._ring.begin(group.scope, epoch, key)
                     changed = True
-                case Closed(group, epoch):
                 case Opened():
                     # For logs, which are read elsewhere: what arrives here is not that old.
                     pass
+                case Closed(group, epoch):
                     self._ring.close(group.scope, epoch)
                 case Hold():
                     # Nothing to do: `holds` asks the members with every publication.

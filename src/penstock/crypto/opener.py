@@ -27,11 +27,17 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 Admits: TypeAlias = Callable[[Fixed, Names], None]
 """Says by raising that blocks with such a header are not opened, before anything of it is believed."""
 
-class _Way(NamedTuple):
-    """What all blocks of one sender with the same names have in common."""
+
+def _admit_all(_fixed: Fixed, _names: Names) -> None:
+    """Open blocks of all epochs, as readers of logs do."""
+
+
+class Way(NamedTuple):
+    """What all blocks of one sender with the same names have in common: whoever has it opens them."""
 
     fixed: Fixed
     names: Names
+    #: `None` where no key is held
     decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
     places: Sequence[bytes]
     #: what the salts of signed blocks come from, once it was asked for
@@ -53,7 +59,8 @@ class Opener:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._keys, self._directory, self._limits = keys, directory or Directory(), limits
-        self._ways: dict[tuple[bytes, bytes], _Way] = {}
+        self._admits = admits
+        self._ways: dict[tuple[bytes, bytes], Way] = {}
         self._version = (-1, -1)
 
     def __repr__(self) -> str:
@@ -79,6 +86,14 @@ class Opener:
     ) -> EncodedBlock:
         """Open a block from its parts, and leave its columns as octets. They are the sender's, and not looked into."""
         return self._open(read_parts(header, columns, limits=self._limits), wanted)
+
+    def way(self, header: bytes) -> Way:
+        """Return what opens all blocks whose headers have this fixed part and this route, for who opens many at once.
+
+        Raises what `open` does, except that nothing is opened yet.
+        """
+        parts = read_parts(header, {}, limits=self._limits)
+        return self._known(parts) or self._way(parts)
 
     def verify(self, data: bytes, block: Block) -> SignedBlock:
         """Check a block that was opened, or plaintext that came beside the sealed one, against the signature.
@@ -117,24 +132,25 @@ class Opener:
             self._remember(parts, way)
         return encoded
 
-    def _known(self, parts: Parts) -> _Way | None:
+    def _known(self, parts: Parts) -> Way | None:
         if (version := (self._keys.version, self._directory.version)) != self._version:
             self._version = version
             self._ways.clear()
         return self._ways.get((parts.fixed, parts.route))
 
-    def _remember(self, parts: Parts, way: _Way) -> None:
+    def _remember(self, parts: Parts, way: Way) -> None:
         """Keep what was derived for a stream, after a block of it has opened: others must not push it out."""
         if len(self._ways) >= self._limits.seal_streams:
             self._ways.pop(next(iter(self._ways)))
         self._ways[parts.fixed, parts.route] = way
 
-    def _way(self, parts: Parts) -> _Way:
+    def _way(self, parts: Parts) -> Way:
         fixed = read_fixed(parts.fixed)
         names = self._directory.resolve(read_route(parts.route))
         uses = scopes(names, fixed.level)
         if len(uses) != len(fixed.epochs) or fixed.algorithm not in Algorithm.__members__.values():
             raise MalformedError("block.malformed", "a block of an algorithm that is not known, or with other columns")
+        self._admits(fixed, names)
         keys = held_keys(self._keys, fixed, names)
         if keys[0] is None:
             raise unknown_key(names.type)
@@ -142,15 +158,14 @@ class Opener:
             None if key is None else derive_cipher(key, fixed, scope, purpose).decrypt
             for key, (scope, purpose) in zip(keys, uses, strict=True)
         ]
-        return _Way(fixed, names, decrypt, places(len(uses)))
+        return Way(fixed, names, decrypt, places(len(uses)))
 
 
-def _open(parts: Parts, way: _Way, wanted: Collection[str] | None) -> EncodedBlock:
+def _open(parts: Parts, way: Way, wanted: Collection[str] | None) -> EncodedBlock:
     nonce, bound = parts.number.to_bytes(NONCE_BYTES, "big"), parts.bound + way.names.digest
     attributes, level, decrypt = way.names.attributes, way.fixed.level, way.decrypt
     if wanted is not None and level is Level.ATTRIBUTE:
         asked = [name in wanted for name in attributes]
-        self._admits(fixed, names)
         decrypt = [decrypt[0], *(key if ask else None for key, ask in zip(decrypt[1:], asked, strict=True))]
     # A column that is asked for and missing does not open: it is octets of no length.
     plain = [
