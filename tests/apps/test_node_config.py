@@ -96,7 +96,6 @@ def network(penstock: Shell) -> Shell:
         ('["types/*.type"]', '["certs/"]', "type.malformed"),
         ('decisions = "', 'decisions = "nowhere/', "file.unwritable"),
         ('state = "', 'state = "nowhere/', "file.unwritable"),
-        ("[trust]", 'fabric = "nats"\n[nats]\nservers = ["h"]\n[trust]', "node.plaintext"),
         ("[trust]", '[nats]\nservers = ["h"]\ntoken_file = "none"\n[trust]', "file.missing"),
         ("[trust]", '[guards]\ng = "nowhere.at.all:guard"\n[trust]', "node.guard"),
         ("[trust]", '[guards]\ng = "os:sep"\n[trust]', "node.guard"),

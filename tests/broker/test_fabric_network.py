@@ -15,7 +15,6 @@ from tests.broker.sports import AGENCY, LIVE, NEWS, NUMBER, PDA, REPORTER, TENNI
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.policy import Keep
-from penstock.broker.sealing import UnsafePlaintext
 from penstock.crypto import SigningKey
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats import NatsFabric
@@ -80,7 +79,7 @@ class Embedded(Between):
 
     @asynccontextmanager
     async def broker(self, number: int, *policy: Certificate, keep: Keep | None = None) -> AsyncIterator[Broker]:
-        settings = FabricSettings(fabric=self.fabric, sealing=UnsafePlaintext())
+        settings = FabricSettings(fabric=self.fabric, unsafe_plaintext=True)
         async with running(*policy, key=BROKERS[number], keep=keep, fabric=settings) as node:
             yield node
 
@@ -99,7 +98,7 @@ class Nats(Between):
     @asynccontextmanager
     async def broker(self, number: int, *policy: Certificate, keep: Keep | None = None) -> AsyncIterator[Broker]:
         async with await NatsFabric.connect(self._url, prefix=self._prefix) as fabric:
-            settings = FabricSettings(fabric=fabric, sealing=UnsafePlaintext())
+            settings = FabricSettings(fabric=fabric, unsafe_plaintext=True)
             async with running(*policy, key=BROKERS[number], keep=keep, fabric=settings) as node:
                 yield node
 

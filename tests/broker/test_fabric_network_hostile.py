@@ -35,6 +35,7 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import Client
+from penstock.broker.fabric_bodies import read_body, write_body
 from penstock.broker.fabric_members import network_topic
 from penstock.broker.fabric_network import FabricSettings, topic_of
 from penstock.broker.fabric_topics import STATE, events_qos
@@ -45,7 +46,6 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.protocol import Role
 from penstock.broker.publications import Publications
 from penstock.broker.samples import SignedSample
-from penstock.broker.sealing import UnsafePlaintext
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError
 from penstock.fabric import EmbeddedFabric, Publisher, Qos
@@ -58,7 +58,6 @@ from penstock.trust.policy_state import PolicyAuthor, publish
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
-PLAIN = UnsafePlaintext()
 MEMBERS = network_topic(NETWORK)
 
 
@@ -87,7 +86,7 @@ class Speaker:
         event = Event.of(LIBRARY_TYPES[made.name], {"headline": headline}, id=headline, time=now()).to_transit()
         block = Publications(self.key.principal, self.incarnation, (self._events,), (event,))
         topic = changes.pop("topic", topic_of(made.name.key))
-        return self._sign(topic, PLAIN.seal(changes.pop("block", block)), **changes)
+        return self._sign(topic, write_body(changes.pop("block", block)), **changes)
 
     async def say(self, headline: str, **changes: Any) -> bytes:
         octets = self.sample(headline, **changes).to_bytes()
@@ -125,7 +124,7 @@ class Scene:
 async def scene(**more: Any) -> AsyncIterator[Scene]:
     """Run a broker with a reader, and somebody else on the fabric who is a broker of the network."""
     async with EmbeddedFabric() as fabric:
-        on_it = FabricSettings(fabric=fabric, sealing=PLAIN, **more)
+        on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True, **more)
         async with running(READ, WRITE, fabric=on_it) as node, client_of(node, PDA) as reader:
             news = await reader.subscribe(NEWS.name)
             assert node.on_fabric is not None
@@ -173,7 +172,7 @@ BAD: dict[str, tuple[str, Callable[[Speaker], bytes]]] = {
 
 
 def _block(one: Speaker) -> Publications:
-    return PLAIN.open(one.sample("x").body)
+    return read_body(one.sample("x").body)
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -236,7 +235,7 @@ def test_only_brokers_that_may_carry_a_type_are_heard() -> None:
 def test_a_broker_that_may_not_carry_a_type_keeps_it_to_itself() -> None:
     async def main() -> None:
         async with EmbeddedFabric() as fabric:
-            on_it = FabricSettings(fabric=fabric, sealing=PLAIN)
+            on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
             connect = [grant(key, None, Right.CONNECT) for key in (BROKERS[0], PDA, REPORTER)]
             shown = Credentials.of(READ, WRITE, *connect)
             async with (
@@ -315,7 +314,7 @@ def test_a_broker_whose_clock_went_back_is_heard_all_the_same() -> None:
         async with EmbeddedFabric() as fabric:
             ahead = Speaker(fabric, BROKERS[0], incarnation=int(now().timestamp() * 1000) + 10_000_000)
             await ahead.appear()
-            async with running(fabric=FabricSettings(fabric=fabric, sealing=PLAIN)):
+            async with running(fabric=FabricSettings(fabric=fabric, unsafe_plaintext=True)):
                 pass
             (kept,) = await fabric.state(MEMBERS)
             assert SignedSample.from_bytes(kept.data).incarnation == ahead.incarnation + 1
@@ -331,7 +330,7 @@ def test_junk_among_statements_is_passed_over(name: str) -> None:
     async def main() -> None:
         async with scene() as on:
             topic = topic_of(TypeKey(AGENCY.principal, name))
-            for octets in (b"junk", PLAIN.seal(_block(on.speaker))):
+            for octets in (b"junk", write_body(_block(on.speaker))):
                 before = on.node.core.counts["refused"]
                 await on.speaker._publish(topic, STATE, octets, key="junk")
                 await until(lambda before=before: on.node.core.counts["refused"] > before)  # type: ignore[misc]  # so
@@ -383,7 +382,7 @@ async def two(
     fabric: EmbeddedFabric, limits: Limits = LIMITS, **more: Any
 ) -> AsyncIterator[tuple[Broker, Broker, Client, Subscription]]:
     """Run two brokers, with a writer at one; yield them, the writer, and what a reader at the other one gets."""
-    on_it = FabricSettings(fabric=fabric, sealing=PLAIN, **more)
+    on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True, **more)
     async with (
         running(READ, WRITE, fabric=on_it, limits=limits) as here,
         running(READ, WRITE, key=BROKERS[1], fabric=on_it) as there,
@@ -450,7 +449,7 @@ def test_who_publishes_faster_than_the_fabric_is_slowed_and_nothing_is_lost() ->
 def test_events_that_are_kept_reach_a_broker_that_was_away() -> None:
     async def main() -> None:
         async with EmbeddedFabric() as fabric:
-            on_it = FabricSettings(fabric=fabric, sealing=PLAIN, durable=60.0)
+            on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True, durable=60.0)
             async with running(READ, WRITE, fabric=on_it) as here, client_of(here, REPORTER) as writer:
                 feed = await writer.advertise(NEWS.name)
                 await feed.publish_many([{"headline": str(n)} for n in range(10)])
@@ -470,7 +469,7 @@ def test_events_that_are_kept_reach_a_broker_that_was_away() -> None:
 def test_there_are_no_links_beside_a_fabric() -> None:
     async def main() -> None:
         async with EmbeddedFabric() as fabric:
-            on_it = FabricSettings(fabric=fabric, sealing=PLAIN)
+            on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
             async with running(fabric=on_it) as node:
                 shown = Credentials.of(grant(BROKERS[1], None, Right.CONNECT)).to_bytes()
                 async with peer(node, BROKERS[1], Role.BROKER, shown) as link:
@@ -486,7 +485,7 @@ def test_a_fabric_that_is_not_there_lets_no_broker_start() -> None:
     async def main() -> None:
         fabric = EmbeddedFabric()
         await fabric.close()
-        node = Broker(settings(), fabric=FabricSettings(fabric=fabric, sealing=PLAIN))
+        node = Broker(settings(), fabric=FabricSettings(fabric=fabric, unsafe_plaintext=True))
         await refused("fabric.closed", node.start())
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 

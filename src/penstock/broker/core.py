@@ -117,13 +117,14 @@ class Core:
         self.ring = LiveKeys()
         #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
         self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
-        vault = KeyVault(
+        self.vault = KeyVault(
             self.ring,
             self.principal,
             self.library.sealing,
             self._reads_as_much,
             clock=self.now,
             random=settings.random,
+            skew=settings.trust.skew,
             limits=settings.limits,
         )
         routing = replace(
@@ -131,7 +132,7 @@ class Core:
             proof=proof,
             may_route=self.may_route,
             admitted=self.admitted,
-            vault=vault,
+            vault=self.vault,
             limits=settings.limits,
         )
         #: what other brokers have shown, those that are neighbours and those that are not

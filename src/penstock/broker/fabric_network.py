@@ -11,7 +11,7 @@ A sample is taken in this order; whatever fails refuses it, and is counted and t
 2. Its origin signed it, for this network and this topic.
 3. Its origin is in the network, and it and this broker may carry the type.
 4. Its number is higher than all that came from there before; what is missing before it is counted.
-5. What it holds opens, and is of the type and origin that it says.
+5. It holds what it says, of that origin, sealed if its type is. What a sealed block holds is for the router to open.
 
 The fabric may drop, delay and hold back. Dropped events are missed when the next one comes; policy that is held back is
 noticed by the owner's time-stamps, as everywhere else. Nobody is told that nobody wants his events (no quenching).
@@ -25,22 +25,23 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.core import Core
+from penstock.broker.fabric_bodies import read_body, write_body
 from penstock.broker.fabric_members import FabricMembers, check_future
 from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
 from penstock.broker.policy_network import Arrived, nobody
-from penstock.broker.policy_transport import Statement, reserved_types, wrap
+from penstock.broker.policy_transport import Statement, is_reserved, reserved_types, wrap
 from penstock.broker.proofs import SignedProof
 from penstock.broker.publications import Publications, blocks
 from penstock.broker.reading import malformed
 from penstock.broker.samples import SignedSample, Succession
-from penstock.broker.sealing import Sealing
+from penstock.broker.sealed import SealedPublications
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import Sealing as SealingLevel
+from penstock.model.types import Sealing
 from penstock.trust.signed import SignedValue
 from penstock.trust.stamps import CarriedStamp, TimeStamp
 
@@ -55,7 +56,8 @@ class FabricSettings:
     """What a network on a fabric goes by; times are seconds. All brokers have to agree on `fresh` and `durable`."""
 
     fabric: Fabric
-    sealing: Sealing
+    #: whether events of types that nobody seals cross it too, to be read by everybody who runs or reaches it
+    unsafe_plaintext: bool = False
     #: between two signs of life, and until a broker without one is forgotten
     renewal: float = 10.0
     absence: float = 30.0
@@ -91,6 +93,8 @@ class FabricNetwork:
         self._writings: dict[TypeKey, EventWriting] = {}
         self._state_writings: dict[str, StateWriting] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        #: types of which events were kept back, which is told once
+        self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
         self.arrived: Arrived = nobody
         self._room = Room(core.settings.limits.network_outbox)
@@ -184,9 +188,10 @@ class FabricNetwork:
         # (4) it has not been before
         core.counts["missing"] += self._succession.take(topic, told)
         # (5) it holds what it says
-        block = self._settings.sealing.open(told.body)
+        block = read_body(told.body)
         if (block.type, block.origin, block.incarnation) != (key, told.origin, told.incarnation) or block.retain:
             malformed("a sample holds what it does not say")
+        self._check_sealed(block)
         core.settle(core.router.arrived(block))
 
     def _check_time(self, told: SignedSample, now: datetime) -> None:
@@ -218,9 +223,14 @@ class FabricNetwork:
 
     def _spread(self, events: tuple[TransitEvent, ...]) -> None:
         core, key = self._core, events[0].key
-        if not core.may_route(key, core.principal) or core.library.sealing(key) is not SealingLevel.NONE:
-            # Sealed types do not cross a fabric as plaintext, whatever the node file allows for others.
+        if not core.may_route(key, core.principal):
             core.counts["not carried"] += len(events)
+            return
+        if not self._may_cross(key):
+            core.counts["not carried"] += len(events)
+            if key not in self._kept_back:
+                self._kept_back.add(key)
+                self._note(_unsealed(key))
             return
         writing = self._writings.get(key)
         if writing is None:
@@ -228,6 +238,23 @@ class FabricNetwork:
                 self._fabric, topic_of(key), self._events, self._note, composer=_Composer(self, key), room=self._room
             )
         writing.put(events)
+
+    def _seals(self, key: TypeKey) -> bool:
+        return self._core.library.sealing(key) is not Sealing.NONE
+
+    def _may_cross(self, key: TypeKey) -> bool:
+        return self._settings.unsafe_plaintext or is_reserved(key.name) or self._seals(key)
+
+    def _check_sealed(self, block: Publications) -> None:
+        sealed = isinstance(block, SealedPublications)
+        if self._seals(block.type) and not sealed:
+            raise RefusedError(
+                "seal.missing",
+                f"events of `{block.type.name}` came as they are, and have to be sealed",
+                hint="who sent them does not go by the owner's definition, or somebody forges events",
+            )
+        if not sealed and not self._may_cross(block.type):
+            raise _unsealed(block.type)
 
     def _is_crowded(self) -> bool:
         return self._room.crowded
@@ -238,7 +265,9 @@ class FabricNetwork:
     def sign(self, topic: str, block: Publications, number: int) -> Composed:
         """Return a block as a sample of a topic."""
         now = self._core.now()
-        body = self._settings.sealing.seal(block)
+        if self._seals(block.type):
+            block = SealedPublications.sealing(block, self._core.vault)
+        body = write_body(block)
         made = SignedSample(self._core.principal, self._members.incarnation, number, now, body)
         return Composed(made.sign(topic, self._proof).to_bytes(), len(block.events), now)
 
@@ -277,7 +306,7 @@ class FabricNetwork:
         """Write a statement to the topic of its kind, under its slot."""
         retained = wrap(statement)
         block = Publications(self._core.principal, self._members.incarnation, (0,), (retained.event,), 0, retained.slot)
-        self._write_state(topic_of(retained.event.key), retained.slot, self._settings.sealing.seal(block))
+        self._write_state(topic_of(retained.event.key), retained.slot, write_body(block))
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
         """Write an owner's stamp to its topic."""
@@ -292,7 +321,7 @@ class FabricNetwork:
 
     async def _hear_policy(self, key: TypeKey, sample: Sample) -> None:
         """Take a statement; what it is worth is for the signatures in it to say."""
-        block = self._settings.sealing.open(sample.data)
+        block = read_body(sample.data)
         if block.type != key or block.retain != sample.key or len(block.events) != 1:
             raise MalformedError("message.malformed", "a statement about policy stands where it does not belong")
         self.arrived(self._core.begin(), block.events[0])
@@ -307,6 +336,14 @@ class FabricNetwork:
         if writing is None:
             writing = self._state_writings[topic] = StateWriting(self._fabric, topic, self._note)
         writing.put(key, data)
+
+
+def _unsealed(key: TypeKey) -> RefusedError:
+    return RefusedError(
+        "network.plaintext",
+        f"events of `{key.name}` are not sealed, and do not cross this fabric",
+        hint='let the owner seal the type; or, if everybody on the fabric may read them, `plaintext = "unsafe"`',
+    )
 
 
 class _Composer:

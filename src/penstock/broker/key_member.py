@@ -49,6 +49,8 @@ Manages: TypeAlias = Callable[[datetime, TypeKey, Principal], bool]
 """Says whether a principal may manage the keys of a type: its owner, or somebody with the right `keys`."""
 
 _UNPLACED_BYTES: Final = len(UNPLACED) + SECRET_BYTES
+#: the first answer is waited for a part of `key_retry`: this, with twice as long each time
+_PATIENCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Opened:
     epoch: int
     key: Secret = field(repr=False)
     live: bool = True
+    #: when the epoch began, where it is the newest
+    begun: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class KeyMember:
         self._closing: dict[int, datetime] = {}
         self._wish: Wish | None = None
         self._asked: datetime | None = None
+        #: how often it has asked for the same
+        self._tries = 0
         self._told: datetime | None = None
         self._holds = True
 
@@ -134,7 +140,7 @@ class KeyMember:
     def join(self, now: datetime) -> list[Output]:
         """Ask to join, or to have a right renewed; asked again until a manager answers."""
         self._private = self._private or SealingKey(self._random)
-        self._wish, self._asked = Wish.JOIN, None
+        self._wish, self._asked, self._tries = Wish.JOIN, None, 0
         return self._ask(now)
 
     def leave(self, now: datetime) -> list[Output]:
@@ -212,7 +218,7 @@ class KeyMember:
         for until in self._closing.values():
             turn = earliest(turn, until)
         if self._wish is not None and self._asked is not None:
-            turn = earliest(turn, self._asked + self._retry)
+            turn = earliest(turn, self._asked + self._pause)
         if self._word is not None and not self._holds:
             turn = earliest(turn, self._word.until + self._skew + datetime.resolution)
         return turn
@@ -229,6 +235,13 @@ class KeyMember:
         return self._word is not None and in_utc(now) <= self._word.until + self._skew
 
     # What follows.
+
+    @property
+    def _pause(self) -> timedelta:
+        """How long to wait for an answer: less for the first ones, when managers may not have been there yet."""
+        if self._wish is not Wish.JOIN:
+            return self._retry
+        return min(self._retry, self._retry / _PATIENCE * (1 << min(self._tries, _PATIENCE)))
 
     def _check(self, now: datetime, word: Word) -> None:
         if word.group != self.group:
@@ -261,7 +274,7 @@ class KeyMember:
 
     def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
-        self._wish = self._asked = None
+        self._wish, self._asked, self._tries = None, None, 0
         if word.epoch < self.epoch:
             return []
         if place.startswith(UNPLACED) and len(place) == _UNPLACED_BYTES:
@@ -305,7 +318,7 @@ class KeyMember:
             return []
         if before:
             self._closing[before] = now + timedelta(milliseconds=self._limits.key_grace)
-        return [Opened(self.group, word.epoch, key)]
+        return [Opened(self.group, word.epoch, key, begun=word.begun)]
 
     def _read(self, value: KeyHistory) -> list[Output]:
         private = self._reading
@@ -326,9 +339,9 @@ class KeyMember:
 
     def _ask(self, now: datetime) -> list[Output]:
         """Ask for what is wanted, if it is time to."""
-        if self._wish is None or (self._asked is not None and now < self._asked + self._retry):
+        if self._wish is None or (self._asked is not None and now < self._asked + self._pause):
             return []
-        self._asked = now
+        self._asked, self._tries = now, self._tries + 1
         public = self._private.public if self._wish is Wish.JOIN and self._private is not None else b""
         return [Ask(self._request(now, self._wish, public=public))]
 

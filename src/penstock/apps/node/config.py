@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.broker.core import PeerAddress
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
@@ -80,6 +80,8 @@ class FabricFile:
 
     kind: Fabric = Fabric.ROUTED
     durable: float = 0.0
+    #: whether everybody who runs or reaches it may read events of types that are not sealed
+    unsafe_plaintext: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
 
     Raises `MalformedError`: `node.syntax` when it is no TOML, `node.unknown-key`, `node.missing`, `node.value`,
     `node.peers` for peers beside a fabric, `environment.reserved` for a fact that every broker knows,
-    `petname.malformed`; `RefusedError` (`node.plaintext`) for a fabric that nobody said may read events.
+    `petname.malformed`.
     """
     table = _FILE.parse(data)
     where = "the node file"
@@ -216,13 +218,7 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[Peer, ...]) -> Fa
         raise MalformedError("node.missing", "a fabric over NATS lacks `[nats]`, where its servers are", hint=HELP)
     if peers:
         raise MalformedError("node.peers", "a broker on a fabric calls no other brokers", hint="leave `[[peers]]` out")
-    if plaintext != _UNSAFE:
-        raise RefusedError(
-            "node.plaintext",
-            "whoever runs or reaches the NATS servers would read every event: this version seals none",
-            hint='if they may, write `[fabric]` with `kind = "nats"` and `plaintext = "unsafe"`',
-        )
-    return FabricFile(kind=kind, durable=float(durable))  # type: ignore[arg-type]  # a number
+    return FabricFile(kind=kind, durable=float(durable), unsafe_plaintext=plaintext == _UNSAFE)  # type: ignore[arg-type]  # a number
 
 
 def _nats(table: Mapping[str, object]) -> NatsFile:

@@ -34,7 +34,7 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # listen = true                 # false: only this broker uses them, to call others, or as its fabric
 
 # What is between brokers: "routed", links of their own; or "nats", the servers in [nats], and then no peers. Whoever
-# reaches the servers then reads every event: this version seals none, and wants to be told that you know.
+# reaches the servers could read types that nobody seals: they do not cross them unless you say `unsafe`.
 # [fabric]
 # kind = "routed"
 # plaintext = "unsafe"

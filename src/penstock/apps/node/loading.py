@@ -8,14 +8,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.node.config import HELP, Brokers, NodeFile, Peer, Stamps, read_node_file
+from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Peer, Stamps, read_node_file
 from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
 from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
 from penstock.guard.enforce import Guard
@@ -23,6 +23,7 @@ from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
+from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.store.files import read_file, within
 from penstock.store.named_files import NamedFiles
@@ -116,8 +117,9 @@ def load_node(path: str, now: datetime) -> LoadedNode:
 
     Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
     `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
-    cannot be read, and for a decision log or a state folder that cannot be written; and what reading and verifying
-    types and credentials raise.
+    cannot be read, and for a decision log or a state folder that cannot be written; `RefusedError`
+    (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
+    verifying types and credentials raise.
     """
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
@@ -215,7 +217,19 @@ def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetim
     for path, unverified in ordered:
         with within(path):
             library.add(unverified, now)
+            _check_sealed(file, unverified)
     return tuple(unverified for _, unverified in ordered)
+
+
+def _check_sealed(file: NodeFile, one: UnverifiedType) -> None:
+    fabric = file.fabric
+    if fabric.kind is Fabric.ROUTED or fabric.unsafe_plaintext or one.definition.sealing is not Sealing.NONE:
+        return
+    raise RefusedError(
+        "node.plaintext",
+        f"`{one.definition.name.name}` is not sealed: whoever runs or reaches the NATS servers would read its events",
+        hint='let its owner seal the type; or, if they may be read, write `plaintext = "unsafe"` into `[fabric]`',
+    )
 
 
 def _in_order(read: Mapping[TypeName, tuple[str, UnverifiedType]]) -> Iterator[tuple[str, UnverifiedType]]:

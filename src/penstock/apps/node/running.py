@@ -19,7 +19,6 @@ from penstock.broker.core import Clock, PeerAddress
 from penstock.broker.fabric_members import network_topic
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.node import Node
-from penstock.broker.sealing import UnsafePlaintext
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.errors import FailedError, PenstockError
@@ -133,7 +132,7 @@ class RunningNode:
         return node
 
     async def _open_fabric(self, stack: AsyncExitStack) -> FabricSettings | None:
-        """Connect to the fabric, if there is one. That events cross it unsealed, the file has said in so many words."""
+        """Connect to the fabric, if there is one."""
         loaded = self._loaded
         if loaded.file.fabric.kind is Fabric.ROUTED or loaded.nats is None:
             return None
@@ -145,7 +144,8 @@ class RunningNode:
             loaded.nats, prefix=prefix, random=self._world.random, limits=loaded.file.limits
         )
         await stack.enter_async_context(fabric)
-        return FabricSettings(fabric=fabric, sealing=UnsafePlaintext(), durable=loaded.file.fabric.durable)
+        chosen = loaded.file.fabric
+        return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)
 
     # Reloading.
 
