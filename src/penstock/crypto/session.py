@@ -18,9 +18,8 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
+from penstock.crypto.hkdf import expand, hkdf
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import KEY_BYTES
 from penstock.errors import FailedError, RefusedError
@@ -130,13 +129,13 @@ class Exchange:
             raise RefusedError(
                 "session.weak-key", "the peer's key leaves no secret", hint="is the peer a Penstock broker?"
             ) from None
-        keys = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=_LABEL + context).derive(shared)
+        keys = hkdf(shared, _LABEL + context, 2 * KEY_BYTES)
         forth, back = keys[:KEY_BYTES], keys[KEY_BYTES:]
         return (Sealing(forth), Opening(back)) if connects else (Sealing(back), Opening(forth))
 
 
 def _next(key: bytes) -> bytes:
-    return HKDFExpand(SHA256(), KEY_BYTES, _NEXT).derive(key)
+    return expand(key, _NEXT, KEY_BYTES)
 
 
 def _nonce(number: int) -> bytes:
