@@ -18,7 +18,7 @@ from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings
 from penstock.broker.sealed import SealedPublications, Vault
 from penstock.broker.vault import KeyVault
 from penstock.codec.wire import Encoded, decode, encode
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
@@ -33,10 +33,10 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 KEYS = {scope: Secret(bytes([number]) * 32) for number, scope in enumerate((str(CAR.key), PLATE, SPEED), 1)}
 
 
-def ring(*scopes: str) -> KeyRing:
-    held = KeyRing()
+def ring(*scopes: str) -> LiveKeys:
+    held = LiveKeys()
     for scope in scopes:
-        held.put(scope, 1, KEYS[scope])
+        held.begin(scope, 1, KEYS[scope])
     return held
 
 
@@ -181,7 +181,7 @@ def test_what_has_no_key_yet_waits_for_it() -> None:
     line.publish("pub", *CARS)
     assert "sub" not in line.delivered
     for scope, key in KEYS.items():
-        line.rings["sub"].put(scope, 1, key)
+        line.rings["sub"].begin(scope, 1, key)
     line.run("sub", line.routers["sub"].keys_changed())
     assert [event.id for event in line.delivered["sub"]] == ["SECRET-2"]
     line.run("sub", line.routers["sub"].keys_changed())

@@ -1,20 +1,23 @@
 """Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeAlias
 
 from penstock.broker.copies import Copies
 from penstock.broker.entries import Subscription
 from penstock.broker.filters import passes
 from penstock.broker.forest import Forest
+from penstock.broker.matching import Values
 from penstock.broker.outputs import Deliveries, Unopened
 from penstock.broker.publications import Publications
 from penstock.broker.retained import Retained, Sample
-from penstock.broker.sealed import SealedPublications, Vault
-from penstock.broker.trees import Side, Tree
-from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.broker.sealed import SealedPublications, Vault, not_sealed
+from penstock.broker.trees import Side
+from penstock.broker.waiting import Waiting, WaitingRoom
+from penstock.crypto.seal_keys import unknown_key
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
@@ -45,7 +48,7 @@ class Carrier:
         self._vault = vault
         self._limits = limits
         #: blocks that clients of this broker want, and that no key is held for yet
-        self._closed: deque[SealedPublications] = deque(maxlen=limits.seal_waiting)
+        self._waiting = WaitingRoom(limits)
         self._copies = Copies(limits)
         self.retained = Retained(limits)
 
@@ -53,25 +56,26 @@ class Carrier:
         """Take events of a side. Raises `LimitError` (`route.event-size`)."""
         if came_from is not None and not self._allowed(block.type, came_from):
             return _NOTHING
-        if isinstance(block, SealedPublications):
-            try:
-                block = block.opened(self._vault)
-            except (RefusedError, MalformedError) as error:
-                # Whoever did this need not be the neighbour.
-                return Carried(unopened=(Unopened(block.origin, block.block, error),))
+        if isinstance(block, SealedPublications) and block.is_foreign:
+            return self._carry_sealed(block, came_from)
+        if came_from is not None and self._vault.seals(block.type):
+            return Carried(unopened=(Unopened(block.origin, b"", not_sealed(block.type), came_from),))
         return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
 
     def keys_changed(self) -> Carried:
-        """Open what waits for keys, and return what clients get of it."""
-        waiting = list(self._closed)
-        self._closed.clear()
+        """Open what waits for keys, and return what clients get of it; what still has none goes on waiting."""
         found: list[tuple[tuple[str, ...], TransitEvent]] = []
         unopened: list[Unopened] = []
-        for block in waiting:
+        for waiting in self._waiting.empty():
             try:
-                found.extend(self._matched(block.opened(self._vault)))
+                block = self._open(waiting.block, waiting.came_from, waiting.arrived)
             except (RefusedError, MalformedError) as error:
-                unopened.append(Unopened(block.origin, block.block, error))
+                unopened.append(_refused(waiting, error))
+                continue
+            if block.closed:
+                unopened.extend(self._wait(waiting))
+            else:
+                found.extend(self._matched(block))
         return Carried(tuple(found), unopened=tuple(unopened))
 
     def shown_to_client(self, entry: Subscription) -> list[TransitEvent]:
@@ -95,6 +99,42 @@ class Carrier:
         for key in self._forest.unwanted():
             self.retained.prune(key, self._is_wanted)
 
+    # Sealed blocks of others.
+
+    def _carry_sealed(self, block: SealedPublications, came_from: Side) -> Carried:
+        """Take a sealed block.
+
+        1. A copy is known by its numbers, and not opened a second time.
+        2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
+        3. It opens, or waits for its key; in an epoch that is over it does not.
+        4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside.
+        """
+        if self._copies.knows(block):
+            return _NOTHING
+        waiting = Waiting(block, came_from, self._vault.now())
+        try:
+            opened = self._open(block, came_from, waiting.arrived)
+        except (RefusedError, MalformedError) as error:
+            # Whoever did this need not be the neighbour.
+            return Carried(unopened=(_refused(waiting, error),))
+        carried = self._carry_events(opened, came_from)
+        if opened.closed and self._matchers(opened):
+            return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
+        return carried
+
+    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
+        if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
+            block = block.hidden()
+        opened = block.opened(self._vault)
+        if opened.closed or opened.header is None:
+            return opened
+        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
+
+    def _wait(self, waiting: Waiting) -> list[Unopened]:
+        return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]
+
+    # Events.
+
     def _carry_events(self, block: Publications, came_from: Side) -> Carried:
         places = self._copies.first(block)
         if not places:
@@ -116,11 +156,9 @@ class Carrier:
         return Carried(self._matched(block), tuple(self._onward(block, came_from)))
 
     def _matched(self, block: Publications) -> Deliveries:
-        matchers = self._forest.matchers((block.type, *block.ancestors))
         if isinstance(block, SealedPublications) and block.closed:
-            if matchers:
-                self._closed.append(block)
             return ()
+        matchers = self._matchers(block)
         if len(matchers) == 1:
             # What is mostly so; the matcher remembers the keys that come together.
             match = matchers[0]
@@ -133,29 +171,21 @@ class Carrier:
                 found.append((tuple(sorted(keys)), event))
         return tuple(found)
 
+    def _matchers(self, block: Publications) -> list[Callable[[Values], tuple[str, ...]]]:
+        return self._forest.matchers((block.type, *block.ancestors))
+
     def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
         tree = self._forest.trees.get(block.type)
         if tree is None or not len(tree.index) or block.hops >= self._limits.network_hops:
             return
-        if isinstance(block, SealedPublications):
-            yield from self._onward_sealed(block, tree, came_from)
-            return
-        match, places = tree.index.match, defaultdict[Principal, list[int]](list)
-        for place, event in enumerate(block.events):
-            for peer in {peer for peer, _ in match(event.values)}:
-                places[peer].append(place)
-        for peer, wanted in places.items():
+        for peer, wanted in tree.takers(block).items():
             if peer != came_from and self._allowed(block.type, peer):
-                yield from ((peer, part) for part in self._parts(block.pick(wanted), came_from))
+                yield from ((peer, part) for part in self._parts_for(peer, block.pick(wanted), came_from))
 
-    def _onward_sealed(
-        self, block: SealedPublications, tree: Tree, came_from: Side
-    ) -> Iterator[tuple[Principal, Publications]]:
-        """Carry a sealed block by its type, to all who want some of it."""
-        for peer in tree.subscriptions:
-            if peer is not None and peer != came_from and self._allowed(block.type, peer):
-                shown = block.onward().shown(beside=self._vault.reads_as_much(peer, block.type))
-                yield from ((peer, part) for part in shown.parts(self._limits))
+    def _parts_for(self, peer: Principal, block: Publications, came_from: Side) -> Iterable[Publications]:
+        if isinstance(block, SealedPublications):
+            return block.onward().shown(beside=self._vault.reads_as_much(peer, block.type)).parts(self._limits)
+        return self._parts(block, came_from)
 
     def _parts(self, block: Publications, came_from: Side) -> list[Publications]:
         try:
@@ -183,3 +213,7 @@ class Carrier:
         if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
             return True
         return bool(tree.interests) and not any(side is not None for side in tree.advertisements)
+
+
+def _refused(waiting: Waiting, reason: PenstockError) -> Unopened:
+    return Unopened(waiting.block.origin, waiting.block.block, reason, waiting.came_from)

@@ -39,6 +39,12 @@ class _Stream:
             self.recent = {seen for seen in self.recent if seen > self.highest - window}
         return places
 
+    def knows(self, numbers: Sequence[int], window: int) -> bool:
+        """Say whether all of some rising numbers have come before, or come too late."""
+        if numbers[-1] > self.highest:
+            return False
+        return all(number in self.recent or number <= self.highest - window for number in numbers)
+
     def _is_new(self, number: int, window: int) -> bool:
         if number in self.recent or number <= self.highest - window:
             return False
@@ -53,6 +59,13 @@ class Copies:
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
+
+    def knows(self, block: Publications) -> bool:
+        """Say whether all of some events are copies. Nothing is remembered of them."""
+        stream = self._streams.get((block.origin, block.type))
+        if stream is None or stream.incarnation < block.incarnation:
+            return False
+        return stream.incarnation > block.incarnation or stream.knows(block.numbers, self._limits.route_window)
 
     def first(self, block: Publications) -> Sequence[int]:
         """Return the places of the events that come for the first time, and remember all of them."""

@@ -32,6 +32,11 @@ class Library:
         )
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
+        self._sealing: dict[TypeKey, Sealing] = {}
+        #: the types that one version at least blinds
+        self.blinded: set[TypeKey] = set()
+        #: changes when a type comes or goes
+        self.revision = 0
         #: told when a type has come or gone
         self.changed: Callable[[], None] = lambda: None
 
@@ -62,6 +67,8 @@ class Library:
         self._definitions[name] = unverified
         for key in (verified.event_type.key, *verified.event_type.ancestors):
             self._below.setdefault(key, set()).add(name)
+        self._sealing.clear()
+        self._look_at(name.key)
         self.changed()
         return verified
 
@@ -70,7 +77,18 @@ class Library:
         self._definitions.pop(name, None)
         for names in self._below.values():
             names.discard(name)
+        self._sealing.clear()
+        self._look_at(name.key)
         self.changed()
+
+    def _look_at(self, key: TypeKey) -> None:
+        """Take note of what has changed with a type."""
+        self.revision += 1
+        versions = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
+        if any(version.blinded for version in versions):
+            self.blinded.add(key)
+        else:
+            self.blinded.discard(key)
 
     def get(self, name: TypeName, now: datetime) -> VerifiedType:
         """Return a type. Raises `RefusedError` (`broker.unknown-type`) and what `verify_type` raises."""
@@ -92,8 +110,14 @@ class Library:
 
     def sealing(self, key: TypeKey) -> Sealing:
         """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
-        levels = {self._definitions[name].definition.sealing for name in self._below.get(key, ()) if name.key == key}
-        return next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
+        found = self._sealing.get(key)
+        if found is None:
+            named = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
+            levels = {definition.sealing for definition in named}
+            found = next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
+            if levels:
+                self._sealing[key] = found
+        return found
 
     def definitions(self, name: TypeName) -> list[UnverifiedType]:
         """Return the definition of a type, and those that it rests on before it: parents and previous versions.

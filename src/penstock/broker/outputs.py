@@ -58,11 +58,15 @@ class Disclosed:
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A sealed block does not open, though there is a key: it was changed on its way, or is not what it says."""
+    """A sealed block is refused: it does not open, or is not what it says, or should have come at another time.
+
+    `block` is as it came, sealed, and empty for events that came as they are. `peer` is who handed it on.
+    """
 
     origin: Principal
     block: bytes = field(repr=False)
     reason: PenstockError
+    peer: Principal | None = None
 
 
 Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened

@@ -8,13 +8,16 @@ type alone, and carries them by that.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
-from penstock.broker.publications import Publications, check_slot, read_columns
+from penstock.broker.publications import Publications, read_columns
 from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
+from penstock.broker.sealed_filters import Filters, NoFilters
 from penstock.codec.block_names import Blinded
-from penstock.codec.blocks import read_header
+from penstock.codec.blocks import Header, read_header
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -26,6 +29,10 @@ from penstock.model.values import INTEGER_MAX
 class Vault(Protocol):
     """What a broker can seal and open."""
 
+    @property
+    def filters(self) -> Filters:
+        """What it can seal and open of filters."""
+
     def seals(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type travel sealed."""
 
@@ -35,9 +42,18 @@ class Vault(Protocol):
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here.
 
-        Raises `RefusedError` (`seal.unknown-key` where there is no key of the type, `seal.cannot-open`) and
-        `MalformedError`.
+        Raises `RefusedError` (`seal.unknown-key` where a key is not there, or not yet, `seal.closed-epoch`,
+        `seal.cannot-open`) and `MalformedError`.
         """
+
+    def take(self, header: Header, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
+        """Take rising rows of a block that was opened; return the places of those that come for the first time.
+
+        Raises `RefusedError`: `seal.future`, `seal.too-old`, `seal.replayed`.
+        """
+
+    def now(self) -> datetime:
+        """Return the time."""
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
         """Say whether a neighbour may read all of a type that is read here."""
@@ -45,6 +61,8 @@ class Vault(Protocol):
 
 class NoVault:
     """For brokers of networks in which nothing is sealed: they carry what is."""
+
+    filters = NoFilters()
 
     def seals(self, _of_type: TypeKey, /) -> bool:
         """Seal nothing."""
@@ -58,12 +76,21 @@ class NoVault:
         """Refuse: there are no keys."""
         raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
 
+    def take(self, _header: Header, _of_type: TypeKey, rows: Sequence[int], _arrived: datetime, /) -> Sequence[int]:
+        """Take everything: nothing opens here."""
+        return range(len(rows))
+
+    def now(self) -> datetime:
+        """Return a time: nothing depends on it."""
+        return _NEVER
+
     def reads_as_much(self, _peer: Principal, _of_type: TypeKey, /) -> bool:
         """Trust nobody with what is not read here either."""
         return False
 
 
 _NO_BLOCK: Final = b""
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +106,18 @@ class SealedPublications(Publications):
     closed: bool = True
     #: whether the events go in plaintext beside the block
     beside: bool = False
+    #: what the block says of itself, where it came from somebody else
+    header: Header | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def sealing(cls, plain: Publications, vault: Vault) -> "SealedPublications":
-        """Seal events that begin their way here. Raises what the vault raises."""
+        """Seal events that begin their way here.
+
+        Raises what the vault raises, and `RefusedError` (`seal.retained`) for events that are to be kept as state: slot
+        and state stand outside, where anybody on the way could make an old event the current one.
+        """
+        if plain.retain:
+            raise RefusedError("seal.retained", "events of sealed types are not retained", hint="publish them without")
         places = tuple(range(len(plain.events)))
         return cls(
             plain.origin,
@@ -97,10 +132,23 @@ class SealedPublications(Publications):
             closed=False,
         )
 
-    def opened(self, vault: Vault) -> "SealedPublications":
-        """Return the same with what can be read here; as it is, where that is nothing.
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it came from somebody else."""
+        return self.header is not None
 
-        Raises `RefusedError` (`seal.cannot-open`) and `MalformedError` for a block that is not what it should be.
+    def hidden(self) -> "SealedPublications":
+        """Return the same without the plaintext beside, of which nothing is believed."""
+        if self.closed:
+            return self
+        events = (TransitEvent(self.type, self.ancestors, MappingProxyType({})),) * len(self.numbers)
+        return self._with(self.numbers, events, self.places, closed=True)
+
+    def opened(self, vault: Vault) -> "SealedPublications":
+        """Return the same with what can be read here; as it is, where that is nothing, or nothing yet.
+
+        Raises `RefusedError` (`seal.closed-epoch`, `seal.cannot-open`) and `MalformedError` for a block that is not
+        what it should be.
         """
         if not self.closed:
             return self
@@ -160,6 +208,7 @@ class SealedPublications(Publications):
             places=places,
             closed=closed,
             beside=beside,
+            header=self.header,
         )
 
     def to_tree(self) -> list[Tree]:
@@ -181,7 +230,8 @@ class SealedPublications(Publications):
         origin, incarnation, hops, retain, state, numbers, places, block, plain = tree
         if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
             malformed("the counts of events")
-        check_slot(retain)
+        if retain or state:
+            malformed("sealed events that are kept as state")
         if len(block) > DEFAULT_LIMITS.route_block_bytes:
             too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
         header = read_header(block)
@@ -197,6 +247,8 @@ class SealedPublications(Publications):
             counted, events = read_columns(*plain)
             if counted != tuple(numbers) or (events[0].key, events[0].ancestors) != (found.type, found.ancestors):
                 malformed("plaintext beside a block of other events")
+            if not {*chain.from_iterable(event.values for event in events)} <= {*found.attributes}:
+                malformed("plaintext beside a block without such attributes")
         return cls(
             read_principal(origin),
             incarnation,
@@ -209,6 +261,7 @@ class SealedPublications(Publications):
             places=tuple(places),
             closed=not plain,
             beside=bool(plain),
+            header=header,
         )
 
     _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
@@ -222,3 +275,12 @@ def _check_rising(numbers: list[object], most: int) -> None:
         if type(number) is not int or not last < number <= most:
             malformed("numbers that do not rise")
         last = number
+
+
+def not_sealed(of_type: TypeKey) -> RefusedError:
+    """Return the error for events that came as they are, and have to be sealed."""
+    return RefusedError(
+        "seal.missing",
+        f"events of `{of_type.name}` came as they are, and have to be sealed",
+        hint="who sent them does not go by the owner's definition, or somebody forges events",
+    )

@@ -1,13 +1,18 @@
 """What a broker seals and opens with the keys that it holds."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from penstock.codec.blocks import Block, Level
+from penstock.broker.evolution import NO_SKEW
+from penstock.broker.replays import Replays, replayed, too_old
+from penstock.broker.sealed_filters import KeyFilters, LevelOf
+from penstock.codec.block_names import Names
+from penstock.codec.blocks import Block, Fixed, Header, Level
 from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.opener import Opener
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.seal_keys import closed_epoch, scopes, unknown_key
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import RefusedError
@@ -17,19 +22,19 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 
-LevelOf: TypeAlias = Callable[[TypeKey], Sealing]
-"""Says how the owner of a type wants its events sealed."""
-
 ReadsAsMuch: TypeAlias = Callable[[Principal, TypeKey], bool]
 """Says whether a neighbour may read all of a type that this broker may."""
 
 
 class KeyVault:
-    """A `Vault` over a ring of keys. A sealer that has sealed enough is replaced by one with keys of its own."""
+    """A `Vault` over a ring of keys. A sealer that has sealed enough is replaced by one with keys of its own.
+
+    `skew` is the most that any two clocks differ.
+    """
 
     def __init__(  # noqa: PLR0913  # what sealing rests on
         self,
-        keys: KeyRing,
+        keys: LiveKeys,
         sender: Principal,
         level_of: LevelOf,
         reads_as_much: ReadsAsMuch,
@@ -37,6 +42,7 @@ class KeyVault:
         clock: Callable[[], datetime],
         random: RandomBytes,
         settings: SealSettings | None = None,
+        skew: timedelta = NO_SKEW,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.keys = keys
@@ -48,7 +54,11 @@ class KeyVault:
         self._settings = settings or SealSettings()
         self._limits = limits
         self._sealer = self._new_sealer()
-        self._opener = Opener(keys, limits=limits)
+        self._opener = Opener(keys, admits=self._admit, limits=limits)
+        self._skew = skew
+        self._window = timedelta(milliseconds=limits.seal_window) + skew
+        self._replays = Replays(clock() - skew, limits)
+        self.filters = KeyFilters(keys, level_of, limits)
 
     def __repr__(self) -> str:
         return f"KeyVault({self.keys!r})"
@@ -72,6 +82,31 @@ class KeyVault:
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
         return self._opener.open(octets).events()
+
+    def take(self, header: Header, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
+        """Take rows of a block that was opened, each once. Raises `RefusedError` (`seal.*`), see `Vault`."""
+        if header.fixed.sender == self._sender.digest:
+            # What was sealed here has been taken here.
+            raise replayed()
+        if header.time > arrived + self._skew:
+            raise RefusedError(
+                "seal.future", "a block is sealed in the future", hint="set the clocks, or allow for more skew"
+            )
+        if header.time < arrived - self._window:
+            raise too_old()
+        return self._replays.first(header, of_type, rows)
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return self._clock()
+
+    def _admit(self, fixed: Fixed, names: Names) -> None:
+        """Refuse epochs that are over; what is sealed in one of which the key is still to come waits."""
+        for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True):
+            if self.keys.is_over(scope, epoch):
+                raise closed_epoch(names.type)
+            if self.keys.awaits(scope, epoch):
+                raise unknown_key(names.type)
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
         """Say whether a neighbour may read all of a type that is read here."""

@@ -96,8 +96,16 @@ class Limits:
     route_entries: int = 1_000_000
     route_streams: int = 65_536
     route_window: int = 1_024
-    #: sealed blocks that wait at a broker for their keys; the oldest give way
+    #: a sealed filter: its parts, octets of the content of one; and sets of epochs that an index of filters is kept for
+    filter_parts: int = 16
+    filter_bytes: int = 4_096
+    filter_indexes: int = 4
+    #: sealed blocks that wait at a broker for their keys, and their octets; the oldest give way
     seal_waiting: int = 1_024
+    seal_waiting_bytes: int = 64 << 20
+    #: how long ago a block may have been sealed that arrives, and how many blocks are remembered to tell copies
+    seal_window: int = 300_000
+    seal_replays: int = 1 << 18
     #: events that wait at their publisher's broker, because they cannot be sealed yet
     seal_held: int = 65_536
     #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
@@ -176,6 +184,11 @@ class Limits:
     key_longest: int = 24 * 3_600_000
     key_grace: int = 60_000
     key_refresh: int = 60_000
+    #: the key of a blinded type's labels: after which time the next begins, how long it can last at most, and for how
+    #: long the old and the new labels are both in use
+    label_epoch: int = 30 * 24 * 3_600_000
+    label_longest: int = 60 * 24 * 3_600_000
+    label_overlap: int = 600_000
     #: how old a request may be, how often one that is not answered is repeated, and how often managers tell the epoch
     key_request: int = 60_000
     key_retry: int = 5_000
