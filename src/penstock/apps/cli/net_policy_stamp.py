@@ -27,8 +27,9 @@ _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 _RETRY: Final = 1.0
 #: seconds within which a stamp has to be handed in: others wait for the chain meanwhile
 _ANSWER: Final = (1.0, 5.0)
-#: what passes: another process has the chain, or a clock is being set
-_PASSING: Final = frozenset(("evolution.busy", "evolution.backwards", "evolution.future"))
+#: what passes: another process has the chain, an old copy of it lies there and the owner fetches the rest, or a clock
+#: is being set
+_PASSING: Final = frozenset(("evolution.busy", "evolution.old-chain", "evolution.backwards", "evolution.future"))
 
 
 class Period(click.ParamType[int]):
