@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from penstock.broker.copies import Copies
-from penstock.broker.entries import Subscription
+from penstock.broker.entries import Filter, Subscription
 from penstock.broker.filters import passes
 from penstock.broker.forest import Forest
 from penstock.broker.matching import Values
@@ -78,18 +78,18 @@ class Carrier:
                 found.extend(self._matched(block))
         return Carried(tuple(found), unopened=tuple(unopened))
 
-    def shown_to_client(self, entry: Subscription) -> list[TransitEvent]:
+    def shown_to_client(self, of_type: TypeKey, filter_: Filter) -> list[TransitEvent]:
         """Return the state that a new subscription of a client asks for."""
         if not len(self.retained):
             return []
-        passing = passes(entry.filter)
-        return [sample.event for sample in self.retained.of_line(entry.tree) if passing(sample.event.values)]
+        passing = passes(filter_)
+        return [sample.event for sample in self.retained.of_line(of_type) if passing(sample.event.values)]
 
     def shown_to_neighbour(self, entry: Subscription) -> list[Publications]:
         """Return the state that a new subscription of a neighbour asks for."""
         if entry.tree not in self.retained:
             return []
-        passing = passes(entry.filter)
+        passing = passes(entry.filter if isinstance(entry.filter, Filter) else Filter())
         samples = [sample for sample in self.retained.of_type(entry.tree) if passing(sample.event.values)]
         blocks = [sample.block for sample in samples if sample.block.hops < self._limits.network_hops]
         return [replace(block, state=True).onward() for block in blocks]

@@ -197,7 +197,7 @@ class Coverage(Generic[K]):
 
     def _merge(self, member: Member[K]) -> Member[K] | None:
         """Join a member and a root into one that is exactly their union, and take both below it."""
-        for partner, sets in self._roots.partners(member):
+        for partner, sets in self._roots.partners(member) if member.interest.source is None else ():
             parts = {**member.shares, **partner.shares}
             if len(parts) > self._limits.coverage_merged:
                 continue

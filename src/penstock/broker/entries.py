@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
 from penstock.broker.reading import Fields, Tree, key_tree, malformed, read_attribute, read_key, too_many
+from penstock.crypto.filters import HINT_BYTES, LEAST_BYTES
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.values import AttributeSpec, Kind, Schema
@@ -64,6 +66,51 @@ class Filter:
         return cls(selector, tuple(sorted((read_attribute(name), _kind(kind)) for name, kind in kinds.items())))
 
 
+@dataclass(frozen=True, slots=True)
+class SealedFilter:
+    """A filter of which each part is sealed under the key of an attribute, or of a type (`sealed_filters`).
+
+    It lets everything through that its parts let through which can be opened; whoever opens none goes by the type.
+    """
+
+    parts: tuple[bytes, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        hints = [part[:HINT_BYTES] for part in self.parts]
+        if not hints or any(one >= other for one, other in pairwise(hints)):
+            malformed("the parts of a sealed filter are not sorted, or there are none, or two for one attribute")
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the filter as a plain tree."""
+        return {"sealed": [*self.parts]}
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "SealedFilter":
+        """Read a filter. Raises `MalformedError` (`message.malformed`) and `LimitError` (`message.limit`)."""
+        fields = Fields(tree, "a sealed filter")
+        parts = fields.many("sealed", DEFAULT_LIMITS.filter_parts, _part)
+        fields.end()
+        return cls(parts)
+
+
+def _part(octets: object) -> bytes:
+    if type(octets) is not bytes or len(octets) < LEAST_BYTES:
+        malformed("a part of a sealed filter")
+    if len(octets) - LEAST_BYTES > DEFAULT_LIMITS.filter_bytes:
+        too_many("octets of a part of a filter", DEFAULT_LIMITS.filter_bytes)
+    return octets
+
+
+AnyFilter: TypeAlias = Filter | SealedFilter
+"""What a subscription may ask for."""
+
+
+def _read_filter(tree: object) -> AnyFilter:
+    if isinstance(tree, dict) and "sealed" in tree:
+        return SealedFilter.from_tree(tree)
+    return Filter.from_tree(tree)
+
+
 def _kind(text: object) -> Kind:
     try:
         return Kind(text) if type(text) is str else malformed("the kind of an attribute")
@@ -117,7 +164,7 @@ class Subscription:
 
     KIND: ClassVar = "subscription"
     tree: TypeKey
-    filter: Filter = Filter()
+    filter: AnyFilter = Filter()
 
     def to_tree(self) -> dict[str, Tree]:
         """Return the entry as a plain tree."""
@@ -125,7 +172,7 @@ class Subscription:
 
     @classmethod
     def _read(cls, fields: Fields) -> "Subscription":
-        return cls(read_key(fields.any("tree")), Filter.from_tree(fields.any("filter")))
+        return cls(read_key(fields.any("tree")), _read_filter(fields.any("filter")))
 
 
 Entry: TypeAlias = Interest | Advertisement | Subscription

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Generic, TypeAlias, TypeVar
 
 from penstock.broker.coverage import Change, Coverage, Interest
-from penstock.broker.entries import Filter
+from penstock.broker.entries import AnyFilter, Filter, SealedFilter
+from penstock.broker.sealed_filters import Filters, NoFilters, interest
 from penstock.errors import EvaluationError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
@@ -20,13 +21,16 @@ from penstock.selector.question import Question
 
 K = TypeVar("K", bound=Hashable)
 
-Moves: TypeAlias = list[tuple[Filter, bool]]
+Moves: TypeAlias = list[tuple[AnyFilter, bool]]
 """Filters that are to be sent on from now on (True), or no longer (False)."""
 
 
 @lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
-def may_overlap(one: Filter, other: Filter) -> bool:
+def may_overlap(one: Filter, other: AnyFilter) -> bool:
     """Say whether some event may pass both; False only where that is certain."""
+    if isinstance(other, SealedFilter):
+        # What it lets through is not said to anybody, not even by where it is sent.
+        return True
     schema = {**one.schema, **other.schema}
     if any(schema[name] != spec for name, spec in one.schema.items()):
         # An attribute of two kinds: some UID was reused against the rules, and nothing can be said.
@@ -40,35 +44,36 @@ def may_overlap(one: Filter, other: Filter) -> bool:
 class Covering(Generic[K]):
     """Filters on one type under keys, and those that have to be sent on for all of them to be served."""
 
-    def __init__(self, of_type: TypeKey) -> None:
-        self._type = of_type
+    def __init__(self, of_type: TypeKey, filters: Filters) -> None:
+        self._type, self._filters = of_type, filters
         self._coverage: Coverage[K] = Coverage()
-        self._forwarded: dict[Interest, Filter] = {}
+        self._forwarded: dict[Interest, AnyFilter] = {}
 
-    def __iter__(self) -> Iterator[Filter]:
+    def __iter__(self) -> Iterator[AnyFilter]:
         return iter(self._forwarded.values())
 
-    def put(self, key: K, filter_: Filter) -> Moves:
-        """Add a filter under a new key."""
-        return self._moves(self._coverage.add(key, Interest(self._type, filter_.selector, schema=filter_.schema)))
+    def put(self, key: K, filter_: AnyFilter) -> Moves:
+        """Add a filter, or put it in the place of the one that the key had."""
+        return self._moves(self._coverage.add(key, interest(self._type, filter_, self._filters)))
 
     def remove(self, key: K) -> Moves:
         """Remove a filter; nothing changes where there is none."""
         return self._moves(self._coverage.remove(key))
 
     def _moves(self, change: Change) -> Moves:
-        gone = [(self._forwarded.pop(interest), False) for interest in change.removed]
-        for interest in change.added:
-            self._forwarded[interest] = Filter.of(interest.selector, interest.schema)
-        return [*((self._forwarded[interest], True) for interest in change.added), *gone]
+        gone = [(self._forwarded.pop(removed), False) for removed in change.removed]
+        for added in change.added:
+            sealed = added.source if isinstance(added.source, SealedFilter) else None
+            self._forwarded[added] = sealed or Filter.of(added.selector, added.schema)
+        return [*((self._forwarded[added], True) for added in change.added), *gone]
 
 
 def widest(of_type: TypeKey, filters: Iterable[Filter]) -> Iterator[Filter]:
     """Yield filters that say together what all of these say."""
-    covering: Covering[int] = Covering(of_type)
+    covering: Covering[int] = Covering(of_type, NoFilters())
     for number, filter_ in enumerate(filters):
         covering.put(number, filter_)
-    return iter(covering)
+    return (filter_ for filter_ in covering if isinstance(filter_, Filter))
 
 
 def passes(filter_: Filter) -> Compiled:

@@ -5,22 +5,33 @@ that somebody advertises them.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import NamedTuple
 
-from penstock.broker.entries import Advertisement, Entry, Interest, Subscription
+from penstock.broker.entries import Advertisement, AnyFilter, Entry, Filter, Interest, SealedFilter, Subscription
 from penstock.broker.matching import Matcher, Values
+from penstock.broker.sealed_filters import Filters
 from penstock.broker.trees import Name, Side, Tree
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
 
-class Forest:
-    """Trees by type. `parent` says where a tree's rendezvous node lies."""
+class _Subscribed(NamedTuple):
+    """What a client has subscribed to; `open` where its filter need not be sealed."""
 
-    def __init__(self, parent: Callable[[TypeKey], Principal | None]) -> None:
+    tree: TypeKey
+    filter: Filter
+    open: bool
+
+
+class Forest:
+    """Trees by type. `parent` says where a tree's rendezvous node lies, `filters` what is sealed and opened here."""
+
+    def __init__(self, parent: Callable[[TypeKey], Principal | None], filters: Filters) -> None:
         self._parent = parent
+        self._filters = filters
+        self._version = filters.version
         self.trees: dict[TypeKey, Tree] = {}
-        self.subscribed: dict[str, Subscription] = {}
+        self.subscribed: dict[str, _Subscribed] = {}
         self._clients: dict[TypeKey, Matcher[str]] = {}
         #: for types with subscriptions of clients, the sub-types whose trees these have joined
         self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
@@ -41,12 +52,11 @@ class Forest:
         self._tree(entry.tree).remove(side, name, entry)
         self._unwanted.add(entry.tree)
 
-    def subscribe(self, key: str, entry: Subscription, *, open_: bool = True) -> None:
-        """Take in a client's subscription, in all trees in which it takes part; its filter, only where it is open."""
-        self._clients.setdefault(entry.tree, Matcher()).add(key, entry.filter.selector)
-        entry = entry if open_ else Subscription(entry.tree)
-        self.subscribed[key] = entry
-        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter, *, open_: bool = True) -> None:
+        """Take in a client's subscription, in all trees in which it takes part, with what neighbours may see of it."""
+        self._clients.setdefault(of_type, Matcher()).add(key, filter_.selector)
+        entry = self.subscribed[key] = _Subscribed(of_type, filter_, open_)
+        for tree in (of_type, *self._joined.get(of_type, ())):
             self._place(key, entry, tree)
 
     def unsubscribe(self, key: str) -> None:
@@ -57,7 +67,7 @@ class Forest:
         if not len(index):
             del self._clients[entry.tree]
         for tree in (entry.tree, *self._joined.get(entry.tree, ())):
-            self._displace(key, entry, tree)
+            self._displace(key, tree)
 
     # Clients.
 
@@ -89,6 +99,20 @@ class Forest:
                 tree.parent = parent
                 self.change(key)
 
+    def rekey(self) -> None:
+        """Seal filters anew, and compare those of others anew, if there are other keys than before."""
+        if self._version == self._filters.version:
+            return
+        self._version = self._filters.version
+        for key, entry in self.subscribed.items():
+            for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+                shown = self._shown(entry, tree)
+                if shown != self.trees[tree].subscriptions[None][key]:
+                    self.put(None, key, Subscription(tree, shown))
+        for tree_key, found in self.trees.items():
+            if found.rekeyed():
+                self._changed[tree_key] = None
+
     def changed(self) -> list[Tree]:
         """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
         changed: set[TypeKey] = set()
@@ -111,17 +135,22 @@ class Forest:
 
     def _tree(self, key: TypeKey) -> Tree:
         if key not in self.trees:
-            self.trees[key] = Tree(key, self._parent(key))
+            self.trees[key] = Tree(key, self._parent(key), self._filters)
         self._changed[key] = None
         return self.trees[key]
 
-    def _place(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+    def _place(self, key: str, entry: _Subscribed, tree: TypeKey) -> None:
         self.put(None, key, Interest(tree))
-        self.put(None, key, replace(entry, tree=tree))
+        self.put(None, key, Subscription(tree, self._shown(entry, tree)))
 
-    def _displace(self, key: str, entry: Subscription, tree: TypeKey) -> None:
+    def _shown(self, entry: _Subscribed, tree: TypeKey) -> AnyFilter:
+        """Return what neighbours may see of a client's filter in a tree."""
+        shown = self._filters.seal(tree, entry.filter)
+        return shown if entry.open or isinstance(shown, SealedFilter) else Filter()
+
+    def _displace(self, key: str, tree: TypeKey) -> None:
         self.remove(None, key, Interest(tree))
-        self.remove(None, key, replace(entry, tree=tree))
+        self.remove(None, key, Subscription(tree))
 
     def _join_offered(self, key: TypeKey) -> None:
         """Let clients' subscriptions to a type take part in the trees of the sub-types that are advertised."""
@@ -136,4 +165,4 @@ class Forest:
                 for sub_type in sorted(offered - before):
                     self._place(name, entry, sub_type)
                 for sub_type in sorted(before - offered):
-                    self._displace(name, entry, sub_type)
+                    self._displace(name, sub_type)

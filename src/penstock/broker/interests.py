@@ -26,13 +26,15 @@ K = TypeVar("K")
 class Interest:
     """Events of a type and its sub-types on which a selector is TRUE. Equal where type and selector are.
 
-    `schema` is that of the type, keyed as the selector is; `ancestors` runs from the parent to the root.
+    `schema` is that of the type, keyed as the selector is; `ancestors` runs from the parent to the root. `source` is
+    what is forwarded in its place, if that is something else; such an interest is not merged with others.
     """
 
     type: TypeKey
     selector: Selector = field(default=ALWAYS, repr=False)
     ancestors: tuple[TypeKey, ...] = field(default=(), compare=False, repr=False)
     schema: Schema = field(default_factory=dict, compare=False, repr=False)
+    source: object = field(default=None, compare=False, repr=False)
 
     @property
     def line(self) -> tuple[TypeKey, ...]:

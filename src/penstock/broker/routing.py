@@ -74,7 +74,7 @@ class Router:
         )
         self._view: View | None = None
         self._neighbours: dict[Principal, _Neighbour] = {}
-        self._forest = Forest(lambda key: self._members.view.parent(key, self._may_route))
+        self._forest = Forest(lambda key: self._members.view.parent(key, self._may_route), self._vault.filters)
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._advertised: dict[str, _Advertised] = {}
         self._published = 0
@@ -172,9 +172,9 @@ class Router:
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
         _new(key, self._forest.subscribed)
-        entry = Subscription(of_type, filter_ or Filter())
-        self._forest.subscribe(key, entry, open_=not self._vault.seals(of_type))
-        shown = self._carrier.shown_to_client(entry)
+        wanted = filter_ or Filter()
+        self._forest.subscribe(key, of_type, wanted, open_=not self._vault.seals(of_type))
+        shown = self._carrier.shown_to_client(of_type, wanted)
         if shown:
             self._outputs.append(Deliver(tuple(((key,), event) for event in shown)))
         return self._settle()
@@ -360,6 +360,7 @@ class Router:
         if self._view is not self._members.view:
             self._view = self._members.view
             self._forest.find_parents()
+        self._forest.rekey()
         trees = self._forest.changed()
         if trees:
             self._tell_changes(trees)

@@ -12,15 +12,21 @@ What is said to one side depends on what the other sides said and on nothing els
 brokers see the same tree, nothing can outlive its cause.
 """
 
-from collections.abc import Callable, Iterator, Sized
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from penstock.broker.entries import Advertisement, Entry, Filter, Interest, Subscription
+from penstock.broker.entries import Advertisement, AnyFilter, Entry, Filter, Interest, SealedFilter, Subscription
 from penstock.broker.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.matching import Matcher
+from penstock.broker.publications import Publications
+from penstock.broker.sealed import SealedPublications
+from penstock.broker.sealed_filters import Filters, NoFilters
+from penstock.broker.sealed_index import Match, SealedIndex
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.selector import ALWAYS
 
 Side: TypeAlias = Principal | None
 """A neighbour, or None: the clients of this broker."""
@@ -29,7 +35,7 @@ Name: TypeAlias = str | int
 """What an entry is called on its side: a client's key or a neighbour's handle."""
 
 _Source: TypeAlias = tuple[Side, Name]
-_Witness: TypeAlias = tuple[Side, Name, Filter]
+_Witness: TypeAlias = tuple[Side, Name, AnyFilter]
 _C = TypeVar("_C", bound=Sized)
 
 
@@ -39,24 +45,30 @@ class Tree:
 
     key: TypeKey
     parent: Principal | None = None
+    #: what can be opened here of sealed filters
+    filters: Filters = field(default_factory=NoFilters)
     interests: dict[Side, set[Name]] = field(default_factory=dict)
     advertisements: dict[Side, dict[Name, Advertisement]] = field(default_factory=dict)
-    subscriptions: dict[Side, dict[Name, Filter]] = field(default_factory=dict)
-    #: the subscriptions of neighbours, for events
+    subscriptions: dict[Side, dict[Name, AnyFilter]] = field(default_factory=dict)
+    #: the subscriptions of neighbours, for events that are not sealed, and for those that are
     index: Matcher[tuple[Principal, int]] = field(default_factory=Matcher)
+    sealed: SealedIndex[tuple[Principal, int]] = field(init=False)
     #: whether more has changed since `moves` than subscriptions, so that `entries_for` has to be asked
     changed: bool = True
     #: for each neighbour that advertises, the subscriptions that it might match
     _towards: dict[Principal, Covering[_Source]] = field(default_factory=dict)
     #: those whose advertisements have changed
     _stale: set[Principal] = field(default_factory=set)
-    _moves: dict[Principal, dict[Filter, bool]] = field(default_factory=dict)
+    _moves: dict[Principal, dict[AnyFilter, bool]] = field(default_factory=dict)
     #: the subscriptions that are new since `demanded`, and one for each advertisement of a client that somebody wants
     _fresh: list[_Witness] = field(default_factory=list)
     _witnesses: dict[Name, _Witness | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.sealed = SealedIndex(self.key, self.filters)
+
     def put(self, side: Side, name: Name, entry: Entry) -> None:
-        """Take in an entry."""
+        """Take in an entry; a subscription also in the place of the one that had its name."""
         match entry:
             case Interest():
                 self.changed |= side not in self.interests
@@ -68,10 +80,13 @@ class Tree:
                 self.subscriptions.setdefault(side, {})[name] = filter_
                 self._fresh.append((side, name, filter_))
                 if side is not None and isinstance(name, int):
-                    self.index.add((side, name), filter_.selector)
+                    self.index.add((side, name), filter_.selector if isinstance(filter_, Filter) else ALWAYS)
+                    self.sealed.add((side, name), filter_)
                 for other, covering in self._towards.items():
-                    if other != side and other not in self._stale and self._wanted(other, filter_):
-                        self._note(other, covering.put((side, name), filter_))
+                    if other != side and other not in self._stale:
+                        wanted = self._wanted(other, filter_)
+                        moves = covering.put((side, name), filter_) if wanted else covering.remove((side, name))
+                        self._note(other, moves)
 
     def remove(self, side: Side, name: Name, entry: Entry) -> None:
         """Take out an entry that was taken in."""
@@ -86,6 +101,7 @@ class Tree:
                 _discard(self.subscriptions, side, lambda entries: entries.pop(name))
                 if side is not None and isinstance(name, int):
                     self.index.remove((side, name))
+                    self.sealed.remove((side, name))
                 for other, covering in self._towards.items():
                     if other not in self._stale:
                         self._note(other, covering.remove((side, name)))
@@ -93,6 +109,30 @@ class Tree:
     def __len__(self) -> int:
         sides = (*self.interests.values(), *self.advertisements.values(), *self.subscriptions.values())
         return sum(map(len, sides))
+
+    def match(self, block: Publications) -> Match[tuple[Principal, int]] | None:
+        """Return what finds the subscriptions of neighbours that want an event of a block; None where all may do."""
+        return self.sealed.matcher(block) if isinstance(block, SealedPublications) else self.index.match
+
+    def takers(self, block: Publications) -> Mapping[Principal, Sequence[int]]:
+        """Return which neighbours want something of a block, and which of its events."""
+        match = self.match(block)
+        if match is None:
+            return {side: range(len(block.events)) for side in self.subscriptions if side is not None}
+        places = defaultdict[Principal, list[int]](list)
+        for place, event in enumerate(block.events):
+            for peer in {peer for peer, _ in match(event.values)}:
+                places[peer].append(place)
+        return places
+
+    def rekeyed(self) -> bool:
+        """Have subscriptions told anew that other keys may open now; say whether there are any."""
+        entries = self.subscriptions.values()
+        sealed = any(isinstance(filter_, SealedFilter) for filters in entries for filter_ in filters.values())
+        if sealed:
+            self.changed = True
+            self._stale |= self._towards.keys()
+        return sealed
 
     def offered(self) -> frozenset[TypeKey]:
         """Return the sub-types of the tree's type that somebody advertises."""
@@ -166,7 +206,7 @@ class Tree:
     def _refresh(self) -> None:
         """Find anew which subscriptions go to those whose advertisements have changed."""
         for side in self._stale:
-            covering = self._towards[side] = Covering(self.key)
+            covering = self._towards[side] = Covering(self.key, self.filters)
             for other, subscriptions in self.subscriptions.items():
                 if other != side:
                     for name, filter_ in subscriptions.items():
@@ -180,7 +220,7 @@ class Tree:
         entries = self.advertisements.get(side, {}).values()
         return (entry.filter for entry in entries if entry.type == self.key)
 
-    def _wanted(self, side: Side, filter_: Filter) -> bool:
+    def _wanted(self, side: Side, filter_: AnyFilter) -> bool:
         return any(may_overlap(advertised, filter_) for advertised in self._own(side))
 
     def _note(self, side: Principal, moves: Moves) -> None:

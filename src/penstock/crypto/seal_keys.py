@@ -107,6 +107,14 @@ def column_scope(of_type: TypeKey, attribute: str) -> str:
     return str(attribute) if attribute.startswith(f"{of_type}#") else f"{of_type} {attribute}"
 
 
+def column_of(of_type: TypeKey, scope: str) -> str | None:
+    """Return the attribute that a scope is about in events of a type; of the type itself, nothing (`""`); else None."""
+    whole = str(of_type)
+    if scope == whole or scope.startswith(f"{whole}#"):
+        return scope if scope != whole else ""
+    return scope.removeprefix(f"{whole} ") if scope.startswith(f"{whole} ") else None
+
+
 def held_keys(keys: KeyRing, fixed: Fixed, names: Names) -> list[Secret | None]:
     """Return the epoch key of each column, where it is held."""
     return [keys.key(scope, epoch) for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True)]

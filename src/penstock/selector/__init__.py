@@ -18,6 +18,7 @@ from penstock.selector.selector import ALWAYS as ALWAYS
 from penstock.selector.selector import NEVER as NEVER
 from penstock.selector.selector import Selector as Selector
 from penstock.selector.selector import conjunction as conjunction
+from penstock.selector.selector import conjuncts as conjuncts
 from penstock.selector.selector import disjunction as disjunction
 from penstock.selector.selector import equals as equals
 from penstock.selector.selector import negation as negation

@@ -117,6 +117,17 @@ def conjunction(*selectors: Selector) -> Selector:
     return _join(And, selectors, unit=ALWAYS, zero=NEVER)
 
 
+def conjuncts(selector: Selector) -> tuple[Selector, ...]:
+    """Return selectors whose conjunction this one is: TRUE where all of them are.
+
+    >>> [part.text for part in conjuncts(parse("a = 1 AND (b = 2 OR c = 3)"))]
+    ['a = 1', 'b = 2 OR c = 3']
+    """
+    if not isinstance(selector.root, And):
+        return (selector,)
+    return tuple(_build(operand, DEFAULT_LIMITS) for operand in selector.root.operands)
+
+
 def disjunction(*selectors: Selector) -> Selector:
     """Return the selector that is TRUE where any is; of none, `NEVER`.
 

@@ -1,0 +1,229 @@
+"""Filters on sealed types: what is asked of an attribute is sealed under its key (dissertation, 7.3 and 7.3.1).
+
+A filter is taken for a conjunction. Of what it asks of a single attribute one part is made, sealed under the key of
+that attribute; the rest stays with the subscriber's broker, which asks everything in the end. What a missing value
+fulfils stays there too: a broker on the way may read more than the subscriber's, which must not make a difference.
+Where events are sealed as a whole, so are filters.
+
+A part says something about columns of its own epoch alone, so that nobody can ask about an event who could not read
+what he asks about. What cannot be opened, or is not about a block, is taken to be fulfilled.
+
+One filter covers another where each of its parts is a part of the other, or is opened, and lets through what some part
+of the other, on the same column in the same epoch, does. Whoever can open one of these can open both. So the one covers
+the other at every broker, whatever keys it holds; that is why closed parts are not taken for fulfilled *here*.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.broker.entries import AnyFilter, Filter, SealedFilter
+from penstock.broker.interests import Interest
+from penstock.codec.blocks import FIRST, Padding, pad, unpad
+from penstock.codec.wire import decode, encode
+from penstock.crypto.filters import HINT_BYTES, NAME_BYTES, FilterKey, filter_key, open_part, seal_filter
+from penstock.crypto.seal_keys import KeyRing, column_of, column_scope
+from penstock.errors import EvaluationError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
+from penstock.model.values import AttributeSpec, Kind
+from penstock.selector import ALWAYS, Selector, conjunction, conjuncts, equals, evaluate
+
+Column: TypeAlias = tuple[str, int]
+"""A column of a block, by its attribute, and its epoch. That of events that are sealed as a whole is `FIRST`."""
+
+LevelOf: TypeAlias = Callable[[TypeKey], Sealing]
+"""Says how the owner of a type wants its events sealed."""
+
+
+class Clause(NamedTuple):
+    """A part of a sealed filter that is open: which columns it is about, and what it asks of them."""
+
+    column: Column
+    filter: Filter
+
+
+class OpenedFilter(NamedTuple):
+    """A sealed filter: the parts that can be read here, and the names of those that cannot."""
+
+    clauses: tuple[Clause, ...]
+    closed: tuple[bytes, ...]
+
+    def where(self, columns: Collection[Column]) -> Selector:
+        """Return what it asks of events with these columns, as far as that is known."""
+        try:
+            return conjunction(*(clause.filter.selector for clause in self.clauses if clause.column in columns))
+        except PenstockError:
+            # Too long as a whole: nothing is asked here then.
+            return ALWAYS
+
+
+class Filters(Protocol):
+    """What a broker can seal and open of filters. `version` changes when something else can be."""
+
+    @property
+    def version(self) -> int:
+        """Changes when something else can be sealed or opened than before."""
+
+    def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
+        """Return a filter as neighbours may see it: as it is, or what of it can be sealed if the type is."""
+
+    def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
+        """Open what can be opened."""
+
+
+class NoFilters:
+    """For brokers without keys, in networks in which nothing is sealed."""
+
+    version = 0
+
+    def seal(self, _of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
+        """Seal nothing."""
+        return filter_
+
+    def open(self, _of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
+        """Open nothing."""
+        return OpenedFilter((), tuple(part[:NAME_BYTES] for part in sealed.parts))
+
+
+class _Key(NamedTuple):
+    """A key for filters, and the columns that they are about."""
+
+    column: Column
+    key: FilterKey
+
+
+class KeyFilters:
+    """`Filters` over a ring of keys."""
+
+    def __init__(self, keys: KeyRing, level_of: LevelOf, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._ring = keys
+        self._level_of = level_of
+        self._limits = limits
+        self._known = -1
+        #: by type and hint, derived from the keys of the present version
+        self._keys: dict[TypeKey, dict[bytes, _Key]] = {}
+        self._sealed: dict[tuple[TypeKey, Sealing, Filter], AnyFilter] = {}
+
+    def __repr__(self) -> str:
+        return f"KeyFilters({self._ring!r})"
+
+    @property
+    def version(self) -> int:
+        """That of the keys."""
+        return self._ring.version
+
+    def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
+        """Return a filter as neighbours may see it: as it is, or what of it can be sealed if the type is."""
+        level = self._level_of(of_type)
+        if level is Sealing.NONE or filter_.selector == ALWAYS:
+            return filter_
+        self._refresh()
+        asked = of_type, level, filter_
+        if asked not in self._sealed:
+            if len(self._sealed) >= self._limits.cache_entries:
+                self._sealed.clear()
+            parts = dict(_parts(filter_)) if level is Sealing.ATTRIBUTE else {FIRST: filter_}
+            self._sealed[asked] = self._seal(of_type, parts)
+        return self._sealed[asked]
+
+    def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
+        """Open what there are keys for. What does not open though there is one is as good as closed."""
+        self._refresh()
+        keys = self._keys_of(of_type)
+        clauses, closed = list[Clause](), list[bytes]()
+        for part in sealed.parts:
+            held = keys.get(part[:HINT_BYTES])
+            content = None if held is None else _read(held, part, sealed)
+            if held is None or content is None:
+                closed.append(part[:NAME_BYTES])
+            else:
+                clauses.append(Clause(held.column, content))
+        return OpenedFilter(tuple(clauses), tuple(closed))
+
+    def _seal(self, of_type: TypeKey, parts: dict[str, Filter]) -> AnyFilter:
+        found: list[tuple[FilterKey, bytes]] = []
+        for attribute, part in parts.items():
+            key = self._current(of_type, attribute)
+            content = pad(Padding.SIZES, encode(part.to_tree()))
+            if key is not None and len(content) <= self._limits.filter_bytes:
+                found.append((key, content))
+        return SealedFilter(seal_filter(found[: self._limits.filter_parts])) if found else Filter()
+
+    def _current(self, of_type: TypeKey, attribute: str) -> FilterKey | None:
+        scope = column_scope(of_type, attribute) if attribute else str(of_type)
+        epoch = self._ring.current(scope)
+        key = None if epoch is None else self._ring.key(scope, epoch)
+        return None if key is None else filter_key(key, scope)
+
+    def _keys_of(self, of_type: TypeKey) -> dict[bytes, _Key]:
+        found = self._keys.get(of_type)
+        if found is None:
+            found = self._keys[of_type] = {}
+            for scope, epoch, secret in self._ring.items():
+                attribute = column_of(of_type, scope)
+                if attribute is not None:
+                    key = filter_key(secret, scope)
+                    found[key.hint] = _Key((attribute or FIRST, epoch), key)
+        return found
+
+    def _refresh(self) -> None:
+        if self._known != self._ring.version:
+            self._known = self._ring.version
+            self._keys.clear()
+            self._sealed.clear()
+
+
+def _read(held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:
+    """Return what a part asks, or None where it is not what it should be."""
+    try:
+        found = Filter.from_tree(decode(unpad(Padding.SIZES, open_part(held.key, part, sealed.parts))))
+    except PenstockError:
+        return None
+    attribute, _ = held.column
+    # Who holds the key of one attribute must not ask about another one.
+    return found if attribute == FIRST or found.selector.attributes == {attribute} else None
+
+
+def _parts(filter_: Filter) -> Iterator[tuple[str, Filter]]:
+    """Yield what a filter asks of single attributes, for each of them."""
+    by_attribute: dict[str, list[Selector]] = {}
+    for asked in conjuncts(filter_.selector):
+        if len(asked.attributes) == 1 and not _holds_for_none(asked):
+            by_attribute.setdefault(next(iter(asked.attributes)), []).append(asked)
+    for attribute, selectors in sorted(by_attribute.items()):
+        yield attribute, Filter.of(conjunction(*selectors), filter_.schema)
+
+
+def _holds_for_none(selector: Selector) -> bool:
+    try:
+        return evaluate(selector, {}) is True
+    except EvaluationError:
+        return False
+
+
+def interest(of_type: TypeKey, filter_: AnyFilter, filters: Filters) -> Interest:
+    """Return a filter as it is compared: an attribute is another one in each epoch, and so is each closed part."""
+    if isinstance(filter_, Filter):
+        return Interest(of_type, filter_.selector, schema=filter_.schema)
+    opened = filters.open(of_type, filter_)
+    selectors: list[Selector] = []
+    schema: dict[str, AttributeSpec] = {}
+    try:
+        for (attribute, epoch), content in opened.clauses:
+            names = {name: f"{epoch} {attribute} {name}" for name in content.selector.attributes}
+            selectors.append(content.selector.rename(names))
+            schema |= {names[name]: content.schema[name] for name in names}
+        selectors += _closed(opened.closed, schema)
+        return Interest(of_type, conjunction(*selectors), schema=schema, source=filter_)
+    except PenstockError:
+        # Too long to be compared when it is open.
+        schema = {}
+        parts = _closed((part[:NAME_BYTES] for part in filter_.parts), schema)
+        return Interest(of_type, conjunction(*parts), schema=schema, source=filter_)
+
+
+def _closed(names: Iterable[bytes], schema: dict[str, AttributeSpec]) -> list[Selector]:
+    found = [name.hex() for name in names]
+    schema |= dict.fromkeys(found, AttributeSpec(Kind.BOOLEAN))
+    return [equals(name, value=True) for name in found]

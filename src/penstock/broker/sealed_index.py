@@ -1,0 +1,95 @@
+"""Which of some filters want which events of a sealed block, as far as a broker can tell that."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeAlias, TypeVar
+
+from penstock.broker.entries import AnyFilter, SealedFilter
+from penstock.broker.matching import Matcher, Values
+from penstock.broker.sealed import SealedPublications
+from penstock.broker.sealed_filters import Column, Filters, OpenedFilter
+from penstock.codec.block_names import Blinded
+from penstock.codec.blocks import FIRST, Level, read_header
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+
+K = TypeVar("K")
+Match: TypeAlias = Callable[[Values], tuple[K, ...]]
+
+_NOTHING_OPEN = OpenedFilter((), ())
+
+
+class SealedIndex(Generic[K]):
+    """Filters on a sealed type by key. A filter that came as it is says nothing: whoever sent it need hold no keys.
+
+    For each set of epochs that blocks have there is a matcher over what is open and about them; few at a time.
+    """
+
+    def __init__(self, of_type: TypeKey, filters: Filters, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._type, self._filters, self._limits = of_type, filters, limits
+        self._version = filters.version
+        self._held: dict[K, AnyFilter] = {}
+        self._opened: dict[K, OpenedFilter] = {}
+        #: the columns that some open part is about, and how many are
+        self._asked: Counter[Column] = Counter()
+        self._matchers: dict[frozenset[Column], Matcher[K]] = {}
+
+    def add(self, key: K, filter_: AnyFilter) -> None:
+        """Add a filter, or put it in the place of the one that the key had."""
+        self.remove(key)
+        self._held[key] = filter_
+        self._open(key, filter_)
+
+    def remove(self, key: K) -> None:
+        """Remove a filter, if it is there."""
+        if self._held.pop(key, None) is None:
+            return
+        self._asked -= Counter(clause.column for clause in self._opened.pop(key).clauses)
+        for matcher in self._matchers.values():
+            matcher.remove(key)
+
+    def matcher(self, block: SealedPublications) -> Match[K] | None:
+        """Return what says who wants an event of a block; None where nothing says that anybody does not."""
+        if self._version != self._filters.version:
+            self._reopen()
+        if block.closed or not self._asked:
+            return None
+        columns = frozenset(column for column in _columns(block).items() if column in self._asked)
+        return self._matcher(columns).match if columns else None
+
+    def _matcher(self, columns: frozenset[Column]) -> Matcher[K]:
+        found = self._matchers.get(columns)
+        if found is None:
+            if len(self._matchers) >= self._limits.filter_indexes:
+                self._matchers.pop(next(iter(self._matchers)))
+            found = self._matchers[columns] = Matcher(self._limits)
+            for key, opened in self._opened.items():
+                found.add(key, opened.where(columns))
+        return found
+
+    def _open(self, key: K, filter_: AnyFilter) -> None:
+        opened = self._filters.open(self._type, filter_) if isinstance(filter_, SealedFilter) else _NOTHING_OPEN
+        self._opened[key] = opened
+        self._asked.update(clause.column for clause in opened.clauses)
+        for columns, matcher in self._matchers.items():
+            matcher.add(key, opened.where(columns))
+
+    def _reopen(self) -> None:
+        self._version = self._filters.version
+        self._matchers.clear()
+        self._asked.clear()
+        for key, filter_ in self._held.items():
+            self._open(key, filter_)
+
+
+def _columns(block: SealedPublications) -> Mapping[str, int]:
+    """Return the epochs of the columns of a block that are open."""
+    header = block.header or read_header(block.block)
+    if header.fixed.level is Level.EVENT:
+        return {FIRST: header.fixed.epochs[0]}
+    if isinstance(header.route, Blinded):
+        return {}
+    epochs = dict(zip(header.route.names.attributes, header.fixed.epochs[1:], strict=False))
+    # An attribute of which there is no value may be one that nobody could open so far.
+    shown = {name for event in block.events for name in event.values}
+    return {name: epoch for name, epoch in epochs.items() if name in shown}

@@ -1,0 +1,88 @@
+"""Sealed filters: conditions on single attributes, each under the key of its attribute (paper 5, section 7.3).
+
+    hint        which key it is, to those who hold it: the first 16 octets of HKDF(epoch key, … ‖ scope ‖ "filter hint")
+    identity    which content it is: the first 16 octets of HMAC-SHA256(HKDF(… "filter identity"), content)
+    sealed      hint ‖ identity ‖ AES-256-GCM-SIV(HKDF(… "filter AES_GCM_SIV"), content)
+
+Filters are sealed so that equal ones are equal octets, whoever seals them: brokers without keys have to find out which
+subscriptions say the same (7.3.1). Hence keys are those of no sender, the nonce is always zero, and the algorithm is
+the one that then tells nothing but equality (RFC 8452). A new epoch makes all of them new.
+
+All parts of a filter are bound to each other: hints and identities of all of them are authenticated with each. So a
+broker on the way can neither leave a part out nor put parts of two filters together, to see which events match what.
+"""
+
+import hmac
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+
+from penstock.codec.blocks import INCARNATION_BYTES
+from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, Algorithm, cannot_open
+from penstock.crypto.seal_keys import Purpose, derive
+from penstock.crypto.wrapping import Secret
+from penstock.model.principals import DIGEST_BYTES
+
+HINT_BYTES: Final = 16
+IDENTITY_BYTES: Final = 16
+NAME_BYTES: Final = HINT_BYTES + IDENTITY_BYTES
+"""Of hint and identity, by which the part of a filter is told from others without any key."""
+LEAST_BYTES: Final = NAME_BYTES + TAG_BYTES
+"""No part of a sealed filter is shorter."""
+
+_NOBODY: Final = bytes(DIGEST_BYTES)
+_NEVER: Final = bytes(INCARNATION_BYTES)
+_NONCE: Final = bytes(NONCE_BYTES)
+_LABEL: Final = b"penstock-filter-1 "
+
+
+class FilterKey(NamedTuple):
+    """What seals and opens the conditions on one attribute in one epoch, or on whole events."""
+
+    hint: bytes
+    identity: Callable[[bytes], bytes]
+    encrypt: Callable[[bytes, bytes, bytes], bytes]
+    decrypt: Callable[[bytes, bytes, bytes], bytes]
+
+    def __repr__(self) -> str:
+        return "FilterKey(…)"
+
+
+def filter_key(key: Secret, scope: str) -> FilterKey:
+    """Return what belongs to the epoch key of a scope."""
+    hint, mac, octets = (
+        derive(key, _NOBODY, _NEVER, scope, f"{Purpose.FILTER} {use}")
+        for use in ("hint", "identity", Algorithm.AES_GCM_SIV.name)
+    )
+    cipher = Algorithm.AES_GCM_SIV.cipher(octets)
+
+    def identity(content: bytes) -> bytes:
+        return hmac.digest(mac, content, "sha256")[:IDENTITY_BYTES]
+
+    return FilterKey(hint[:HINT_BYTES], identity, cipher.encrypt, cipher.decrypt)
+
+
+def seal_filter(parts: Iterable[tuple[FilterKey, bytes]]) -> tuple[bytes, ...]:
+    """Return the parts of a filter, each sealed, in the one order that they have. No key may stand twice."""
+    named = sorted(((key.hint + key.identity(content), key, content) for key, content in parts), key=itemgetter(0))
+    bound = _bound([name for name, _, _ in named])
+    return tuple(name + key.encrypt(_NONCE, content, bound) for name, key, content in named)
+
+
+def open_part(key: FilterKey, part: bytes, parts: Sequence[bytes]) -> bytes:
+    """Return the content of one of the parts of a filter. Raises `RefusedError` (`seal.cannot-open`)."""
+    bound = _bound([each[:NAME_BYTES] for each in parts])
+    try:
+        content = key.decrypt(_NONCE, part[NAME_BYTES:], bound)
+    except InvalidTag:
+        raise cannot_open() from None
+    # Those without keys go by the name: it must not say one thing, and the content another.
+    if not hmac.compare_digest(key.hint + key.identity(content), part[:NAME_BYTES]):
+        raise cannot_open()
+    return content
+
+
+def _bound(names: Sequence[bytes]) -> bytes:
+    return _LABEL + b"".join(names)
