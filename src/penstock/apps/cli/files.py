@@ -20,6 +20,7 @@ SECRET: Final = 0o600
 PUBLIC: Final = 0o666  # less what the umask takes away
 PRIVATE: Final = (b"private-key",)
 PROTECTED: Final = (b"protected-key",)
+KEKS: Final = ((b"kek",), (b"protected-kek",))
 
 
 @contextmanager
@@ -111,12 +112,12 @@ def check_distinct(*names: str | None) -> None:
 
 
 def holds_private_key(name: str) -> bool:
-    """Say whether a file holds a private key, open or under a passphrase, also one that is damaged."""
+    """Say whether a file holds a private or a key-encryption key, open or under a passphrase, also a damaged one."""
     try:
         values = parse_many(read_bytes(name))
     except (FailedError, MalformedError):
         return False
-    return any(isinstance(value, tuple) and value[:1] in (PRIVATE, PROTECTED) for value in values)
+    return any(isinstance(value, tuple) and value[:1] in (PRIVATE, PROTECTED, *KEKS) for value in values)
 
 
 def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False, for_key: bool = False) -> None:
@@ -142,6 +143,47 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
         raise _exists(name) from None
     except (OSError, ValueError) as error:
         raise _unwritable(name, reason(error)) from None
+
+
+@contextmanager
+def filling(name: str, *, mode: int = PUBLIC, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Write a file piece by piece: it takes its place when all of it is there, and never where something fails.
+
+    Raises as `check_target` does, and `OSError` where the disk is full.
+    """
+    check_target(name, overwrite=overwrite)
+    path = Path(name)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except (OSError, ValueError) as error:
+        raise _unwritable(name, reason(error)) from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        # Somebody may have written a file of that name in the meantime.
+        check_target(name, overwrite=overwrite)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[BinaryIO]:
+    """Read a file of any length, or standard input for `-`.
+
+    Raises `FailedError` (`file.missing`, `file.unreadable`).
+    """
+    try:
+        stream = _standard_input() if name == STDIN else open(name, "rb")  # noqa: PTH123, SIM115  # for who closes it
+    except FileNotFoundError:
+        raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
+    except (OSError, ValueError) as error:
+        raise files.unreadable(name, error) from None
+    with stream:
+        yield stream
 
 
 @dataclass(frozen=True, slots=True)

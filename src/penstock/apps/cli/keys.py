@@ -16,6 +16,7 @@ from penstock.apps.cli.files import (
     write_bytes,
 )
 from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.keks import new_kek_command, new_ring
 from penstock.apps.cli.namebook import remembering
 from penstock.apps.cli.names import Names, load_names, read_party
 from penstock.apps.cli.names import names_file as names_path
@@ -253,3 +254,7 @@ def _kind(stored: PublicKey | SigningKey | ProtectedKey) -> str:
     if isinstance(stored, PublicKey):
         return "public"
     return "protected" if isinstance(stored, ProtectedKey) else "private"
+
+
+key.add_command(new_kek_command)
+key.add_command(new_ring)

@@ -21,6 +21,8 @@ NOUNS = {
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
     "pub": Noun(f"{_HERE}.pub:pub", "Publish events, each confirmed by the broker."),
     "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they come."),
+    "seal": Noun(f"{_HERE}.seal:seal", "Seal the events of a file."),
+    "open": Noun(f"{_HERE}.open:open_", "Open the sealed events of a file."),
     "net": Noun(f"{_HERE}.net:net", "How a broker sees the network, and what owners change in it."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),

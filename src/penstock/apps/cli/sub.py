@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from penstock.apps.cli import options, paint
-from penstock.apps.cli.describe import value_text
+from penstock.apps.cli.event_lines import Rows, cloud_event, plain
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
 from penstock.apps.cli.options import JSON
@@ -19,9 +19,7 @@ from penstock.errors import FailedError, printable
 from penstock.model.events import Event
 from penstock.model.names import NetworkName
 from penstock.model.types import EventType
-from penstock.model.values import Scalar
 
-_NARROWEST = 12
 _FEW = "is anybody publishing what `--where` wants? wait longer with `--timeout`"
 
 
@@ -109,53 +107,30 @@ class _Printer:
     def __init__(self, network: NetworkName, *, as_json: bool) -> None:
         self._network = network
         self._json = as_json
-        self._widths: dict[str, int] = {}
+        self._rows: Rows | None = None
 
     def restrictions(self, found: Mapping[str, Wire]) -> None:
         """Print how a subscription is restricted."""
         if self._json:
-            click.echo(json.dumps({"restrictions": found}, default=_plain))
+            click.echo(json.dumps({"restrictions": found}, default=plain))
             return
-        plain = json.loads(json.dumps(found, default=_plain))
+        told = json.loads(json.dumps(found, default=plain))
         rows = [
-            ("granted", f"{key}: {json.dumps(given, ensure_ascii=False)}") for key, given in plain.get("granted", ())
+            ("granted", f"{key}: {json.dumps(given, ensure_ascii=False)}") for key, given in told.get("granted", ())
         ]
-        for right, about, attributes in plain.get("missing", ()):
+        for right, about, attributes in told.get("missing", ()):
             rows.append(("missing", f"{right} on {about}" + (f": {', '.join(attributes)}" if attributes else "")))
         paint.facts(rows)
 
     def heading(self, event_type: EventType) -> None:
         """Print the names of the attributes above what follows."""
-        names = [attribute.name for attribute in event_type.attributes]
-        self._widths = {name: max(_NARROWEST, len(name)) for name in names}
         if not self._json:
-            say("  ".join(["time".ljust(24), *(name.ljust(self._widths[name]) for name in names)]).rstrip())
+            self._rows = Rows(event_type)
+            say(self._rows.heading())
 
     def event(self, event: Event) -> None:
         """Print an event at once: somebody may be waiting for it."""
-        if self._json:
-            data = {name: _plain(value) for name, value in event.values.items()}
-            click.echo(
-                json.dumps(
-                    {
-                        "specversion": "1.0",
-                        "id": event.id,
-                        "source": str(self._network),
-                        "type": str(event.type.name),
-                        "time": _plain(event.time),
-                        "data": data,
-                    }
-                )
-            )
-            return
-        at = "" if event.time is None else event.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        shown = [_shown(value).ljust(self._widths.get(name, 0)) for name, value in event.values.items()]
-        say("  ".join([at.ljust(24), *shown]).rstrip())
-
-
-def _shown(value: Scalar) -> str:
-    return "-" if value is None else value_text(value)
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, str | int | float) else value_text(value)  # type: ignore[arg-type]  # an instant is left
+        if self._rows is None:
+            click.echo(cloud_event(event, str(self._network)))
+        else:
+            say(self._rows.row(event))

@@ -1,0 +1,246 @@
+"""`penstock seal` and `penstock open`: events of a file under keys, and back; what does not open is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apps.conftest import Ran, Shell
+
+from penstock.crypto.kek import protect_kek
+from penstock.crypto.passphrases import Cost
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.store.keks import create_kek, read_kek
+from penstock.store.key_rings import read_key_ring, write_key_ring
+
+EVENTS: list[dict[str, object]] = [
+    {"plate": "ABC123", "speed": 31, "at": "2026-05-01T12:00:00Z"},
+    {"plate": "XYZ789", "speed": None, "at": None},
+    {"plate": None, "speed": 77, "at": None},
+]
+LINES = "\n".join(json.dumps(event) for event in EVENTS)
+TYPE = ("--type", "sighting.type")
+KEYS = (*TYPE, "--keys", "all.ring", "--kek", "ring.kek")
+_MADE: dict[str, bytes] = {}
+
+
+@pytest.fixture
+def shell(penstock: Shell) -> Shell:
+    """Return a shell in a folder with a type, keys for it, and events."""
+    if not _MADE:
+        _make(penstock)
+        _MADE.update({path.name: path.read_bytes() for path in penstock.folder.iterdir()})
+    for name, data in _MADE.items():
+        (penstock.folder / name).write_bytes(data)
+    return penstock
+
+
+def _make(shell: Shell) -> None:
+    for who in ("owner", "broker"):
+        shell.ok("key", "new", f"{who}.key", "--name", who)
+    attributes = [word for name in ("plate:string", "speed:integer", "at:timestamp") for word in ("--attribute", name)]
+    for file, level in (("sighting", "attribute"), ("whole", "event"), ("open", "none")):
+        name = f"org.london.{file.capitalize()}"
+        shell.ok("type", "define", name, "--key", "owner.key", *attributes, "--seal", level, "--out", f"{file}.type")
+    shell.ok("key", "new-kek", "ring.kek")
+    shell.ok("key", "new-kek", "other.kek")
+    types = ("--type", "sighting.type", "--type", "whole.type", "--type", "open.type")
+    shell.ok("key", "new-ring", "all.ring", "--kek", "ring.kek", *types)
+    (shell.folder / "events.jsonl").write_text(LINES)
+    shell.ok("seal", "events.jsonl", *KEYS, "--key", "broker.key", "--rows", "2", "--out", "events.sealed")
+
+
+def opened(ran: Ran) -> list[Any]:
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def cut_ring(keep: str, epoch: int | None = None) -> None:
+    """Write a ring that holds the keys of the type and of one attribute, perhaps as those of another epoch."""
+    kek, cut = read_kek(Path("ring.kek")), KeyRing()
+    for scope, found, key in read_key_ring(Path("all.ring"), kek).items():
+        if "#" not in scope or scope.endswith(keep):
+            cut.put(scope, epoch or found, key)
+    write_key_ring(Path("cut.ring"), cut, kek, bytes)
+
+
+def test_there_and_back(shell: Shell) -> None:
+    ran = shell.ok("open", "events.sealed", *KEYS, "--verify", "-o", "json")
+    assert [event["data"] for event in opened(ran)] == EVENTS
+    assert {event["time"] for event in opened(ran)} == {"2026-05-01T12:00:00Z"}
+    assert len({event["id"] for event in opened(ran)}) == 3
+    assert "opened 3 events, 2 blocks" in ran.err
+    assert "signed by broker: 2 blocks" in ran.err
+    # What was opened can be sealed again: ids and times stay.
+    again = shell("seal", "-", *KEYS, "--sender", "broker", "--pad", "sizes", stdin=ran.out)
+    assert again.status == 0, again.err
+    Path("again.sealed").write_bytes(again.raw)
+    assert shell.ok("open", "again.sealed", *KEYS, "-o", "json").out == ran.out
+
+
+def test_sealed_is_not_readable(shell: Shell) -> None:
+    sealed = Path("events.sealed").read_bytes()
+    assert b"ABC123" not in sealed
+    assert sealed != shell("seal", "events.jsonl", *KEYS, "--key", "broker.key", "--rows", "2").raw
+
+
+@pytest.mark.parametrize("algorithm", ["aes-gcm", "aes-gcm-siv", "aes-eax"])
+def test_event_level_and_other_ciphers(shell: Shell, algorithm: str) -> None:
+    keys = ("--type", "whole.type", *KEYS[2:])
+    words = ("--sender", "broker", "--algorithm", algorithm, "--out", "whole.sealed", "-o", "json")
+    assert shell.ok("seal", "events.jsonl", *keys, *words).json["blocks"] == 1
+    assert [event["data"] for event in opened(shell.ok("open", "whole.sealed", *keys, "-o", "json"))] == EVENTS
+
+
+def test_for_people(shell: Shell) -> None:
+    ran = shell.ok("open", "events.sealed", *KEYS)
+    heading, first, *_ = ran.out.splitlines()
+    assert heading.split() == ["time", "plate", "speed", "at"]
+    assert first.split() == ["2026-05-01T12:00:00.000Z", "ABC123", "31", "2026-05-01T12:00:00Z"]
+    assert "sealed in the name of broker: 2 blocks" in ran.err
+
+
+def test_an_attribute_without_a_key_is_null_and_named(shell: Shell) -> None:
+    cut_ring("#1")
+    ran = shell.ok("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek", "-o", "json")
+    assert [event["data"] for event in opened(ran)] == [event | {"plate": None, "at": None} for event in EVENTS]
+    assert "no key for plate: 1 blocks" in ran.err
+
+
+def test_files_are_put_together_and_a_block_that_comes_twice_is_shown_once(shell: Shell) -> None:
+    once = Path("events.sealed").read_bytes()
+    Path("both.sealed").write_bytes(once + once)
+    ran = shell.ok("open", "both.sealed", *KEYS, "--out", "both.jsonl", "-o", "json").json
+    assert (ran["events"], ran["repeated"], ran["file"]) == (3, 2, "both.jsonl")
+    assert len(Path("both.jsonl").read_text().splitlines()) == 3
+    assert Path("both.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_several_types_in_one_file(shell: Shell) -> None:
+    owner = shell.ok("key", "show", "owner.key", "-o", "json").json["principal"]
+    event = {"specversion": "1.0", "id": "1", "type": f"{owner}/org.london.Whole@0", "data": {"plate": "W"}}
+    mixed = f"{LINES}\n{json.dumps(event)}\n\n"
+    keys = (*KEYS, "--type", "whole.type")
+    shell.ok("seal", "-", *keys, "--sender", "broker", "--out", "mixed.sealed", stdin=mixed)
+    ran = shell.ok("open", "mixed.sealed", *keys, "-o", "json")
+    assert sorted(event["type"].rpartition(".")[2] for event in opened(ran)) == ["Sighting@0"] * 3 + ["Whole@0"]
+    partly = shell("open", "mixed.sealed", *KEYS, "-o", "json")
+    assert (partly.status, len(opened(partly))) == (1, 3)
+    assert "[seal.unknown-type]" in partly.err
+
+
+def damaged(how: str) -> bytes:
+    whole = Path("events.sealed").read_bytes()
+    first = 4 + int.from_bytes(whole[:4], "big")
+    match how:
+        case "flipped":
+            return whole[: first - 1] + bytes([whole[first - 1] ^ 1]) + whole[first:]
+        case "short tag":
+            block = whole[4 : first - 1]
+            return len(block).to_bytes(4, "big") + block + whole[first:]
+        case "cut":
+            return whole[:-5]
+        case _:
+            return whole[:first] + b"more"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "events"),
+    [
+        ("flipped", "seal.cannot-open", 1),
+        ("short tag", "block.malformed", 1),
+        ("cut", "seal.truncated", 2),
+        ("junk", "seal.file", 2),
+    ],
+)
+def test_what_does_not_open_is_listed_and_the_rest_is_there(shell: Shell, how: str, code: str, events: int) -> None:
+    Path("bad.sealed").write_bytes(damaged(how))
+    ran = shell("open", "bad.sealed", *KEYS, "--out", "found.jsonl", "-o", "json")
+    assert ran.status == 1
+    assert (ran.json["codes"], ran.json["problems"][0]["code"]) == ({code: 1}, code)
+    assert len(Path("found.jsonl").read_text().splitlines()) == events
+    assert json.loads(ran.err)["error"]["code"] == "open.refused"
+
+
+def test_a_key_of_another_epoch_is_none(shell: Shell) -> None:
+    cut_ring("#0", epoch=2)
+    ran = shell("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek")
+    assert (ran.status, ran.out, ran.code) == (1, "", "open.refused")
+    assert ran.err.count("[seal.unknown-key]") == 2
+
+
+def test_unsigned_blocks_are_not_verified(shell: Shell) -> None:
+    shell.ok("seal", "events.jsonl", *KEYS, "--sender", "broker", "--out", "unsigned.sealed")
+    ran = shell("open", "unsigned.sealed", *KEYS, "--verify")
+    assert (ran.status, ran.out) == (1, "")
+    assert "[seal.unsigned]" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("{", "pub.line"),
+        ("[]", "pub.line"),
+        ('{"colour": "red"}', "event.unknown-attribute"),
+        ('{"speed": "fast"}', "value.kind"),
+        ('{"specversion": "1.0", "id": "1", "type": "broker/org.london.Other", "data": {}}', "seal.unknown-type"),
+    ],
+)
+def test_a_line_that_is_no_event_stops_it_and_nothing_is_written(shell: Shell, line: str, code: str) -> None:
+    before = {path.name for path in shell.folder.iterdir()}
+    lines = f"{LINES}\n{line}\n"
+    ran = shell("seal", "-", *KEYS, "--sender", "broker", "--rows", "1", "--out", "new.sealed", stdin=lines)
+    assert ran.code == code
+    assert "line 4" in ran.err
+    assert {path.name for path in shell.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--sender", "broker", "--key", "broker.key"), "cli.usage"),
+        ((), "cli.usage"),
+        (("--sender", "broker", "--kek", "other.kek"), "keys.wrong-kek"),
+        (("--sender", "broker", "--kek", "owner.key"), "keys.kek"),
+        (("--sender", "broker", "--keys", "owner.key"), "keys.ring"),
+        (("--sender", "broker", "--type", "open.type"), "seal.level"),
+        (("--sender", "broker", "--out", "events.sealed"), "file.exists"),
+        (("--sender", "broker", "--out", "ring.kek", "--overwrite"), "file.private-key"),
+        (("--sender", "nobody"), "principal.unknown"),
+    ],
+)
+def test_wrong_use(shell: Shell, words: tuple[str, ...], code: str) -> None:
+    assert shell("seal", "events.jsonl", *KEYS, *words).code == code
+
+
+def test_a_ring_without_the_keys(shell: Shell) -> None:
+    kek = read_kek(Path("ring.kek"))
+    ring = KeyRing()
+    ring.put("another/type", 1, Secret(bytes(32)))
+    write_key_ring(Path("empty.ring"), ring, kek, bytes)
+    words = (*TYPE, "--keys", "empty.ring", "--kek", "ring.kek")
+    assert shell("seal", "events.jsonl", *words, "--sender", "broker").code == "seal.unknown-key"
+
+
+def test_rehearsal_and_absence(shell: Shell) -> None:
+    ran = shell.ok("seal", "events.jsonl", *KEYS, "--sender", "broker", "--out", "new.sealed", "--dry-run")
+    assert "would write new.sealed" in ran.out
+    shell.ok("open", "events.sealed", *KEYS, "--out", "new.jsonl", "--dry-run")
+    assert not Path("new.sealed").exists()
+    assert not Path("new.jsonl").exists()
+    assert shell("open", "absent", *KEYS).code == "file.missing"
+
+
+def test_keys_under_a_passphrase(shell: Shell) -> None:
+    Path("words").write_text("open sesame\n")
+    made = shell.ok("key", "new-kek", "slow.kek", "--passphrase-file", "words", "-o", "json").json
+    assert made["protected"]
+    assert Path("slow.kek").read_text().startswith("(protected-kek")
+    create_kek(Path("safe.kek"), protect_kek(Secret(bytes(32)), b"open sesame", shell.random, Cost(1, 8 << 10)))
+    safe = ("--kek", "safe.kek", "--kek-passphrase-file", "words")
+    assert shell.ok("key", "new-ring", "safe.ring", *TYPE, *safe, "-o", "json").json["keys"] == 4
+    words = (*TYPE, "--keys", "safe.ring", *safe)
+    shell.ok("seal", "events.jsonl", *words, "--sender", "broker", "--out", "safe.sealed")
+    assert len(opened(shell.ok("open", "safe.sealed", *words, "-o", "json"))) == 3
+    assert shell("key", "new-kek", "safe.kek").code == "file.exists"
+    assert shell("key", "new-ring", "safe.ring", *TYPE, *safe).code == "file.exists"
