@@ -1,124 +1,18 @@
 """Sealed events between routers: who reads them, who carries them, and what goes over the wire."""
 
-import secrets
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
+from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SPEED, Line
 
 from penstock.broker.messages import Hop
-from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings, Unopened
-from penstock.broker.sealed import SealedPublications, Vault
-from penstock.broker.vault import KeyVault
-from penstock.codec.wire import Encoded, decode, encode
-from penstock.crypto.live_keys import LiveKeys
-from penstock.crypto.wrapping import Secret
+from penstock.broker.sealed import SealedPublications
+from penstock.codec.wire import decode, encode
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.events import Event, TransitEvent
-from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
-from penstock.model.types import EventType, Sealing
-
-CAR = make_type("Car", {"plate": TEXT, "speed": NUMBER})
-PLATE, SPEED = (str(attribute.id) for attribute in CAR.attributes)
-NOW = datetime(2026, 5, 1, tzinfo=UTC)
-#: of the type, of the plate, of the speed
-KEYS = {scope: Secret(bytes([number]) * 32) for number, scope in enumerate((str(CAR.key), PLATE, SPEED), 1)}
-
-
-def ring(*scopes: str) -> LiveKeys:
-    held = LiveKeys()
-    for scope in scopes:
-        held.begin(scope, 1, KEYS[scope])
-    return held
-
-
-Meddle: TypeAlias = Callable[[str, Hop], Hop]
-
-
-@dataclass
-class Line:
-    """Routers in a row, each with the scopes of its keys, and everything that went over the wires between them."""
-
-    scopes: dict[str, tuple[str, ...]]
-    sealing: Sealing = Sealing.ATTRIBUTE
-    #: pairs of neighbours that read as much as each other
-    equals: set[tuple[str, str]] = field(default_factory=set)
-    wire: dict[tuple[str, str], list[Encoded]] = field(default_factory=dict)
-    delivered: dict[str, list[TransitEvent]] = field(default_factory=dict)
-    unopened: list[tuple[str, Unopened]] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.names = {principal(name): name for name in self.scopes}
-        self.rings = {name: ring(*scopes) for name, scopes in self.scopes.items()}
-        self.routers = {name: Router(principal(name), 1, Settings(vault=self.vault(name))) for name in self.scopes}
-        #: what changes words on their way from one
-        self.meddle: Meddle = lambda _here, hop: hop
-        order = list(self.scopes)
-        for one, other in pairwise(order):
-            begun = [(one, output) for output in self.routers[one].link_up(principal(other), 0.0)]
-            begun += [(other, output) for output in self.routers[other].link_up(principal(one), 0.0)]
-            self._run(begun)
-
-    def vault(self, name: str) -> Vault:
-        def equal(peer: Principal, _of_type: TypeKey) -> bool:
-            return (name, self.names[peer]) in self.equals
-
-        return KeyVault(
-            self.rings[name],
-            principal(name),
-            lambda key: self.sealing if key.owner == OWNER else Sealing.NONE,
-            equal,
-            clock=lambda: NOW,
-            random=secrets.token_bytes,
-        )
-
-    def run(self, here: str, outputs: list[Output]) -> None:
-        self._run([(here, output) for output in outputs])
-
-    def _run(self, pending: list[tuple[str, Output]]) -> None:
-        while pending:
-            here, output = pending.pop(0)
-            match output:
-                case Send(peer, hop):
-                    there = self.names[peer]
-                    octets = encode(hop.to_tree())
-                    self.wire.setdefault((here, there), []).append(octets)
-                    heard = self.meddle(here, Hop.from_tree(decode(octets)))
-                    pending += [(there, one) for one in self.routers[there].receive(principal(here), heard, 0.0)]
-                case Deliver(deliveries):
-                    self.delivered.setdefault(here, []).extend(event for _, event in deliveries)
-                case Unopened():
-                    self.unopened.append((here, output))
-                case Cut():
-                    self.cuts.append(output)
-
-    def subscribe(self, name: str, text: str = "TRUE", of_type: EventType = CAR) -> None:
-        self.run(name, self.routers[name].subscribe("s", of_type.key, filter_of(of_type, text)))
-
-    def advertise(self, name: str, text: str = "TRUE") -> None:
-        self.run(name, self.routers[name].advertise("a", CAR.key, CAR.ancestors, filter_of(CAR, text)))
-
-    def publish(self, name: str, *cars: tuple[str, int]) -> None:
-        events = [
-            Event.of(CAR, {"plate": plate, "speed": speed}, id=plate, time=NOW).to_transit() for plate, speed in cars
-        ]
-        self.run(name, self.routers[name].publish("a", events))
-
-    def over(self, here: str, there: str) -> bytes:
-        return b"".join(self.wire[here, there])
-
-
-ALL = tuple(KEYS)
-CARS = [("SECRET-1", 30), ("SECRET-2", 90)]
+from penstock.model.types import Sealing
 
 
 @pytest.mark.parametrize("sealing", [Sealing.ATTRIBUTE, Sealing.EVENT])
@@ -163,7 +57,7 @@ def test_an_event_outside_of_what_was_advertised_is_refused_before_it_is_sealed(
 
 
 def test_plaintext_goes_beside_to_who_reads_as_much_and_to_nobody_else() -> None:
-    line = Line({"pub": ALL, "same": ALL, "sub": (str(CAR.key), SPEED)}, equals={("pub", "same")})
+    line = Line({"pub": ALL, "same": ALL, "sub": (str(CAR.key), SPEED)}, equals={("pub", "same"), ("same", "pub")})
     line.advertise("pub")
     line.subscribe("sub")
     line.subscribe("same")
