@@ -2,11 +2,13 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from typing import Any, Final, TypeAlias
 
+from penstock.broker.answers import Answers
 from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.library import Library
@@ -18,7 +20,6 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
-from penstock.broker.sessions import turning_point
 from penstock.broker.shown import resting
 from penstock.broker.vault import KeyVault
 from penstock.broker.ways import Address
@@ -36,8 +37,9 @@ from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials, read_credentials
-from penstock.trust.event_types import UnverifiedType
+from penstock.trust.event_types import UnverifiedType, VerifiedType
 from penstock.trust.revocations import Revocations
+from penstock.trust.validity import Validity
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
 Clock: TypeAlias = Callable[[], datetime]
@@ -137,7 +139,7 @@ class Core:
         )
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
-        self._admissions: dict[Principal, _Admission] = {}
+        self._answers = Answers(settings.limits)
         self.exchange = Exchange(local, Router(self.principal, incarnation, routing), settings.limits)
         #: told when policy has changed, or what brokers show
         self.rights_changed: list[Callable[[], None]] = []
@@ -212,7 +214,6 @@ class Core:
         """Take in what a broker shows for itself, or forget it."""
         if bag is None:
             self.disclosed.pop(broker, None)
-            self._admissions.pop(broker, None)
             self.overlay.leave(broker)
         elif self.disclosed.get(broker) == bag:
             return
@@ -250,17 +251,27 @@ class Core:
         return owner == self.settings.network.owner and (broker == self.principal or self.admitted(broker))
 
     def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
-        return self.reads_as_much(peer, of_type)
+        bag, library = self.disclosed.get(peer, _NOTHING), self.library
+        by = self.sources, bag, library.changes, self.ring.version
+        return self._answers.ask(
+            (peer, of_type),
+            by,
+            self._now,
+            lambda: self._dates(bag, *library.below(of_type, self._now)),
+            lambda: self.reads_as_much(peer, of_type),
+        )
 
     def admitted(self, broker: Principal) -> bool:
         """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""
-        bag, now = self.disclosed.get(broker, _NOTHING), self._now
-        known = self._admissions.get(broker)
-        if known is None or known.by != (self.sources, bag) or now >= known.until:
-            dates = (one.statement.validity for one in (*self.sources.credentials, *bag))
-            until = turning_point(dates, now) or _NEVER
-            known = self._admissions[broker] = _Admission((self.sources, bag), until, self._may_connect(broker, bag))
-        return known.answer
+        bag = self.disclosed.get(broker, _NOTHING)
+        return self._answers.ask(
+            broker, (self.sources, bag), self._now, partial(self._dates, bag), lambda: self._may_connect(broker, bag)
+        )
+
+    def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
+        """Yield when what the answers about a broker rest on holds."""
+        yield from (one.statement.validity for one in (*self.sources.credentials, *bag))
+        yield from (one.validity for one in types)
 
     def _may_connect(self, broker: Principal, bag: Credentials) -> bool:
         found = self._consider_connect(broker, bag)
@@ -271,16 +282,6 @@ class Core:
         return permitted
 
 
-@dataclass(frozen=True, slots=True)
-class _Admission:
-    """Whether a broker may be in the network, by what, and until when that is good."""
-
-    by: tuple[Sources, Credentials]
-    until: datetime
-    answer: bool
-
-
-_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _NOTHING: Final = Credentials()
 
 

@@ -33,6 +33,8 @@ class Library:
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
         self._sealing: dict[TypeKey, Sealing] = {}
+        #: how often a type has come or gone
+        self.changes = 0
         #: the types that one version at least blinds
         self.blinded: set[TypeKey] = set()
         #: changes when a type comes or goes
@@ -68,6 +70,7 @@ class Library:
         for key in (verified.event_type.key, *verified.event_type.ancestors):
             self._below.setdefault(key, set()).add(name)
         self._sealing.clear()
+        self.changes += 1
         self._look_at(name.key)
         self.changed()
         return verified
@@ -78,6 +81,7 @@ class Library:
         for names in self._below.values():
             names.discard(name)
         self._sealing.clear()
+        self.changes += 1
         self._look_at(name.key)
         self.changed()
 

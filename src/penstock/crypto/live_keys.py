@@ -22,7 +22,9 @@ class LiveKeys(KeyRing):
 
     def expect(self, scope: str) -> None:
         """Take note that this broker is in the group of a scope, or is about to be."""
-        self._open.setdefault(scope, set())
+        if scope not in self._open:
+            self._open[scope] = set()
+            self.version += 1
 
     def begin(self, scope: str, epoch: int, key: Secret) -> None:
         """Take the key of an epoch, and seal under it unless there is a later one."""

@@ -1,0 +1,49 @@
+"""Answers about rights that are asked for with every event, remembered while they are certainly the same.
+
+An answer rests on policy, on what somebody shows, and on dates. It is asked anew when one of these differs, and at the
+first instant at which one of the dates could make a difference.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.broker.sessions import turning_point
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.trust.validity import Validity
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    by: tuple[object, ...]
+    until: datetime
+    answer: bool
+
+
+class Answers:
+    """See the module. Of so many as `Limits.cache_entries` says the oldest are forgotten."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._known: dict[Hashable, _Answer] = {}
+
+    def ask(
+        self,
+        about: Hashable,
+        by: tuple[object, ...],
+        now: datetime,
+        dates: Callable[[], Iterable[Validity]],
+        find: Callable[[], bool],
+    ) -> bool:
+        """Return the answer to a question that was asked by the same facts before, or find it now."""
+        known = self._known.get(about)
+        if known is None or now >= known.until or known.by != by:
+            self._known.pop(about, None)
+            if len(self._known) >= self._limits.cache_entries:
+                self._known.pop(next(iter(self._known)))
+            until = turning_point(dates(), now) or _NEVER
+            known = self._known[about] = _Answer(by, until, find())
+        return known.answer
