@@ -14,13 +14,16 @@ from tests.broker.key_kit import (
     REPLICA,
     World,
     at,
+    at_once,
+    carry_out,
+    catch_up,
     grounds,
     manager,
     right,
 )
 from tests.trust.kit import DAY, NOW, key, refused, who
 
-from penstock.broker.key_log import MemoryLog, carry_out, catch_up
+from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_manager import Append, Output, Reply, Tell
 from penstock.broker.key_rights import Grounds
 from penstock.codec.sexp import parse_canonical
@@ -373,7 +376,7 @@ def test_one_that_was_asleep_can_do_nothing_but_read() -> None:
     for _ in range(3):
         carry_out(NOW, one, log, one.rotate(NOW, GROUP))
     assert isinstance(stale, Append)
-    assert not log.append(stale.number, stale.record.to_bytes())
+    assert not at_once(log.append(stale.number, stale.record.to_bytes()))
     assert catch_up(NOW, sleeper, log) == []
     assert sleeper._state(GROUP).tree.key() == one._state(GROUP).tree.key()
 
@@ -382,7 +385,7 @@ def test_what_was_appended_without_an_answer_is_appended_again_and_found() -> No
     log, one = MemoryLog(), manager()
     (append,) = one.join(NOW, request(20), grounds(20, right(20)))
     assert isinstance(append, Append)
-    log.append(append.number, append.record.to_bytes())  # and the answer is lost
+    at_once(log.append(append.number, append.record.to_bytes()))  # and the answer is lost
     assert one.tick(at(1))[0] == []
     said, turn = one.tick(at(5))
     assert said == [append]

@@ -11,19 +11,16 @@ from datetime import datetime, timedelta
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.broker.key_kit import GROUP, MANAGER, REPLICA, World, manager, right
+from tests.broker.key_kit import GROUP, MANAGER, REPLICA, World, carry_out, catch_up, manager, right
 from tests.crypto.test_key_tree import closure
-from tests.trust.kit import DAY, NOW, who
+from tests.trust.kit import DAY, who
 
 from penstock.broker.key_group import GroupState
-from penstock.broker.key_log import carry_out
-from penstock.codec.sexp import parse_canonical
+from penstock.broker.key_log import read_record
 from penstock.crypto.key_tree import Rekey, epoch_key
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
-from penstock.trust.key_messages import KeyRecord
-from penstock.trust.signed import read_signed
 from penstock.trust.validity import Validity
 
 NUMBERS = range(20, 29)
@@ -39,12 +36,11 @@ class Replay:
         self.entitled = defaultdict[int, set[Principal]](set)
         self.keys: dict[int, Secret] = {}
         one = manager()
-        for record in world.log.records:
-            read = read_signed(parse_canonical(record), KeyRecord)
-            one.take(NOW, read)
+        for record in world.log.ever:
+            rekey = one._fold.take(read_record(record).verify()).rekey
             state = one._state(GROUP)
-            if read.value.refresh and state.rekey is not None:
-                self._heard(state, state.rekey)
+            if rekey is not None:
+                self._heard(state, rekey)
             self.entitled[state.epoch] |= state.holders().keys()
             for broker, holder in state.members.items():
                 self.given[broker] |= {holder.leaf, state.tree.key()}
@@ -73,7 +69,7 @@ class Replay:
 class KeyGroups(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(limits=Limits(key_nodes=2))
+        self.world = World(limits=Limits(key_nodes=2, key_checkpoint_bytes=900))
 
     @rule(number=numbers, since=st.sampled_from([-9000, -5, 0]), lasts=st.sampled_from([100, 5000, None]))
     def join(self, number: int, since: int, lasts: int | None) -> None:
@@ -117,11 +113,15 @@ class KeyGroups(RuleBasedStateMachine):
         self.world.restart(number)
 
     @rule()
+    def begin_the_log_anew(self) -> None:
+        self.world.run(self.world.manager.condense(self.world.now))
+        assert self.world.log.first or not self.world.epoch
+
+    @rule()
     def another_replica_is_faster(self) -> None:
         world = self.world
         other = manager(REPLICA, limits=world.limits, seed=world.log_length)
-        for record in world.log.records:
-            other.take(world.now, read_signed(parse_canonical(record), KeyRecord))
+        catch_up(world.now, other, world.log)
         if world.epoch:
             mine = world.manager.rotate(world.now, GROUP)
             # It dies before anybody hears of it.

@@ -12,6 +12,7 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from penstock.broker.key_log import MemoryLog
 from penstock.broker.keys import Managing
 from penstock.broker.sealed import Vault
+from penstock.broker.sealed_filters import Filters
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
 from penstock.model.types import Sealing
@@ -61,7 +62,12 @@ class Watching:
 
     def __init__(self, vault: Vault, seen: list[bytes]) -> None:
         self.seals, self.seal, self.reads_as_much = vault.seals, vault.seal, vault.reads_as_much
+        self.take, self.now = vault.take, vault.now
         self._vault, self._seen = vault, seen
+
+    @property
+    def filters(self) -> Filters:
+        return self._vault.filters
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         self._seen.append(octets)

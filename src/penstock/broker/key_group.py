@@ -12,16 +12,20 @@ The rules:
 Every secret comes from the seed of its record, so that replicas, and a manager that starts again, come to one tree.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from penstock.codec.sexp import SExp
+from penstock.codec.sexp import field as sexp_field
 from penstock.crypto.key_tree import KeyTree, Rekey, handle
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, unopened
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.trust.key_messages import KeyGroup, KeyRecord, Word
+from penstock.trust.key_messages import KeyGroup, KeyRecord, Word, read_end, write_end
+from penstock.trust.signed import read_owner
 
 _LEAF: Final = b"leaf"
 #: what stands in the place of a path for somebody who has none yet
@@ -51,9 +55,8 @@ class GroupState:
         self.members: dict[Principal, Holder] = {}
         self.left: dict[Principal, Holder] = {}
         self.evicted: set[Principal] = set()
-        #: the last record's word on the epoch, and what members were told when it began
+        #: the last record's word on the epoch
         self.word: Word | None = None
-        self.rekey: Rekey | None = None
         self._limits = limits
 
     @property
@@ -97,8 +100,7 @@ class GroupState:
         leaves = [holder.handle for holder in (*self.left.values(), *filter(None, gone))]
         joins = [holder.leaf for holder in self.members.values() if holder.handle not in self.tree]
         self.left = {}
-        self.rekey = self.tree.rekey(seed, joins, leaves)
-        return self.rekey
+        return self.tree.rekey(seed, joins, leaves)
 
     def place(self, broker: Principal) -> bytes:
         """Return what a member needs beside its leaf: its path, or the key of the epoch where it has no place yet."""
@@ -116,3 +118,52 @@ class GroupState:
     def _evict(self, broker: Principal) -> Holder | None:
         self.evicted.add(broker)
         return self.members.pop(broker, None) or self.left.pop(broker, None)
+
+    # For checkpoints.
+
+    def to_sexp(self) -> SExp:
+        """Return everything, with all secrets: to be wrapped at once. Raises `RefusedError` before the first epoch."""
+        if self.word is None:
+            raise unopened()
+        return (
+            b"state",
+            *self.word.parts(),
+            self.tree.to_sexp(),
+            (b"members", *_write(self.members)),
+            (b"left", *_write(self.left)),
+            (b"evicted", *(str(who).encode() for who in self.evicted)),
+        )
+
+    @classmethod
+    def from_sexp(cls, value: SExp, limits: Limits = DEFAULT_LIMITS) -> "GroupState":
+        """Read what `to_sexp` wrote. Raises `RefusedError` (`keys.unopened`), `MalformedError`."""
+        word = Word.read(value)
+        state = cls(word.group, limits)
+        state.word = word
+        state.tree = KeyTree.from_sexp(state.id, sexp_field(value, b"tree") or ())
+        state.members = dict(_read(value, b"members"))
+        state.left = dict(_read(value, b"left"))
+        state.evicted = {read_owner(who) for who in _list(value, b"evicted")}
+        return state
+
+
+def _write(holders: Mapping[Principal, Holder]) -> Iterator[SExp]:
+    for who, holder in holders.items():
+        yield (str(who).encode(), holder.leaf.expose(), write_end(holder.until))
+
+
+def _read(value: SExp, name: bytes) -> Iterator[tuple[Principal, Holder]]:
+    for one in _list(value, name):
+        match one:
+            case (bytes(who), bytes(octets), bytes(until)):
+                leaf = Secret(octets)
+                yield read_owner(who), Holder(leaf, handle(leaf), read_end(until))
+            case _:
+                raise unopened()
+
+
+def _list(value: SExp, name: bytes) -> tuple[SExp, ...]:
+    found = sexp_field(value, name)
+    if found is None:
+        raise unopened()
+    return found[1:]

@@ -1,68 +1,176 @@
 """The log that the replicas of a key manager share: a record is taken at the place it is meant for, or not at all.
 
-That is compare-and-swap, and all that keeps replicas from splitting. Any store that has it will do: a stream that takes
-an expected sequence, a table with a unique number. Nothing in it is secret.
+That is compare-and-swap, and all that keeps replicas from splitting. Any store that has it will do: a folder with a
+file for each record (`penstock.store.key_folder`), a stream that takes an expected sequence (`penstock.fabric.
+nats_log`). No key can be read in it.
+
+A manager is a plain state machine; a log may take its time. `KeyScribe` is between: nobody waits for it, and nobody is
+told anything before the log has it.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from penstock.broker.key_manager import Append, KeyManager, Output
+from penstock.broker.key_manager import KeyManager
+from penstock.broker.key_outputs import Append, Forget, Output, Record, Reply, Tell
 from penstock.codec.sexp import parse_canonical
+from penstock.errors import PenstockError
+from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import KeyRecord
-from penstock.trust.signed import read_signed
+from penstock.trust.signed import UnverifiedValue, read_signed
 
 
 class KeyLog(Protocol):
-    """See the module."""
+    """See the module. What cannot be reached raises `FailedError`; whether a record was taken is then not known."""
 
-    def append(self, number: int, record: bytes) -> bool:
+    async def append(self, number: int, record: bytes) -> bool:
         """Write a record as the one with so many before it; say no, and write nothing, where the log is not so long."""
 
-    def read(self, number: int) -> Iterable[bytes]:
-        """Return the records from a place on."""
+    async def read(self, number: int) -> Sequence[bytes]:
+        """Return the records from a place on, or from the first that is kept."""
+
+    async def forget(self, number: int) -> None:
+        """Keep no record before a place."""
+
+    async def close(self) -> None:
+        """Let go of what the log needs."""
 
 
 class MemoryLog:
-    """A log that lasts as long as the process."""
+    """A log that lasts as long as the process. Nothing in it ever waits."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
+        self.first = 0
 
-    def append(self, number: int, record: bytes) -> bool:
+    async def append(self, number: int, record: bytes) -> bool:
         """Write a record, or say no."""
-        if number != len(self.records):
+        if number != self.first + len(self.records):
             return False
         self.records.append(record)
         return True
 
-    def read(self, number: int) -> Iterable[bytes]:
+    async def read(self, number: int) -> Sequence[bytes]:
         """Return the records from a place on."""
-        return tuple(self.records[number:])
+        return tuple(self.records[max(0, number - self.first) :])
+
+    async def forget(self, number: int) -> None:
+        """Keep no record before a place."""
+        gone = max(0, min(number - self.first, len(self.records)))
+        del self.records[:gone]
+        self.first += gone
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
 
 
-def catch_up(now: datetime, manager: KeyManager, log: KeyLog) -> list[Output]:
-    """Let a manager take in what it has not read, from the beginning where it starts. Raises what `take` raises."""
+Clock: TypeAlias = Callable[[], datetime]
+
+
+def read_record(octets: bytes) -> UnverifiedValue[Record]:
+    """Read a record of a log. Raises `MalformedError`, and `RefusedError` (`evolution.signature-mismatch`)."""
+    kinds: tuple[type[Record], ...] = (KeyRecord, KeyCheckpoint)
+    return read_signed(parse_canonical(octets), *kinds)
+
+
+async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog) -> list[Output]:
+    """Let a manager take in what it has not read, from the beginning where it starts.
+
+    Raises what `take` and the log raise.
+    """
     said: list[Output] = []
-    for record in log.read(manager.position):
-        said += manager.take(now, read_signed(parse_canonical(record), KeyRecord))
+    for record in await log.read(manager.position):
+        unverified = read_record(record)
+        if unverified.value.number >= manager.position:
+            said += manager.take(clock(), unverified)
     return said
 
 
-def carry_out(now: datetime, manager: KeyManager, log: KeyLog, outputs: Iterable[Output]) -> list[Output]:
+async def carry_out(clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output]) -> list[Tell | Reply]:
     """Write what a manager wants written, as often as it takes, and return what is to be sent.
 
-    Raises what `take` raises.
+    Raises what `take` and the log raise.
     """
-    sent: list[Output] = []
+    sent: list[Tell | Reply] = []
     waiting = [*outputs]
     while waiting:
-        output = waiting.pop(0)
-        if not isinstance(output, Append):
-            sent.append(output)
-            continue
-        # Taken or not: what stands in that place now is in the log.
-        log.append(output.number, output.record.to_bytes())
-        waiting += catch_up(now, manager, log)
+        match waiting.pop(0):
+            case Append(number, record):
+                # Taken or not: what stands in that place now is in the log.
+                await log.append(number, record.to_bytes())
+                waiting += await catch_up(clock, manager, log)
+            case Forget(number):
+                await log.forget(number)
+            case output:
+                sent.append(output)
     return sent
+
+
+class KeyScribe:
+    """Writes what a manager wants written, one after another, while everybody goes on; see the module.
+
+    `send` is given what is to be sent, `failed` what went wrong: the manager proposes again what was not written.
+    """
+
+    def __init__(  # noqa: PLR0913  # whom it writes for, where to, and whom it tells
+        self,
+        manager: KeyManager,
+        log: KeyLog,
+        clock: Clock,
+        *,
+        send: Callable[[Tell | Reply], None],
+        failed: Callable[[PenstockError], None],
+        period: float,
+    ) -> None:
+        self._manager = manager
+        self._log = log
+        self._clock = clock
+        self._send = send
+        self._failed = failed
+        self._period = period
+        self._waiting: list[Append | Forget] = []
+        self._more = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the log, and begin. Raises what `take` and the log raise."""
+        self.put(await catch_up(self._clock, self._manager, self._log))
+        self._writing = asyncio.create_task(self._write())
+
+    async def stop(self) -> None:
+        """Write nothing more. What is being written may be in the log or not, as after a crash."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._log.close()
+
+    def put(self, outputs: Iterable[Output]) -> None:
+        """Send what is to be sent, and have the rest written."""
+        for output in outputs:
+            if isinstance(output, Append | Forget):
+                self._waiting.append(output)
+                self._more.set()
+            else:
+                self._send(output)
+
+    async def _write(self) -> None:
+        while True:
+            # Other replicas write too: what they wrote is read now and then, when there is nothing to write.
+            try:
+                async with asyncio.timeout(self._period):
+                    await self._more.wait()
+            except TimeoutError:
+                pass
+            self._more.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                said = await carry_out(self._clock, self._manager, self._log, waiting)
+                self.put([*said, *await catch_up(self._clock, self._manager, self._log)])
+            except PenstockError as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001  # a mistake of ours is told, and stops no log
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "writing to the log of keys failed", "exception": error}
+                )

@@ -13,6 +13,8 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
    not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
    to (section 7.6.2). Both take effect in the tree with the next epoch, all at once.
 
+4. Now and then all state goes into the log as a checkpoint (`key_checkpoint`), and what came before is forgotten.
+
 Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
 """
 
@@ -22,20 +24,21 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
+from penstock.broker.key_checkpoint import Condensing, write_state
+from penstock.broker.key_fold import KeyFold
 from penstock.broker.key_group import GroupState, Holder
+from penstock.broker.key_outputs import Append as Append
+from penstock.broker.key_outputs import Forget as Forget
+from penstock.broker.key_outputs import Output as Output
+from penstock.broker.key_outputs import Record
+from penstock.broker.key_outputs import Reply as Reply
+from penstock.broker.key_outputs import Tell as Tell
 from penstock.broker.key_rights import READERS, Grounds, entitlement
-from penstock.broker.key_sealing import (
-    open_over,
-    open_seed,
-    seal_history,
-    seal_welcome,
-    wrap_over,
-    wrap_path,
-    wrap_seed,
-)
+from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path, wrap_seed
 from penstock.broker.key_wishes import Applicant, Wishes
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
+from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
 from penstock.errors import RefusedError
@@ -43,8 +46,8 @@ from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
+from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import (
-    KeyEpoch,
     KeyGroup,
     KeyHistory,
     KeyNotice,
@@ -56,40 +59,10 @@ from penstock.trust.key_messages import (
     Word,
     split,
 )
-from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
-Told: TypeAlias = KeyEpoch | KeyNotice
-Answer: TypeAlias = KeyWelcome | KeyPathAnswer | KeyHistory
 Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
 """Says which versions of a type are served whose key groups are managed here; none for other types."""
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """To be written to the log at a place, if it ends there. What the log has from there on is then to be taken."""
-
-    number: int
-    record: SignedValue[KeyRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """To be sent to all members of a group. Anybody may hear it."""
-
-    group: KeyGroup
-    value: SignedValue[Told]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """To be sent to one broker."""
-
-    broker: Principal
-    value: SignedValue[Answer]
-
-
-Output: TypeAlias = Append | Tell | Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +93,19 @@ class KeyManager:
         self._kek = kek
         self._serves = serves
         self._random = random
-        self._replicas = frozenset((*replicas, key.principal))
         self._refreshing = refreshing or Refreshing(limits.key_epoch, limits.key_blocks, limits.key_longest)
         self._skew = skew
         self._limits = limits
-        self._groups: dict[KeyGroup, GroupState] = {}
         self._wishes: dict[KeyGroup, Wishes] = {}
         self._blocks: dict[KeyGroup, int] = {}
         self._noticed: dict[KeyGroup, datetime] = {}
         #: the last request of each broker: an older one is a copy
         self._asked: dict[tuple[Principal, KeyGroup], datetime] = {}
-        #: keys of epochs that are over, wrapped
-        self._over: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
-        self._number = 0
-        self._head = BEGINNING
-        self._proposed: tuple[datetime, SignedValue[KeyRecord]] | None = None
+        self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
+        self._proposed: tuple[datetime, SignedValue[Record]] | None = None
+        self._condensing = Condensing()
+        #: until when another replica has the log for its checkpoint
+        self._quiet: datetime | None = None
 
     # What brokers ask.
 
@@ -194,12 +165,17 @@ class KeyManager:
         entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=READERS)
         self._asked[request.broker, request.group] = request.time
         state = self._state(request.group)
-        last = min(request.last, state.epoch - 1, request.first + self._limits.key_history - 1)
-        if not 1 <= request.first <= last:
-            raise RefusedError("keys.no-history", "none of these epochs is over", hint="epochs are counted from 1")
-        keys = [self._archived(state, epoch) for epoch in range(request.first, last + 1)]
+        first = max(request.first, self._fold.archive.first(request.group))
+        last = min(request.last, state.epoch - 1, first + self._limits.key_history - 1)
+        if not request.first >= 1 or last < first:
+            raise RefusedError(
+                "keys.no-history",
+                "none of these epochs is over and kept",
+                hint="epochs are counted from 1; the oldest ones may be forgotten",
+            )
+        keys = [self._fold.archive.get(request.group, epoch) for epoch in range(first, last + 1)]
         sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
-        answer = KeyHistory(self._word(state), request.broker, request.public, request.first, sealed)
+        answer = KeyHistory(self._word(state), request.broker, request.public, first, sealed)
         return [Reply(request.broker, sign_value(answer, self._key))]
 
     # What the operator, the policy and the clock say.
@@ -238,18 +214,23 @@ class KeyManager:
         self._blocks[group] = self._blocks.get(group, 0) + blocks
         return self.rotate(now, group) if self._blocks[group] >= self._refreshing.blocks else []
 
+    def condense(self, now: datetime, since: datetime | None = None) -> list[Output]:
+        """Begin the log anew with a checkpoint; the keys of epochs that were over before an instant are not in it."""
+        self._condensing.want(since)
+        return self._propose(now)
+
     def holders(self, group: KeyGroup) -> frozenset[Principal]:
         """Return all that hold the key or are about to: when policy changes, each is asked about anew."""
         return frozenset((*self._state(group).holders(), *self._wish(group).admit))
 
     def groups(self) -> Iterator[KeyGroup]:
         """Yield the groups that have begun."""
-        return iter(self._groups)
+        return iter(self._fold.groups)
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
         """Notice what has ended, tell the epochs, and say when to call again at the latest."""
         said: list[Output] = []
-        for group, state in self._groups.items():
+        for group, state in self._fold.groups.items():
             if state.word is None:
                 continue
             wishes = self._wish(group)
@@ -259,7 +240,9 @@ class KeyManager:
         if self._proposed is not None and now >= self._proposed[0] + timedelta(milliseconds=self._limits.key_retry):
             # Whether the log has it nobody has said: it takes it now, or says that the place is taken.
             self._proposed = now, self._proposed[1]
-            said.append(Append(self._number, self._proposed[1]))
+            said.append(Append(self._fold.number, self._proposed[1]))
+        if self._fold.number - self._fold.checkpoint >= self._limits.key_log:
+            self._condensing.want(None)
         return [*said, *self._propose(now)], self.turns()
 
     def turns(self) -> datetime | None:
@@ -267,7 +250,7 @@ class KeyManager:
         turn: datetime | None = None
         if self._proposed is not None:
             turn = self._proposed[0] + timedelta(milliseconds=self._limits.key_retry)
-        for group, state in self._groups.items():
+        for group, state in self._fold.groups.items():
             if state.word is None:
                 continue
             turn = earliest(turn, state.word.begun + timedelta(milliseconds=self._refreshing.period))
@@ -283,31 +266,29 @@ class KeyManager:
     @property
     def position(self) -> int:
         """How many records were taken: where the log goes on."""
-        return self._number
+        return self._fold.number
 
-    def take(self, now: datetime, unverified: UnverifiedValue[KeyRecord]) -> list[Output]:
+    def take(self, now: datetime, unverified: UnverifiedValue[Record]) -> list[Output]:
         """Take in the next record of the log, its own or another's; also to begin with, from the first one on.
 
-        Raises `RefusedError` (`keys.log`) for one that is not the next, or of somebody who is no replica, and what
-        signatures, `GroupState.check` and unwrapping raise. Nothing has changed then.
+        Where records were forgotten, the first one begins a checkpoint. Raises `RefusedError` (`keys.log`) for one that
+        is not the next, or of somebody who is no replica, and what signatures, `GroupState.check` and unwrapping raise.
+        Nothing has changed then.
         """
         signed = unverified.verify()
-        record = signed.value
-        if record.word.manager not in self._replicas or (record.number, record.previous) != (self._number, self._head):
-            raise RefusedError(
-                "keys.log", "a record is not the next one of the log, or not of a manager", hint="read the log in order"
-            )
-        seed = open_seed(self._kek, record.seed, record.salt, record.word.group, record.number)
-        state = self._state(record.word.group)
-        state.check(record)
-        if record.refresh and state.epoch:
-            self._archive(state)
-        rekey = state.apply(record, seed)
-        self._groups[state.group] = state
-        self._number, self._head = self._number + 1, signed.digest
-        mine = self._proposed is not None and self._proposed[1].digest == signed.digest
+        record, mine = signed.value, self._proposed is not None and self._proposed[1].digest == signed.digest
+        taken = self._fold.take(signed)
         self._proposed = None
+        if isinstance(record, KeyCheckpoint):
+            said = self._condensed(now, record, mine=mine, whole=taken.whole)
+        else:
+            self._condensing.broken()
+            said = self._recorded(now, record, taken.rekey, mine=mine)
+        return [*said, *self._propose(now)]
+
+    def _recorded(self, now: datetime, record: KeyRecord, rekey: Rekey | None, *, mine: bool) -> list[Output]:
         said: list[Output] = []
+        state = self._state(record.word.group)
         if rekey is not None:
             self._blocks.pop(state.group, None)
         if rekey is not None and mine:
@@ -318,18 +299,34 @@ class KeyManager:
         for broker, applicant in self._wish(state.group).settle(state, record):
             if applicant.public:
                 said.append(self._welcome(state, broker, state.members[broker], applicant.public))
-        return [*said, *self._propose(now)]
+        return said
+
+    def _condensed(self, now: datetime, part: KeyCheckpoint, *, mine: bool, whole: bool) -> list[Output]:
+        if mine and whole:
+            self._condensing.done()
+            return [Forget(part.first)]
+        if not mine:
+            self._condensing.broken()
+            # Another replica is at it; what it writes is as good, unless something was to be forgotten.
+            self._quiet = None if whole else now + timedelta(milliseconds=self._limits.key_retry)
+            if whole and self._condensing.since is None:
+                self._condensing.done()
+        return []
 
     # What follows.
 
     def _propose(self, now: datetime) -> list[Output]:
-        """Propose the next record, unless one is under way."""
-        if self._proposed is None:
+        """Propose the next record, unless one is under way; a checkpoint before all else, as it must not be broken."""
+        if self._proposed is None and (self._quiet is None or now >= self._quiet):
+            if self._condensing.wanted and self._fold.groups:
+                part = sign_value(self._part(in_utc(now)), self._key)
+                self._proposed = now, part
+                return [Append(self._fold.number, part)]
             for group, wishes in self._wishes.items():
                 if wishes:
                     record = sign_value(self._record(in_utc(now), self._state(group), wishes), self._key)
                     self._proposed = now, record
-                    return [Append(self._number, record)]
+                    return [Append(self._fold.number, record)]
         return []
 
     def _record(self, now: datetime, state: GroupState, wishes: Wishes) -> KeyRecord:
@@ -339,11 +336,25 @@ class KeyManager:
             word = Word(self._key.principal, state.group, state.epoch + 1, now, self._refreshing.longest)
         else:
             word = self._word(state)
-        salt, seed = self._random(SALT_BYTES), self._random(SECRET_BYTES)
-        sealed = wrap_seed(self._kek, seed, salt, state.group, self._number)
+        salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))
+        sealed = wrap_seed(self._kek, seed, salt, state.group, self._fold.number)
         # What is too much for one record is left for the next.
         changes = wishes.changes(self._limits.key_changes)
-        return KeyRecord(word, self._number, self._head, now, refresh, salt, sealed, *changes)
+        return KeyRecord(word, self._fold.number, self._fold.head, now, refresh, salt, sealed, *changes)
+
+    def _part(self, now: datetime) -> KeyCheckpoint:
+        """Return the part of a checkpoint that is to be written next. Raises `LimitError` (`keys.checkpoint`)."""
+        fold, condensing = self._fold, self._condensing
+        since = condensing.since
+
+        def parts(salt: bytes) -> list[bytes]:
+            # Should it be too much, another is tried when the log is longer.
+            fold.checkpoint = fold.number
+            return write_state(fold, self._kek, salt, since=since, limits=self._limits)
+
+        part, count, salt = condensing.next(fold.gathered, parts, self._random)
+        octets = condensing.part(part)
+        return KeyCheckpoint(self._key.principal, fold.number, fold.head, now, part, count, salt, octets)
 
     def _welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Output:
         content = holder.leaf.expose() + state.place(broker)
@@ -387,14 +398,16 @@ class KeyManager:
         return served
 
     def _state(self, group: KeyGroup) -> GroupState:
-        return self._groups.get(group) or GroupState(group, self._limits)
+        return self._fold.state(group)
 
     def _wish(self, group: KeyGroup) -> Wishes:
         return self._wishes.setdefault(group, Wishes())
 
     def _is_proposed(self, group: KeyGroup, broker: Principal) -> bool:
         record = self._proposed[1].value if self._proposed is not None else None
-        return record is not None and record.word.group == group and any(broker == who for who, _ in record.admitted)
+        if not isinstance(record, KeyRecord) or record.word.group != group:
+            return False
+        return any(broker == who for who, _ in record.admitted)
 
     def _word(self, state: GroupState) -> Word:
         """Return this manager's word on the epoch of a group, whichever replica began it."""
@@ -402,12 +415,3 @@ class KeyManager:
             raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
         word = state.word
         return Word(self._key.principal, word.group, word.epoch, word.begun, word.longest)
-
-    def _archive(self, state: GroupState) -> None:
-        salt = self._random(SALT_BYTES)
-        box = wrap_over(self._kek, state.tree.key(), salt, state.group, state.epoch)
-        self._over[state.id, state.epoch] = salt, box
-
-    def _archived(self, state: GroupState, epoch: int) -> Secret:
-        salt, box = self._over[state.id, epoch]
-        return open_over(self._kek, box, salt, state.group, epoch)

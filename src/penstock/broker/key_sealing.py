@@ -17,6 +17,7 @@ _HISTORY: Final = b"penstock-key-history-1 "
 _PATH: Final = b"path"
 _SEED: Final = b"seed"
 _OVER: Final = b"over"
+_STATE: Final = b"state"
 
 
 def seal_welcome(group: KeyGroup, broker: Principal, public: bytes, content: bytes, random: RandomBytes) -> bytes:
@@ -57,9 +58,9 @@ def open_path(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: 
     return unwrap(leaf, sealed, salt, _PATH, group.id, _number(epoch))
 
 
-def wrap_seed(kek: Secret, seed: bytes, salt: bytes, group: KeyGroup, number: int) -> bytes:
+def wrap_seed(kek: Secret, seed: Secret, salt: bytes, group: KeyGroup, number: int) -> bytes:
     """Wrap the seed of a record."""
-    return wrap(kek, seed, salt, _SEED, group.id, _number(number))
+    return wrap(kek, seed.expose(), salt, _SEED, group.id, _number(number))
 
 
 def open_seed(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, number: int) -> Secret:
@@ -75,6 +76,16 @@ def wrap_over(kek: Secret, key: Secret, salt: bytes, group: KeyGroup, epoch: int
 def open_over(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> Secret:
     """Return the key of an epoch that is over."""
     return Secret(unwrap(kek, sealed, salt, _OVER, group.id, _number(epoch)))
+
+
+def wrap_state(kek: Secret, state: bytes, salt: bytes, first: int) -> bytes:
+    """Wrap a checkpoint that begins at a place in the log."""
+    return wrap(kek, state, salt, _STATE, _number(first))
+
+
+def open_state(kek: Secret, sealed: bytes, salt: bytes, first: int) -> bytes:
+    """Return what a checkpoint holds."""
+    return unwrap(kek, sealed, salt, _STATE, _number(first))
 
 
 def _number(value: int) -> bytes:

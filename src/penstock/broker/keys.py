@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, cast
 
 from penstock.broker.core import Core
 from penstock.broker.exchange import OWN
-from penstock.broker.key_log import KeyLog, carry_out, catch_up
+from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
@@ -85,8 +85,8 @@ class Keys:
         self._followed: set[Principal] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
-        self._managing = managing
         self._manager: KeyManager | None = None
+        self._scribe: KeyScribe | None = None
         if managing is not None:
             settings = core.settings
             self._manager = KeyManager(
@@ -99,16 +99,29 @@ class Keys:
                 skew=settings.trust.skew,
                 limits=settings.limits,
             )
+            self._scribe = KeyScribe(
+                self._manager,
+                managing.log,
+                core.now,
+                send=self._send,
+                failed=core.note,
+                period=settings.limits.key_follow / 1000,
+            )
         core.exchange.own[KEYS] = self._arrived
         core.exchange.holds = self.holds
 
     # Running.
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Read the log, where groups are managed here, and join. Raises what the log raises."""
-        if self._manager is not None and self._managing is not None:
-            self._tell(catch_up(self._core.now(), self._manager, self._managing.log))
+        if self._scribe is not None:
+            await self._scribe.start()
         self.tick()
+
+    async def stop(self) -> None:
+        """Write nothing more to the log."""
+        if self._scribe is not None:
+            await self._scribe.stop()
 
     def tick(self) -> None:
         """Join what is new and may be joined, ask again, forget what is over."""
@@ -288,14 +301,12 @@ class Keys:
                 self._tell(manager.history(now, request, self._decided(value.broker, value.group, (Right.HISTORY,))))
 
     def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
-        if self._manager is None or self._managing is None:
-            return
-        for output in carry_out(self._core.now(), self._manager, self._managing.log, outputs):
-            match output:
-                case Tell(group, value):
-                    self._publish(group, value)
-                case Reply(_, value):
-                    self._publish(value.value.word.group, value)
+        if self._scribe is not None:
+            self._scribe.put(outputs)
+
+    def _send(self, output: Tell | Reply) -> None:
+        group = output.group if isinstance(output, Tell) else output.value.value.word.group
+        self._publish(group, output.value)
 
     def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
         changed = False

@@ -88,9 +88,9 @@ class Node:
             self.core.library.add(unverified, now)
         self.core.settle(self.core.router.disclose(self.core.shown()))
         self.policies.start()
-        self.keys.start()
-        self.core.rights_changed.append(self.keys.policy_changed)
         try:
+            await self.keys.start()
+            self.core.rights_changed.append(self.keys.policy_changed)
             await self._open()
         except BaseException:
             await self.stop()
@@ -104,6 +104,7 @@ class Node:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
+        await self.keys.stop()
         await self.neighbours.stop_calling()
         self.core.settle(self.core.router.leave())
         for reception in (self._listener, self._across_nats):

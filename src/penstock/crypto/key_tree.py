@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.codec.sexp import SExp
 from penstock.crypto.places import ROOT, Places, above
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened, unwrap, wrap
 
@@ -127,6 +128,33 @@ class KeyTree:
         place = self._places.place[leaf]
         return KeyPath(self._group, place, self._leaves[leaf], {node: self._inner[node] for node in above(place)})
 
+    def to_sexp(self) -> SExp:
+        """Return everything, with all secrets: to be wrapped at once. Leaves and inner nodes stand by their places."""
+        nobody = b"" if self._nobody is None else self._nobody.expose()
+        leaves = (self._leaves[self._places.member[place]].expose() for place in range(len(self), 2 * len(self)))
+        inner = (self._inner[node].expose() for node in range(ROOT, len(self)))
+        return (b"tree", _number(self.epoch), nobody, (b"leaves", *leaves), (b"inner", *inner))
+
+    @classmethod
+    def from_sexp(cls, group: bytes, value: SExp) -> "KeyTree":
+        """Read what `to_sexp` wrote. Raises `RefusedError` (`keys.unopened`), `MalformedError` (`keys.malformed`)."""
+        tree = cls(group)
+        match value:
+            case (b"tree", bytes(epoch), bytes(nobody), (b"leaves", *leaves), (b"inner", *inner)):
+                tree.epoch = int.from_bytes(epoch, "big")
+                tree._nobody = Secret(nobody) if nobody else None
+                tree._inner = {node: _secret(octets) for node, octets in enumerate(inner, ROOT)}
+                placed = [(place, _secret(octets)) for place, octets in enumerate(leaves, len(leaves))]
+            case _:
+                raise unopened()
+        if len(inner) != max(0, len(leaves) - 1):
+            raise unopened()
+        for place, leaf in placed:
+            named = handle(leaf)
+            tree._leaves[named] = leaf
+            tree._places.place[named], tree._places.member[place] = place, named
+        return tree
+
     def _renew(self, seed: Secret, salt: bytes, stale: tuple[int, ...], new: set[int]) -> tuple[Renewed, ...]:
         """Give nodes new secrets, the lowest first."""
         new = {*new, *stale}
@@ -228,6 +256,12 @@ def _climb(rekey: Rekey, step: Renewed, child: int, below: Secret) -> Secret:
 
 def _check(root: Secret, group: bytes, epoch: int) -> bytes:
     return root.derive(_CHECK, group, _number(epoch)).expose()[:CHECK_BYTES]
+
+
+def _secret(octets: SExp) -> Secret:
+    if not isinstance(octets, bytes):
+        raise unopened()
+    return Secret(octets)
 
 
 def _number(value: int) -> bytes:

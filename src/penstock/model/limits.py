@@ -193,6 +193,12 @@ class Limits:
     key_request: int = 60_000
     key_retry: int = 5_000
     key_notice: int = 30_000
+    #: the log of key managers: how often one reads what others wrote, after how many records a checkpoint is written,
+    #: octets of one part of it, and parts
+    key_follow: int = 1_000
+    key_log: int = 8_192
+    key_checkpoint_bytes: int = 512 << 10
+    key_checkpoint_parts: int = 512
     #: a file of keys: octets
     key_ring_bytes: int = 64 << 20
 

@@ -351,7 +351,7 @@ class KeyRecord:
             (b"refresh", b"1" if self.refresh else b"0"),
             (b"salt", self.salt),
             (b"seed", self.seed),
-            (b"admitted", *((str(who).encode(), _end(until)) for who, until in self.admitted)),
+            (b"admitted", *((str(who).encode(), write_end(until)) for who, until in self.admitted)),
             (b"left", *(str(who).encode() for who in self.left)),
             (b"evicted", *(str(who).encode() for who in self.evicted)),
         )
@@ -367,7 +367,7 @@ class KeyRecord:
             read_count(one(body, b"refresh"), 1) == 1,
             _octets(one(body, b"salt")),
             _octets(one(body, b"seed")),
-            tuple((read_owner(who), _read_end(until)) for who, until in _pairs(body, b"admitted")),
+            tuple((read_owner(who), read_end(until)) for who, until in _pairs(body, b"admitted")),
             tuple(read_owner(who) for who in _list(body, b"left")),
             tuple(read_owner(who) for who in _list(body, b"evicted")),
         )
@@ -453,9 +453,11 @@ def _pairs(body: SExp, name: bytes) -> Iterator[tuple[SExp, SExp]]:
     return map(_two, _list(body, name))
 
 
-def _end(until: datetime | None) -> bytes:
+def write_end(until: datetime | None) -> bytes:
+    """Write when a right ends, if it does."""
     return _FOREVER if until is None else format_date(until)
 
 
-def _read_end(value: SExp) -> datetime | None:
+def read_end(value: SExp) -> datetime | None:
+    """Read what `write_end` wrote. Raises `MalformedError`."""
     return None if value == _FOREVER else parse_date(_octets(value))

@@ -1,0 +1,92 @@
+"""What the log of key managers says: all groups, and the keys of epochs that are over. A fold of its records."""
+
+from dataclasses import dataclass, field
+
+from penstock.broker.key_archive import Archive
+from penstock.broker.key_checkpoint import Gathering, read_state
+from penstock.broker.key_group import GroupState
+from penstock.broker.key_outputs import Record
+from penstock.broker.key_sealing import open_seed
+from penstock.crypto.key_tree import Rekey
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.wrapping import Secret
+from penstock.errors import RefusedError
+from penstock.model.limits import Limits
+from penstock.model.principals import Principal
+from penstock.trust.key_checkpoints import KeyCheckpoint
+from penstock.trust.key_messages import KeyGroup, KeyRecord
+from penstock.trust.policy_events import BEGINNING
+from penstock.trust.signed import SignedValue
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a record came to: what members are told where an epoch begins, and whether a checkpoint is whole."""
+
+    rekey: Rekey | None = field(default=None, repr=False)
+    whole: bool = False
+
+
+class KeyFold:
+    """See the module. Records of `replicas` count, and no others."""
+
+    def __init__(self, kek: Secret, replicas: frozenset[Principal], random: RandomBytes, limits: Limits) -> None:
+        self._kek = kek
+        self._replicas = replicas
+        self._limits = limits
+        self.groups: dict[KeyGroup, GroupState] = {}
+        self.archive = Archive(kek, random)
+        #: how many records there are, the digest of the last, and where the last checkpoint begins
+        self.number = 0
+        self.head = BEGINNING
+        self.checkpoint = 0
+        self._gathering = Gathering()
+        #: whether records were left out, and the checkpoint in their place is not whole yet
+        self._jumped = False
+
+    @property
+    def gathered(self) -> int:
+        """How many parts of a checkpoint stand at the end of the log, if it is not whole."""
+        return self._gathering.count
+
+    def state(self, group: KeyGroup) -> GroupState:
+        """Return the state of a group, also of one that has not begun."""
+        return self.groups.get(group) or GroupState(group, self._limits)
+
+    def take(self, signed: SignedValue[Record]) -> Taken:
+        """Take in the next record. Raises as `KeyManager.take`; nothing has changed then."""
+        record = signed.value
+        if record.signer not in self._replicas or not self._is_next(record):
+            raise RefusedError(
+                "keys.log", "a record is not the next one of the log, or not of a manager", hint="read the log in order"
+            )
+        taken = self._take_part(record) if isinstance(record, KeyCheckpoint) else self._take_record(record)
+        self.number, self.head = record.number + 1, signed.digest
+        return taken
+
+    def _is_next(self, record: Record) -> bool:
+        if isinstance(record, KeyCheckpoint) and not record.part and record.number > self.number:
+            return True
+        # After a jump nothing is known before the checkpoint is whole.
+        known = not self._jumped or isinstance(record, KeyCheckpoint)
+        return known and (record.number, record.previous) == (self.number, self.head)
+
+    def _take_record(self, record: KeyRecord) -> Taken:
+        seed = open_seed(self._kek, record.seed, record.salt, record.word.group, record.number)
+        state = self.state(record.word.group)
+        state.check(record)
+        if record.refresh and state.epoch:
+            self.archive.put(state.group, state.epoch, state.tree.key(), record.time)
+        rekey = state.apply(record, seed)
+        self.groups[state.group] = state
+        self._gathering.take(None)
+        return Taken(rekey)
+
+    def _take_part(self, part: KeyCheckpoint) -> Taken:
+        whole = self._gathering.whole(part)
+        if whole:
+            self.groups, self.archive = read_state(whole, self.archive, self._kek, self._limits)
+            self.checkpoint = part.first
+        self._jumped = not whole and (self._jumped or part.number > self.number)
+        self._gathering.take(part)
+        return Taken(whole=bool(whole))

@@ -1,0 +1,55 @@
+"""What a key manager wants done, in the order in which it returns it."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.model.principals import Principal
+from penstock.trust.key_checkpoints import KeyCheckpoint
+from penstock.trust.key_messages import (
+    KeyEpoch,
+    KeyGroup,
+    KeyHistory,
+    KeyNotice,
+    KeyPathAnswer,
+    KeyRecord,
+    KeyWelcome,
+)
+from penstock.trust.signed import SignedValue
+
+Told: TypeAlias = KeyEpoch | KeyNotice
+Answer: TypeAlias = KeyWelcome | KeyPathAnswer | KeyHistory
+Record: TypeAlias = KeyRecord | KeyCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """To be written to the log at a place, if it ends there. What the log has from there on is then to be taken."""
+
+    number: int
+    record: SignedValue[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """All records of the log before a place are to be forgotten: a checkpoint begins there."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """To be sent to all members of a group. Anybody may hear it."""
+
+    group: KeyGroup
+    value: SignedValue[Told]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """To be sent to one broker."""
+
+    broker: Principal
+    value: SignedValue[Answer]
+
+
+Output: TypeAlias = Append | Forget | Tell | Reply

@@ -1,0 +1,125 @@
+"""A log as a JetStream stream: a record is stored where the stream ends as its writer believes, or not at all.
+
+    stream PREFIX-log-NAME     subject PREFIX.log.NAME, in files; nothing expires, and a full stream refuses
+
+The record with n before it has the sequence n + 1; forgetting purges sequences and never gives one out again. The
+servers are trusted to say the same to everybody: with servers that do not, replicas can be made to split, which stops
+what they do but shows nobody what is wrapped in a record.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_api import NO_MESSAGE, WRONG_LAST, ApiError, store
+from penstock.fabric.nats_link import NatsLink, checked
+from penstock.fabric.nats_login import NatsLogin
+
+_EXPECTED: Final = "Nats-Expected-Last-Sequence"
+
+
+class NatsLog:
+    """See the module; `await NatsLog.open(login, name)` opens it."""
+
+    def __init__(self, link: NatsLink, name: str) -> None:
+        self._link = link
+        self._stream = f"{link.prefix}-log-{name}"
+        self._subject = f"{link.prefix}.log.{name}"
+
+    @classmethod
+    async def open(  # noqa: PLR0913  # named settings, each with a default
+        cls,
+        login: NatsLogin | str,
+        name: str,
+        *,
+        prefix: str = "penstock",
+        copies: int = 1,
+        timeout: float = 2.0,
+        patience: float = 10.0,
+    ) -> Self:
+        """Open a log, which is made if there is none; on so many servers.
+
+        Raises `MalformedError` (`fabric.bad-name`, `fabric.bad-address`), `FailedError` (`keys.log-stream`), and as
+        `NatsLink.client`.
+        """
+        if not (name.isascii() and name.isalnum() and prefix.isascii() and prefix.isalnum()):
+            raise MalformedError("fabric.bad-name", "a log, as its prefix, is named by letters and digits")
+        link = NatsLink(checked(login), prefix=prefix, domain="", timeout=timeout, patience=patience)
+        log = cls(link, name)
+        try:
+            await log._make(copies)
+        except ApiError as error:
+            await link.close()
+            raise _failed(error) from error
+        except BaseException:
+            await link.close()
+            raise
+        return log
+
+    async def append(self, number: int, record: bytes) -> bool:
+        """Write a record as the one with so many before it; say no, and write nothing, where the log is not so long.
+
+        An answer that is lost is asked for again, and is then no: whoever reads finds what was stored.
+        """
+        link, headers = self._link, {_EXPECTED: str(number)}
+        try:
+            await link.call(lambda client: store(client, self._subject, record, timeout=link.timeout, headers=headers))
+        except ApiError as error:
+            if error.number in WRONG_LAST:
+                return False
+            raise _failed(error) from error
+        return True
+
+    async def read(self, number: int) -> Sequence[bytes]:
+        """Return the records from a place on, or from the first that is kept."""
+        found: list[bytes] = []
+        place = number + 1
+        while (message := await self._get(place)) is not None:
+            place = int(message["seq"]) + 1
+            found.append(base64.b64decode(message.get("data", "")))
+        return found
+
+    async def forget(self, number: int) -> None:
+        """Keep no record before a place."""
+        try:
+            await self._link.ask(f"STREAM.PURGE.{self._stream}", {"seq": number + 1})
+        except ApiError as error:
+            raise _failed(error) from error
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._link.close()
+
+    async def _make(self, copies: int) -> None:
+        config = {
+            "name": self._stream,
+            "subjects": [self._subject],
+            "storage": "file",
+            "num_replicas": copies,
+            "discard": "new",
+            "deny_delete": True,
+        }
+        await self._link.ask(f"STREAM.CREATE.{self._stream}", config)
+
+    async def _get(self, sequence: int) -> dict[str, Any] | None:
+        """Return the first message from a sequence on."""
+        body = {"seq": sequence, "next_by_subj": self._subject}
+        try:
+            found = await self._link.ask(f"STREAM.MSG.GET.{self._stream}", body)
+        except ApiError as error:
+            if error.number == NO_MESSAGE:
+                return None
+            raise _failed(error) from error
+        message: dict[str, Any] = found["message"]
+        return message
+
+
+def _failed(error: ApiError) -> PenstockError:
+    if error.status == 403:
+        return RefusedError("fabric.unauthorized", "the servers do not let us write the log of keys")
+    return FailedError(
+        "keys.log-stream",
+        f"the stream of the log of keys cannot be used: {error.description}",
+        hint="is it the right server, with room, and with as many servers as there are to be copies?",
+    )

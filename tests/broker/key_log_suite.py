@@ -1,0 +1,96 @@
+"""What every log of key managers does: tests of an adapter inherit this."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from penstock.broker.key_log import KeyLog
+
+Opens = Callable[[], Awaitable[KeyLog]]
+
+
+class KeyLogSuite:
+    """Give `opens`: each call opens the same log, as another process would."""
+
+    #: whether what was written outlives those who wrote it
+    DURABLE: ClassVar = True
+
+    @abstractmethod
+    def opens(self) -> Opens:
+        """Return how a log that nobody has used yet is opened."""
+
+    def test_records_come_back_in_order(self) -> None:
+        async def test(log: KeyLog, _: Opens) -> None:
+            assert list(await log.read(0)) == []
+            for number in range(3):
+                assert await log.append(number, b"%d" % number)
+            assert list(await log.read(0)) == [b"0", b"1", b"2"]
+            assert list(await log.read(2)) == [b"2"]
+            assert list(await log.read(3)) == []
+
+        self.run(test)
+
+    def test_a_record_is_taken_where_the_log_ends_and_nowhere_else(self) -> None:
+        async def test(log: KeyLog, _: Opens) -> None:
+            assert not await log.append(1, b"too early")
+            assert await log.append(0, b"first")
+            for number in (0, 2, 99):
+                assert not await log.append(number, b"no")
+            assert list(await log.read(0)) == [b"first"]
+
+        self.run(test)
+
+    def test_of_many_that_want_one_place_one_gets_it(self) -> None:
+        async def test(log: KeyLog, opens: Opens) -> None:
+            logs = [log, *[await opens() for _ in range(3)]]
+            for number in range(5):
+                taken = await asyncio.gather(*(one.append(number, b"%d" % at) for at, one in enumerate(logs)))
+                assert sum(taken) == 1
+                assert list(await log.read(number)) == [b"%d" % taken.index(True)]
+            for one in logs[1:]:
+                assert list(await one.read(0)) == list(await log.read(0))
+                await one.close()
+
+        self.run(test)
+
+    def test_what_is_forgotten_is_gone_and_no_place_is_given_again(self) -> None:
+        async def test(log: KeyLog, _: Opens) -> None:
+            for number in range(5):
+                await log.append(number, b"%d" % number)
+            await log.forget(3)
+            for place in (0, 2, 3):
+                assert list(await log.read(place)) == [b"3", b"4"]
+            for number in (0, 2, 3, 4):
+                assert not await log.append(number, b"old")
+            assert await log.append(5, b"5")
+            await log.forget(3)
+            assert list(await log.read(4)) == [b"4", b"5"]
+
+        self.run(test)
+
+    def test_what_was_written_is_there_for_the_next(self) -> None:
+        async def test(log: KeyLog, opens: Opens) -> None:
+            large = bytes(range(256)) * 2048
+            await log.append(0, large)
+            await log.append(1, b"")
+            await log.close()
+            again = await opens()
+            assert list(await again.read(0)) == [large, b""]
+            assert await again.append(2, b"2")
+            await again.close()
+
+        if self.DURABLE:
+            self.run(test)
+
+    def run(self, test: Callable[[KeyLog, Opens], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            opens = self.opens()
+            async with asyncio.timeout(30):
+                log = await opens()
+                try:
+                    await test(log, opens)
+                finally:
+                    await log.close()
+
+        asyncio.run(bounded())

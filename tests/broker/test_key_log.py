@@ -1,0 +1,204 @@
+"""Logs of key managers, and who writes to them while everybody goes on."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.broker.key_kit import GROUP, MANAGER, REPLICA, SECOND, at, grounds, manager, right
+from tests.broker.key_log_suite import KeyLogSuite, Opens
+from tests.trust.kit import NOW, key, who
+
+from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog
+from penstock.broker.key_manager import KeyManager, Reply, Tell
+from penstock.crypto.hpke import SealingKey
+from penstock.errors import FailedError, PenstockError
+from penstock.fabric.nats_log import NatsLog
+from penstock.testing.nats import NatsServer
+from penstock.trust.key_messages import KeyRequest, KeyWelcome, Wish
+from penstock.trust.signed import UnverifiedValue, sign_value
+
+
+class TestMemoryLog(KeyLogSuite):
+    DURABLE = False
+
+    def opens(self) -> Opens:
+        log = MemoryLog()
+
+        async def open_it() -> KeyLog:
+            return log
+
+        return open_it
+
+
+class TestNatsLog(KeyLogSuite):
+    NAMES = iter(range(1000))
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server: NatsServer) -> None:
+        self.url, self.name = server.url, f"keys{next(self.NAMES)}"
+
+    def opens(self) -> Opens:
+        async def open_it() -> KeyLog:
+            return await NatsLog.open(self.url, self.name)
+
+        return open_it
+
+    def test_a_server_that_is_away_for_a_moment(self, server: NatsServer) -> None:
+        async def test(log: KeyLog, _: Opens) -> None:
+            assert await log.append(0, b"0")
+            await asyncio.to_thread(server.kill)
+            writing = asyncio.create_task(log.append(1, b"1"))
+            await asyncio.to_thread(server.start)
+            # It may have been stored before the answer was lost, and is there in any case.
+            await writing
+            assert list(await log.read(0)) == [b"0", b"1"]
+
+        self.run(test)
+
+    def test_more_copies_than_servers(self) -> None:
+        async def test() -> None:
+            with pytest.raises(PenstockError) as caught:
+                await NatsLog.open(self.url, self.name, copies=3)
+            assert caught.value.code == "keys.log-stream"
+
+        asyncio.run(test())
+
+
+class Desk:
+    """A scribe, and what it sent."""
+
+    def __init__(self, log: KeyLog, one: KeyManager | None = None) -> None:
+        self.sent: list[Tell | Reply] = []
+        self.failed: list[str] = []
+        self.now = NOW
+        self.manager = one or manager()
+        self.scribe = KeyScribe(
+            self.manager,
+            log,
+            lambda: self.now,
+            send=self.sent.append,
+            failed=lambda error: self.failed.append(error.code),
+            period=0.01,
+        )
+
+    def join(self, broker: int) -> None:
+        self.scribe.put(self.manager.join(self.now, joining(broker, self.now), grounds(broker, right(broker))))
+
+    def welcomed(self) -> list[object]:
+        return [one.broker for one in self.sent if isinstance(one, Reply) and isinstance(one.value.value, KeyWelcome)]
+
+
+def joining(broker: int, now: object = NOW) -> UnverifiedValue[KeyRequest]:
+    public = SealingKey(lambda size: bytes([broker]) * size).public
+    return sign_value(KeyRequest(Wish.JOIN, who(broker), GROUP, now, 0, 0, public), key(broker)).unverified()  # type: ignore[arg-type]  # a time
+
+
+class SlowLog(MemoryLog):
+    """A log that waits before it says anything, and can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes = asyncio.Event()
+        self.fails = 0
+
+    async def append(self, number: int, record: bytes) -> bool:
+        await self.goes.wait()
+        if self.fails:
+            self.fails -= 1
+            raise FailedError("keys.log-folder", "the disk is full")
+        return await super().append(number, record)
+
+
+async def until(holds: object) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # type: ignore[operator]  # a function
+            await asyncio.sleep(0.005)
+
+
+def test_nobody_is_told_anything_before_the_log_has_it_and_nobody_waits() -> None:
+    async def test() -> None:
+        log = SlowLog()
+        desk = Desk(log)
+        await desk.scribe.start()
+        desk.join(20)
+        desk.join(21)
+        await asyncio.sleep(0.05)
+        assert desk.sent == []
+        log.goes.set()
+        await until(lambda: len(desk.welcomed()) == 2)
+        assert len(log.records) == 2
+        await desk.scribe.stop()
+
+    asyncio.run(test())
+
+
+def test_what_could_not_be_written_is_told_and_written_later() -> None:
+    async def test() -> None:
+        log = SlowLog()
+        log.goes.set()
+        log.fails = 1
+        desk = Desk(log)
+        await desk.scribe.start()
+        desk.join(20)
+        await until(lambda: desk.failed)
+        assert desk.failed == ["keys.log-folder"]
+        assert desk.sent == []
+        desk.now = at(6)
+        desk.scribe.put(desk.manager.tick(desk.now)[0])
+        await until(desk.welcomed)
+        await desk.scribe.stop()
+
+    asyncio.run(test())
+
+
+def test_a_replica_reads_what_another_one_writes() -> None:
+    async def test() -> None:
+        log = MemoryLog()
+        one, other = Desk(log), Desk(log, manager(REPLICA))
+        for desk in (one, other):
+            await desk.scribe.start()
+        one.join(20)
+        await until(lambda: who(20) in other.manager.holders(GROUP))
+        # Both are asked, as in a network: both answer, and the epoch has begun once.
+        for desk in (one, other):
+            desk.now += SECOND
+            desk.join(21)
+        await until(lambda: who(21) in one.welcomed() and who(21) in other.welcomed())
+        assert one.manager._state(GROUP).to_sexp() == other.manager._state(GROUP).to_sexp()
+        for desk in (one, other):
+            await desk.scribe.stop()
+        assert not one.failed
+        assert not other.failed
+
+    asyncio.run(test())
+
+
+def test_a_manager_that_is_killed_after_writing_starts_again_with_what_it_wrote() -> None:
+    class Deadly(MemoryLog):
+        async def append(self, number: int, record: bytes) -> bool:
+            await super().append(number, record)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def read(self, number: int) -> Sequence[bytes]:
+            return await super().read(number)
+
+    async def test() -> None:
+        log = Deadly()
+        desk = Desk(log)
+        await desk.scribe.start()
+        desk.join(20)
+        await until(lambda: log.records)
+        await desk.scribe.stop()
+        assert desk.sent == []
+        saved = MemoryLog()
+        saved.records = log.records
+        again = Desk(saved, manager(MANAGER, seed=7))
+        await again.scribe.start()
+        again.now += SECOND
+        again.join(20)
+        assert again.welcomed() == [who(20)]
+        assert len(saved.records) == 1
+        await again.scribe.stop()
+
+    asyncio.run(test())
