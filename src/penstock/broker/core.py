@@ -17,9 +17,11 @@ from penstock.broker.outcomes import require, settled
 from penstock.broker.overlay import CLOSED, Overlay, UnsafeOpen
 from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
+from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
+from penstock.broker.routing import Unopened
 from penstock.broker.shown import resting
 from penstock.broker.vault import KeyVault
 from penstock.broker.ways import Address
@@ -87,6 +89,9 @@ class Core:
         self.settings = settings
         self.principal = settings.key.principal
         self.counts: Counter[str] = Counter()
+        #: sealed blocks that were refused, by the code; and where they are kept
+        self.unopened: Counter[str] = Counter()
+        self.quarantine: Quarantine = Nowhere()
         self._shown: tuple[Credentials | None, bytes] = None, b""
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
@@ -188,8 +193,14 @@ class Core:
         self._reported(report)
 
     def _unopened(self, unopened: Unopened) -> None:
-        self.counts["unopened"] += 1
+        """Keep a sealed block that was refused, and let operators know."""
+        self.unopened[unopened.reason.code] += 1
         self.note(unopened.reason)
+        if unopened.block:
+            try:
+                self.quarantine.keep(self._now, unopened.reason.code, unopened.peer, unopened.block)
+            except PenstockError as error:
+                self.note(error)
 
     def read_bag(self, disclosed: bytes) -> Credentials:
         """Return credentials that a peer sent, verified. Raises `MalformedError` and `RefusedError` (`trust.*`)."""

@@ -35,7 +35,7 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.publications import Publications, blocks
 from penstock.broker.reading import malformed
 from penstock.broker.samples import SignedSample, Succession
-from penstock.broker.sealed import SealedPublications
+from penstock.broker.sealed import SealedPublications, not_sealed
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
 from penstock.model.events import TransitEvent
@@ -248,11 +248,7 @@ class FabricNetwork:
     def _check_sealed(self, block: Publications) -> None:
         sealed = isinstance(block, SealedPublications)
         if self._seals(block.type) and not sealed:
-            raise RefusedError(
-                "seal.missing",
-                f"events of `{block.type.name}` came as they are, and have to be sealed",
-                hint="who sent them does not go by the owner's definition, or somebody forges events",
-            )
+            raise not_sealed(block.type)
         if not sealed and not self._may_cross(block.type):
             raise _unsealed(block.type)
 

@@ -253,4 +253,6 @@ class Node:
             "keys": self.keys.status(),
             "held back": core.local.held_back,
             "counts": {name: core.counts[name] for name in sorted(core.counts)},
+            "unopened": {code: core.unopened[code] for code in sorted(core.unopened)},
+            "quarantined": len(core.quarantine),
         }

@@ -106,6 +106,9 @@ class Limits:
     #: how long ago a block may have been sealed that arrives, and how many blocks are remembered to tell copies
     seal_window: int = 300_000
     seal_replays: int = 1 << 18
+    #: refused blocks that a node keeps, and their octets; the oldest of who sent most give way
+    quarantine_blocks: int = 4_096
+    quarantine_bytes: int = 256 << 20
     #: events that wait at their publisher's broker, because they cannot be sealed yet
     seal_held: int = 65_536
     #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew

@@ -80,6 +80,12 @@ class _Sizes(Collector):
         yield CounterMetricFamily(
             "penstock_events_held_back", "Events not delivered for want of their owner's policy.", core.local.held_back
         )
+        refused = CounterMetricFamily(
+            "penstock_blocks_unopened", "Sealed blocks that were refused, by the code.", labels=("code",)
+        )
+        for code, number in core.unopened.items():
+            refused.add_metric((code,), number)
+        yield refused
         size, owners = core.router.size(), node.policies.status().values()
         fresh = sum(isinstance(state, dict) and state.get("state") == "fresh" for state in owners)
         held = {
@@ -98,6 +104,7 @@ class _Sizes(Collector):
             "told_entries": ("What was entered with neighbours.", size.told),
             "trees": ("Dissemination trees that the broker is part of.", size.trees),
             "retained_events": ("Events that are kept as current state.", size.retained),
+            "quarantined_blocks": ("Sealed blocks that were refused and are kept.", len(core.quarantine)),
         }
         for name, (words, number) in held.items():
             yield GaugeMetricFamily(f"penstock_{name}", words, number)

@@ -26,6 +26,7 @@ from penstock.guard import Recorder
 from penstock.model.principals import Principal
 from penstock.store.decision_file import DecisionFile
 from penstock.store.policy_folder import PolicyFolder
+from penstock.store.quarantine_folder import QuarantineFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class RunningNode:
             fabric=await self._open_fabric(stack),
         )
         node.core.local.know(loaded.file.facts)
+        node.core.quarantine = QuarantineFolder(loaded.state / "quarantine", loaded.file.limits)
         self._metrics.watch(node)
         return node
 

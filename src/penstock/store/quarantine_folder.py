@@ -1,0 +1,80 @@
+"""Refused sealed blocks in a folder: one in a file, as `penstock open` reads it, and the reason in its name.
+
+    20260501T120000.000000Z-000001-seal.closed-epoch-0a1b2c3d.sealed
+
+is when it came, a number, the code, and the first digits of the broker that handed it on. Files sort by time, and can
+be put together by writing one behind the other. So many are kept, and so many octets; when there are more, the oldest
+goes of the broker from which most octets are here: nobody pushes out what came from others by sending more.
+
+What is kept is not made safe against a crash at once: whoever sends blocks that are refused must not slow the broker.
+"""
+
+import os
+from collections import defaultdict, deque
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import FailedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.store.files import reason
+from penstock.store.sealed_files import write_sealed
+
+SUFFIX: Final = ".sealed"
+_DIGITS: Final = 8
+_NOBODY: Final = "0" * _DIGITS
+
+
+class _Kept(NamedTuple):
+    file: Path
+    octets: int
+
+
+class QuarantineFolder:
+    """See the module. The folder is made when there is something to keep."""
+
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._path, self._limits = path, limits
+        self._by_peer: defaultdict[str, deque[_Kept]] = defaultdict(deque)
+        self._octets: defaultdict[str, int] = defaultdict(int)
+        self._numbers = count(1)
+        for file in sorted(path.glob(f"*{SUFFIX}")):
+            self._note(file.name.removesuffix(SUFFIX).rpartition("-")[2], _Kept(file, file.stat().st_size))
+
+    def __len__(self) -> int:
+        """Count the blocks that are kept."""
+        return sum(map(len, self._by_peer.values()))
+
+    def keep(self, when: datetime, code: str, peer: Principal | None, block: bytes, /) -> None:
+        """Keep a block. Raises `FailedError` (`file.unwritable`)."""
+        who = _NOBODY if peer is None else peer.digest.hex()[:_DIGITS]
+        time = when.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        file = self._path / f"{time}-{next(self._numbers):06}-{code}-{who}{SUFFIX}"
+        try:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+                octets = write_sealed(stream, block)
+            self._note(who, _Kept(file, octets))
+            self._make_room()
+        except OSError as error:
+            raise FailedError(
+                "file.unwritable",
+                f"`{file}` cannot be written: {reason(error)}",
+                hint="a block that was refused is not kept: make room",
+            ) from error
+
+    def _note(self, who: str, kept: _Kept) -> None:
+        self._by_peer[who].append(kept)
+        self._octets[who] += kept.octets
+
+    def _make_room(self) -> None:
+        limits = self._limits
+        while len(self) > limits.quarantine_blocks or sum(self._octets.values()) > limits.quarantine_bytes:
+            who = max(self._octets, key=self._octets.__getitem__)
+            gone = self._by_peer[who].popleft()
+            self._octets[who] -= gone.octets
+            if not self._by_peer[who]:
+                del self._by_peer[who], self._octets[who]
+            gone.file.unlink(missing_ok=True)
