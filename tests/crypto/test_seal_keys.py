@@ -1,8 +1,9 @@
 """Rings of keys: the newest epoch counts, and every change is noticed."""
 
-from tests.crypto.seal_kit import attributes, ring, secret
+from tests.crypto.seal_kit import TYPE, attributes, ring, secret
 
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.seal_keys import KeyRing, column_of, column_scope
+from penstock.model.names import TypeKey
 
 ONE, TWO = attributes(2)
 
@@ -34,3 +35,12 @@ def test_every_change_has_a_version() -> None:
     keys.drop(TWO, 1)
     assert keys.version == versions[-1]
     assert repr(keys) == "KeyRing(2 scopes)"
+
+
+def test_a_scope_says_which_column_it_is_about() -> None:
+    for attribute in attributes(2):
+        assert column_of(TYPE, column_scope(TYPE, attribute)) == attribute
+    assert column_of(TYPE, str(TYPE)) == ""
+    longer = TypeKey(TYPE.owner, f"{TYPE.name}s")
+    assert column_of(TYPE, str(longer)) is None
+    assert column_of(TYPE, column_scope(longer, attributes(1)[0])) is None
