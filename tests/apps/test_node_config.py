@@ -7,7 +7,11 @@ from tests.apps.conftest import Shell
 from tests.apps.node_kit import lay_out, node_file
 
 from penstock.apps.node.config import Brokers, Fabric, NatsFile, read_node_file
-from penstock.errors import MalformedError
+from penstock.apps.node.managing import LogKind, find_kek
+from penstock.crypto.kek import new_kek, protect_kek
+from penstock.crypto.passphrases import Cost
+from penstock.errors import MalformedError, PenstockError
+from penstock.store.keks import create_kek
 
 LEAST = 'network = "a/N"\nkey = "k"\nlisten = "[::1]:7600"\n'
 
@@ -153,3 +157,57 @@ def test_a_guard_is_a_function(network: Shell) -> None:
 
 def even(values: dict[str, object], _environment: object) -> bool:
     return values["speed"] == 2
+
+
+def test_a_file_of_a_key_manager() -> None:
+    found = read_node_file(LEAST + '[keys]\nkek = "k"\nepoch_seconds = 60\nreplicas = ["r"]\n').keys
+    assert found is not None
+    assert (found.log, found.kek, found.replicas) == (LogKind.FILE, "k", ("r",))
+    assert (found.refreshing.period, found.refreshing.longest) == (60_000, 86_400_000)
+
+
+@pytest.mark.parametrize(
+    ("table", "code", "words"),
+    [
+        ("", "node.missing", "`kek`"),
+        ('kek = "k"\nlogs = "file"', "node.unknown-key", "`logs`"),
+        ('kek = "k"\nlog = "etcd"', "node.value", "`keys.log`"),
+        ('kek = "k"\nlog = "nats"', "node.missing", "`[nats]`"),
+        ('kek = "k"\nname = "a.b"', "node.value", "`keys.name`"),
+        ('kek = "k"\ncopies = 0', "node.value", "`keys.copies`"),
+        ('kek = "k"\nepoch_seconds = 1.5', "node.value", "`keys.epoch_seconds`"),
+        ('kek = "k"\nlongest_seconds = 60', "node.value", "`keys.longest_seconds`"),
+        ('kek = "k"\nepoch_blocks = 99999999999', "node.value", "`keys.epoch_blocks`"),
+    ],
+)
+def test_what_is_wrong_about_a_key_manager(table: str, code: str, words: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        read_node_file(f"{LEAST}[keys]\n{table}")
+    assert caught.value.code == code
+    assert words in caught.value.message
+
+
+def test_where_a_key_encryption_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kek = new_kek(lambda size: bytes(range(size)))
+    create_kek(tmp_path / "a.kek", kek)
+    monkeypatch.setenv("A_KEK", (tmp_path / "a.kek").read_text())
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for word in ("a.kek", "env:A_KEK", "credential:a.kek"):
+        assert find_kek(word, tmp_path) == kek
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    monkeypatch.setenv("B_KEK", "(kek)")
+    protected = protect_kek(kek, b"secret", bytes, Cost(1, 8 << 10))
+    create_kek(tmp_path / "b.kek", protected)
+    monkeypatch.setenv("C_KEK", (tmp_path / "b.kek").read_text())
+    codes = {
+        "none.kek": "file.missing",
+        "env:NONE": "keys.no-kek",
+        "env:B_KEK": "keys.kek",
+        "env:C_KEK": "keys.kek-passphrase",
+        "b.kek": "keys.kek-passphrase",
+        "credential:a.kek": "keys.no-kek",
+    }
+    for word, code in codes.items():
+        with pytest.raises(PenstockError) as caught:
+            find_kek(word, tmp_path)
+        assert caught.value.code == code, word

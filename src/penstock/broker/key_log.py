@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Append, Forget, Output, Record, Reply, Tell
 from penstock.codec.sexp import parse_canonical
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RefusedError
 from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import KeyRecord
 from penstock.trust.signed import UnverifiedValue, read_signed
@@ -135,8 +135,21 @@ class KeyScribe:
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the log, and begin. Raises what `take` and the log raise."""
-        self.put(await catch_up(self._clock, self._manager, self._log))
+        """Read the log, and begin.
+
+        Raises what `take` and the log raise, and `RefusedError` (`keys.wrong-kek`).
+        """
+        try:
+            said = await catch_up(self._clock, self._manager, self._log)
+        except RefusedError as error:
+            if error.code != "keys.unopened":
+                raise
+            raise RefusedError(
+                "keys.wrong-kek",
+                "the log of keys does not open: it was written under another key-encryption key, or changed",
+                hint="give the key that it was written with; without it, begin with another log",
+            ) from error
+        self.put(said)
         self._writing = asyncio.create_task(self._write())
 
     async def stop(self) -> None:

@@ -134,6 +134,8 @@ class KeyMember:
         self._tries = 0
         self._told: datetime | None = None
         self._holds = True
+        #: blocks that were sealed here in this epoch
+        self._blocks = 0
 
     # What the broker wants.
 
@@ -152,6 +154,13 @@ class KeyMember:
     def refresh(self, now: datetime) -> list[Output]:
         """Ask for a new epoch, because too much was sealed in this one."""
         return [Ask(self._request(now, Wish.REFRESH))] if self._leaf is not None else []
+
+    def sealed(self, now: datetime, blocks: int) -> list[Output]:
+        """Take note that so many blocks more were sealed here: where they are too many, a new epoch is asked for."""
+        before, self._blocks = self._blocks, self._blocks + blocks
+        most = self._limits.key_blocks
+        # Not with each block; a request may be lost, and is repeated when there are as many more.
+        return self.refresh(now) if before // most < self._blocks // most else []
 
     def history(self, now: datetime, first: int, last: int) -> list[Output]:
         """Ask for the keys of epochs that are over; `Opened` brings them, one by one."""
@@ -231,8 +240,8 @@ class KeyMember:
         return 0 if self._word is None else self._word.epoch
 
     def seals(self, now: datetime) -> bool:
-        """Say whether events may be sealed at this very moment."""
-        return self._word is not None and in_utc(now) <= self._word.until + self._skew
+        """Say whether events may be sealed at this very moment: not in an epoch that is over, or is not the last."""
+        return self._word is not None and self._known <= self.epoch and in_utc(now) <= self._word.until + self._skew
 
     # What follows.
 
@@ -316,6 +325,7 @@ class KeyMember:
         self._parts = {epoch: parts for epoch, parts in self._parts.items() if epoch > word.epoch}
         if word.epoch == before:
             return []
+        self._blocks = 0
         if before:
             self._closing[before] = now + timedelta(milliseconds=self._limits.key_grace)
         return [Opened(self.group, word.epoch, key, begun=word.begun)]

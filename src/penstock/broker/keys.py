@@ -8,6 +8,7 @@ A broker asks to join the groups of which it has a right by what it shows itself
 itself. What can neither be sealed nor opened yet waits, within bounds.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,7 +32,7 @@ from penstock.codec.sexp import parse, transport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import EventRequest, Recorded
 from penstock.guard.environment import environment_schema
 from penstock.model.events import TransitEvent
@@ -85,6 +86,8 @@ class Keys:
         self._followed: set[Principal] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
+        #: groups without a key to seal under, and since when, until operators know
+        self._waiting: dict[KeyGroup, datetime] = {}
         self._manager: KeyManager | None = None
         self._scribe: KeyScribe | None = None
         if managing is not None:
@@ -135,8 +138,29 @@ class Keys:
             if group.scope in missed:
                 self._carry_out(member.wanted(now, missed[group.scope]))
             self._carry_out(member.tick(now)[0])
+        self._count(now)
+        self._complain(now)
         if self._manager is not None:
             self._tell(self._manager.tick(now)[0])
+
+    def _count(self, now: datetime) -> None:
+        """Pass on how many blocks were sealed here: enough of them end an epoch."""
+        sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
+        for of_type, blocks in sealed.items():
+            for group, member in list(self._members.items()):
+                if group.type != of_type:
+                    continue
+                if self._manager is not None and self._served(of_type):
+                    self._tell(self._manager.sealed(now, group, blocks))
+                else:
+                    self._carry_out(member.sealed(now, blocks))
+
+    def _complain(self, now: datetime) -> None:
+        """Let operators know, once, that publications wait for a key that does not come."""
+        pause = timedelta(milliseconds=self._core.settings.limits.key_retry)
+        for group in [group for group, since in self._waiting.items() if now >= since + pause]:
+            del self._waiting[group]
+            self._core.note(_no_manager(group))
 
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
@@ -322,10 +346,11 @@ class Keys:
                     pass
                 case Closed(group, epoch):
                     self._ring.close(group.scope, epoch)
-                case Hold():
-                    # Nothing to do: `holds` asks the members with every publication.
-                    pass
-                case Resume():
+                case Hold(group):
+                    # `holds` asks the members with every publication; for a moment this is nothing.
+                    self._waiting[group] = self._core.now()
+                case Resume(group):
+                    self._waiting.pop(group, None)
                     changed = True
         if changed:
             self._core.settle(self._core.router.keys_changed())
@@ -357,6 +382,14 @@ class Keys:
             for group in self._manager.groups():
                 managed[group.scope] = [str(broker) for broker in sorted(self._manager.holders(group))]
         return {"held": held, "managed": managed}
+
+
+def _no_manager(group: KeyGroup) -> FailedError:
+    return FailedError(
+        "keys.no-manager",
+        f"no key of `{group.scope}` is current: publications wait for one",
+        hint="is a key manager running, and reached? `penstock keys status` shows what waits",
+    )
 
 
 def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:

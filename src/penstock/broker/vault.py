@@ -1,5 +1,6 @@
 """What a broker seals and opens with the keys that it holds."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -53,6 +54,8 @@ class KeyVault:
         self._random = random
         self._settings = settings or SealSettings()
         self._limits = limits
+        #: blocks that were sealed since somebody asked
+        self.sealed: Counter[TypeKey] = Counter()
         self._sealer = self._new_sealer()
         self._opener = Opener(keys, admits=self._admit, limits=limits)
         self._skew = skew
@@ -70,6 +73,7 @@ class KeyVault:
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
         block = Block.of(events)
+        self.sealed[events[0].key] += 1
         level = Level.EVENT if self._level_of(events[0].key) is Sealing.EVENT else Level.ATTRIBUTE
         try:
             return self._sealer.seal(block, self._clock(), level)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from penstock.apps.node.managing import KeysFile, read_keys
 from penstock.broker.core import PeerAddress
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
@@ -31,7 +32,7 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
-        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
+        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains", "keys"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
@@ -122,6 +123,7 @@ class NodeFile:
     skew: timedelta = timedelta(seconds=1)
     fabric: FabricFile = FabricFile()
     nats: NatsFile | None = None
+    keys: KeysFile | None = None
 
 
 def read_node_file(data: str | bytes) -> NodeFile:
@@ -160,6 +162,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         skew=_skew(trust.get("skew", 1.0)),
         fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
         nats=nats,
+        keys=_managing(table, nats, limits),
         **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
     )
 
@@ -237,6 +240,12 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
         tls_hostname=_FILE.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
         listen=_FILE.flag("nats.listen", table.get("listen", True)),
     )
+
+
+def _managing(table: Mapping[str, object], nats: NatsFile | None, limits: Limits) -> KeysFile | None:
+    if "keys" not in table:
+        return None
+    return read_keys(_FILE, _FILE.table("keys", table["keys"]), nats=nats is not None, limits=limits)
 
 
 def _guards(table: Mapping[str, object]) -> Mapping[str, str]:

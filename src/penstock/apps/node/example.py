@@ -47,6 +47,18 @@ brokers = "route-right"
 # stamps = "owner"              # or "required": nothing is delivered of an owner who signs no time-stamps
 # skew = 1.0                    # seconds by which any two clocks of the network may differ
 
+# A key manager that runs with this broker, for types of its own principal, and of owners who grant it `keys`.
+# [keys]
+# log = "file"                  # or "nats": a stream of the servers in [nats]
+# folder = "state/keys"         # of a log in a folder, which replicas on one machine may share
+# name = "keys"                 # of a log on NATS, which all replicas name alike
+# copies = 1                    # servers that keep a log on NATS
+# kek = "keys.kek"              # what keys lie under, of `penstock key kek`; or "env:NAME", "credential:NAME"
+# replicas = ["other-broker"]   # other key managers that write to the same log
+# epoch_seconds = 3600          # how long the key of an epoch is used
+# epoch_blocks = 4294967296     # how many blocks may be sealed under it
+# longest_seconds = 86400       # after which time nobody seals under it, if there is no new one
+
 # [domains]                     # where principals and names are at home; decisions are recorded with it
 # operator = "London"
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Peer, Stamps, read_node_file
+from penstock.apps.node.managing import find_kek
 from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
 from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
+from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
@@ -63,24 +65,28 @@ class LoadedNode:
     credentials: Credentials
     types: tuple[UnverifiedType, ...]
     rules: Rules = field(repr=False)
+    #: where keys are managed: what they lie under, and the other managers that write to the log
+    kek: Secret | None = field(default=None, repr=False)
+    replicas: frozenset[Principal] = frozenset()
 
     @property
     def key_file(self) -> str:
         """Where the key is."""
-        return str(self._folder / self.file.key)
+        return str(self.folder / self.file.key)
 
     @property
     def decisions(self) -> Path:
         """The decision log."""
-        return self._folder / self.file.decisions
+        return self.folder / self.file.decisions
 
     @property
     def state(self) -> Path:
         """The folder for what has to outlive the process."""
-        return self._folder / self.file.state
+        return self.folder / self.file.state
 
     @property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
+        """Where the file stands."""
         return Path(self.path).parent
 
     def settings(self, key: SigningKey) -> NodeSettings:
@@ -132,6 +138,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         operators = frozenset(names.find("operators", word) for word in file.operators)
         domains = names.domains(file.domains)
         rules = _rules(file)
+        replicas = frozenset(names.find("replicas of keys", word) for word in (file.keys.replicas if file.keys else ()))
     loaded = LoadedNode(
         path,
         file,
@@ -144,6 +151,8 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         named.credentials(file.credentials),
         _types(file, named, network, now),
         rules,
+        None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
+        replicas,
     )
     _check_writable(loaded.decisions, loaded.decisions.parent)
     _check_writable(loaded.state, loaded.state if loaded.state.is_dir() else loaded.state.parent)

@@ -14,10 +14,12 @@ from penstock.apps.node.config import Fabric
 from penstock.apps.node.http import HttpServer, Page
 from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
+from penstock.apps.node.managing import open_log
 from penstock.apps.node.metrics import Metrics
 from penstock.broker.core import Clock, PeerAddress
 from penstock.broker.fabric_members import network_topic
 from penstock.broker.fabric_network import FabricSettings
+from penstock.broker.keys import Managing
 from penstock.broker.node import Node
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
@@ -127,6 +129,7 @@ class RunningNode:
             reported=self._log.note,
             keep=PolicyFolder(loaded.state),
             fabric=await self._open_fabric(stack),
+            managing=await self._open_keys(stack),
         )
         node.core.local.know(loaded.file.facts)
         node.core.quarantine = QuarantineFolder(loaded.state / "quarantine", loaded.file.limits)
@@ -140,14 +143,26 @@ class RunningNode:
             return None
         from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
 
-        # Each network has subjects of its own, should several share the servers.
-        prefix = f"penstock{network_topic(loaded.network)[:_PREFIX]}"
         fabric = await NatsFabric.connect(
-            loaded.nats, prefix=prefix, random=self._world.random, limits=loaded.file.limits
+            loaded.nats, prefix=self._prefix, random=self._world.random, limits=loaded.file.limits
         )
         await stack.enter_async_context(fabric)
         chosen = loaded.file.fabric
         return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)
+
+    @property
+    def _prefix(self) -> str:
+        """What subjects begin with: each network has its own, should several share the servers."""
+        return f"penstock{network_topic(self._loaded.network)[:_PREFIX]}"
+
+    async def _open_keys(self, stack: AsyncExitStack) -> Managing | None:
+        """Open the log of a key manager, if there is to be one."""
+        loaded = self._loaded
+        if loaded.file.keys is None or loaded.kek is None:
+            return None
+        log = await open_log(loaded.file.keys, loaded.state, loaded.folder, loaded.nats, self._prefix)
+        stack.push_async_callback(log.close)
+        return Managing(log, loaded.kek, loaded.replicas, loaded.file.keys.refreshing)
 
     # Reloading.
 
@@ -201,7 +216,7 @@ class RunningNode:
 #: what a node takes from its file when it starts, and not again
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
-    *("fabric", "nats"),
+    *("fabric", "nats", "keys"),
 )
 #: hexadecimal digits of the network in the subjects of its fabric
 _PREFIX = 16
