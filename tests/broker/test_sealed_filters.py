@@ -6,23 +6,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.network import filter_of
+from tests.broker.network import filter_of, make_type, principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, PLATE, SPEED, Line, ring
 from tests.budget import examples
 
-from penstock.broker.entries import AnyFilter, Filter, SealedFilter, Subscription, read_entry
+from penstock.broker.entries import Advertisement, AnyFilter, Filter, SealedFilter, Subscription, read_entry
 from penstock.broker.filters import Covering
+from penstock.broker.forest import Forest
 from penstock.broker.messages import Enter, Hop, Withdraw
 from penstock.broker.sealed import SealedPublications
 from penstock.broker.sealed_filters import KeyFilters
 from penstock.codec.blocks import FIRST, Padding, pad
 from penstock.codec.wire import decode, encode
 from penstock.crypto.filters import LEAST_BYTES, filter_key, seal_filter
+from penstock.crypto.seal_keys import column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
+TRUCK = make_type("Truck", {}, CAR)
 TYPE = str(CAR.key)
 SECOND = Secret(b"2" * 32)
 
@@ -344,6 +348,75 @@ def test_who_gets_a_key_drops_what_it_carried_before() -> None:
         line.rings["between"].begin(scope, 1, _secret(scope))
     line.publish("pub", *CARS)
     assert rows(line, "between", "sub") == [2, 1]
+
+
+def test_an_old_filter_says_nothing_beside_a_new_one() -> None:
+    line = Line({"evicted": ALL, "pub": ALL, "sub": ALL})
+    line.advertise("pub")
+    line.subscribe("evicted", "speed > 70")
+    line.subscribe("sub", "speed > 70")
+    for name in ("pub", "sub"):
+        line.rings[name].begin(SPEED, 2, SECOND)
+        line.run(name, line.routers[name].keys_changed())
+    line.publish("pub", *CARS)
+    assert rows(line, "pub", "evicted") == [2]
+    assert rows(line, "pub", "sub") == [1]
+
+
+def test_equal_filters_that_came_before_and_after_a_key_are_one() -> None:
+    line = Line({"pub": ALL, "between": (), "sub": ALL})
+    line.advertise("pub")
+    line.subscribe("sub", "speed > 70")
+    for scope in ALL:
+        line.rings["between"].begin(scope, 1, _secret(scope))
+    router = line.routers["between"]
+    line.run("between", router.subscribe("another", CAR.key, filter_of(CAR, "plate = 'ANOTHER'")))
+    line.subscribe("between", "speed > 70")
+    line.run("between", router.unsubscribe("s"))
+    line.publish("pub", *CARS)
+    assert line.ids("sub") == ["SECRET-2"]
+
+
+def test_what_a_neighbour_could_not_open_is_not_taken_for_null() -> None:
+    """It may be of equal rights, and its key still be on the way."""
+    equal = {("slow", "between"), ("between", "slow")}
+    line = Line({"pub": ALL, "slow": (TYPE, SPEED), "between": ALL, "sub": ALL}, equals=equal)
+    line.advertise("pub")
+    line.subscribe("between")
+    line.subscribe("sub", "plate LIKE 'SECRET%'")
+    line.publish("pub", *CARS)
+    assert rows(line, "between", "sub") == [2]
+
+
+# In trees of sub-types.
+
+
+def in_tree_of_truck(levels: dict[TypeKey, Sealing], *, open_: bool) -> tuple[KeyFilters, AnyFilter]:
+    """Subscribe to cars, hear of trucks, and return what the neighbours get to see there."""
+    keys = ring(*ALL)
+    for scope in (str(TRUCK.key), column_scope(TRUCK.key, SPEED)):
+        keys.begin(scope, 1, SECOND)
+    found = KeyFilters(keys, levels.__getitem__)
+    forest = Forest(lambda _key: None, found)
+    forest.subscribe("s", CAR.key, filter_of(CAR, "plate = 'SECRET' AND speed > 70"), open_=open_)
+    forest.put(principal("neighbour"), 1, Advertisement(CAR.key, TRUCK.key))
+    forest.changed()
+    return found, forest.trees[TRUCK.key].subscriptions[None]["s"]
+
+
+def test_a_sub_type_has_filters_under_its_own_keys() -> None:
+    levels = {CAR.key: Sealing.ATTRIBUTE, TRUCK.key: Sealing.ATTRIBUTE}
+    found, told = in_tree_of_truck(levels, open_=False)
+    assert isinstance(told, SealedFilter)
+    assert [clause.column for clause in found.open(TRUCK.key, told).clauses] == [(SPEED, 1)]
+    assert found.open(CAR.key, told).clauses == ()
+
+
+def test_what_is_secret_about_a_type_is_not_told_in_the_tree_of_one_that_is_not_sealed() -> None:
+    _, told = in_tree_of_truck({CAR.key: Sealing.ATTRIBUTE, TRUCK.key: Sealing.NONE}, open_=False)
+    assert told == Filter()
+    _, told = in_tree_of_truck({CAR.key: Sealing.NONE, TRUCK.key: Sealing.NONE}, open_=True)
+    assert told == filter_of(CAR, "plate = 'SECRET' AND speed > 70")
 
 
 # What those without keys do.
