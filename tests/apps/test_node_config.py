@@ -1,5 +1,6 @@
 """Node files: strict, and every error names the file, the key, and what to do."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.apps.node_kit import lay_out, node_file
 
 from penstock.apps.node.config import Brokers, Fabric, NatsFile, read_node_file
 from penstock.apps.node.managing import LogKind, find_kek
+from penstock.broker.gathering import LINGERING
 from penstock.crypto.kek import new_kek, protect_kek
 from penstock.crypto.passphrases import Cost
 from penstock.errors import MalformedError, PenstockError
@@ -35,6 +37,12 @@ def test_limits_are_those_that_are_written_and_the_defaults() -> None:
     assert (found.client_rate, found.client_sessions) == (7, 64)
 
 
+def test_events_linger_as_the_file_says() -> None:
+    assert read_node_file(LEAST).sealing == LINGERING
+    found = read_node_file(LEAST + "[sealing]\nlinger = 0\nevents = 7\n").sealing
+    assert (found.linger, found.events) == (timedelta(), 7)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -42,6 +50,9 @@ def test_limits_are_those_that_are_written_and_the_defaults() -> None:
         (LEAST + "colour = 1", "node.unknown-key", "`colour`"),
         (LEAST + "[trust]\nbroker = 1", "node.unknown-key", "`broker`"),
         (LEAST + '[trust]\nbrokers = "all"', "node.value", "`trust.brokers`"),
+        (LEAST + "[sealing]\nlinger = 2", "node.value", "`sealing.linger`"),
+        (LEAST + "[sealing]\nevents = 0", "node.value", "`sealing.events`"),
+        (LEAST + "[sealing]\nevent = 1", "node.unknown-key", "`event`"),
         (LEAST + 'fabric = "kafka"', "node.value", "`fabric`"),
         ('network = "a/N"\nlisten = "h:1"', "node.missing", "`key`"),
         (LEAST + 'http = "7680"', "node.value", "`http`"),

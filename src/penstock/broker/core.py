@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from penstock.broker.answers import Answers
 from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
+from penstock.broker.gathering import LINGERING, Gathering, Lingering
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
 from penstock.broker.outcomes import require, settled
@@ -21,7 +22,6 @@ from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
 from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
-from penstock.broker.routing import Unopened
 from penstock.broker.shown import resting
 from penstock.broker.vault import KeyVault
 from penstock.broker.ways import Address
@@ -78,6 +78,8 @@ class NodeSettings:
     zone: tzinfo = UTC
     router: RouterSettings = field(default_factory=RouterSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
+    #: how long events of sealed types wait for others to be sealed with, and how many are sealed together
+    sealing: Lingering = LINGERING
     limits: Limits = DEFAULT_LIMITS
     random: RandomBytes = secrets.token_bytes
 
@@ -145,7 +147,12 @@ class Core:
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
         self._answers = Answers(settings.limits)
-        self.exchange = Exchange(local, Router(self.principal, incarnation, routing), settings.limits)
+        router = Router(self.principal, incarnation, routing)
+        self.exchange = Exchange(local, router, Gathering(settings.sealing, settings.limits))
+        self.exchange.sealable = self.vault.check
+        #: told when gathered events are due: `flush` is to be called then
+        self.wake: Callable[[datetime], None] = lambda _due: None
+        self._due: datetime | None = None
         #: told when policy has changed, or what brokers show
         self.rights_changed: list[Callable[[], None]] = []
 
@@ -186,6 +193,20 @@ class Core:
         """Do what the local broker and the router want done."""
         for output in self.exchange.settle(self._now, outputs):
             self._handlers[type(output)](output)
+        due = self.exchange.due
+        if due is not None and due != self._due:
+            self._due = due
+            self.wake(due)
+
+    def flush(self) -> None:
+        """Seal and send what has lingered for long enough."""
+        self._due = None
+        for gathered in self.exchange.flush(self.now()):
+            try:
+                self.settle((gathered,))
+            except PenstockError as error:
+                # Others have nothing to do with it.
+                self.note(error)
 
     def note(self, report: Report | PenstockError) -> None:
         """Let operators know."""

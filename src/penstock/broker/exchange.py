@@ -6,32 +6,37 @@ neighbours, links to be cut, reports. The asyncio node, networks within one proc
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.broker import requests, routing
+from penstock.broker.gathering import Gathering
 from penstock.broker.local import LocalBroker
 from penstock.broker.requests import Report, ToClient, carry_out
 from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send, Unopened
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.model.names import TypeKey
 
 Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened
 """What is to be done outside."""
 
-Inward: TypeAlias = requests.Output | routing.Output
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Events of one sealed type that go into a block now. They have been asked about when they came."""
+
+    events: tuple[TransitEvent, ...] = field(repr=False)
+
+
+Inward: TypeAlias = requests.Output | routing.Output | Gathered
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
-Holds: TypeAlias = Callable[[TypeKey], bool]
-"""Says whether events of a type have to wait."""
+Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
+"""Says by raising that events of one type can never be sealed by the keys of this broker."""
 
-
-def _never(_of_type: TypeKey) -> bool:
-    return False
-
+_KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
 
 OWN = "@"
 """What the keys begin with under which the broker itself subscribes and advertises."""
@@ -40,15 +45,13 @@ OWN = "@"
 class Exchange:
     """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
 
-    def __init__(self, local: LocalBroker, router: Router, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
+    def __init__(self, local: LocalBroker, router: Router, gathering: Gathering | None = None) -> None:
         self.local = local
         self.router = router
         self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
-        #: whether events of a type have to wait, since they cannot be sealed yet; those that do, the oldest first
-        self.holds: Holds = _never
-        self._held: deque[requests.Publish] = deque()
-        self._held_events = 0
+        #: events of sealed types, until they are sealed
+        self.gathering = Gathering() if gathering is None else gathering
+        self.sealable: Sealable = lambda _events: None
         #: told of what clients publish and of what they ask for, where something else than links is between brokers
         self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None
         self.asked: Callable[[], None] = lambda: None
@@ -64,16 +67,24 @@ class Exchange:
             match output:
                 case Deliver(deliveries):
                     pending.extend(self._deliver(now, deliveries))
+                case requests.Publish(key, events) if self.router.seals(events[0].key):
+                    self.router.check_events(key, events)
+                    self.sealable(events)
+                    pending.extend(map(Gathered, self.gathering.put(now, events)))
                 case requests.Publish(_, events):
-                    if self.holds(events[0].key):
-                        self._hold(output)
-                        continue
                     pending.extend(carry_out(output, self.router))
                     self.spread(events)
+                case Gathered(events):
+                    pending.extend(self._send(now, events))
                 case requests.Subscribe() | requests.Unsubscribe():
                     pending.extend(carry_out(output, self.router))
                     self.asked()
-                case requests.Advertise() | requests.Unadvertise():
+                case requests.Advertise():
+                    pending.extend(carry_out(output, self.router))
+                case requests.Unadvertise():
+                    # What was published under it goes before it does.
+                    for events in self.gathering.all():
+                        pending.extend(self._send(now, events))
                     pending.extend(carry_out(output, self.router))
                 case Interested(key, wanted):
                     if self.quenches:
@@ -91,16 +102,27 @@ class Exchange:
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return list(self.local.deliver(now, [found for found in theirs if found[0]]))
 
-    def released(self) -> list[Inward]:
-        """Return what waited and need not wait any more; the rest goes on waiting."""
-        held, self._held, self._held_events = self._held, deque(), 0
-        return list(held)
+    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[routing.Output]:
+        """Seal events. Those for which keys have gone in the meantime wait: somebody was told that they were taken."""
+        try:
+            outputs = self.router.send(events)
+        except RefusedError as error:
+            if error.code not in _KEYS:
+                raise
+            self.gathering.keep(now, events)
+            return []
+        self.spread(events)
+        return outputs
 
-    def _hold(self, publish: requests.Publish) -> None:
-        self._held_events += len(publish.events)
-        if self._held_events > self._limits.seal_held:
-            self._held_events -= len(publish.events)
-            raise RefusedError(
-                "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
-            )
-        self._held.append(publish)
+    @property
+    def due(self) -> datetime | None:
+        """When `flush` is to be called at the latest; None while nothing lingers."""
+        return self.gathering.due
+
+    def flush(self, now: datetime) -> list[Inward]:
+        """Return the events that have lingered for long enough."""
+        return [Gathered(events) for events in self.gathering.ready(now)]
+
+    def released(self) -> list[Inward]:
+        """Return all events that can be sealed: keys have come, or the broker stops. The rest goes on waiting."""
+        return [Gathered(events) for events in self.gathering.all()]

@@ -111,7 +111,7 @@ class Keys:
                 period=settings.limits.key_follow / 1000,
             )
         core.exchange.own[KEYS] = self._arrived
-        core.exchange.holds = self.holds
+        core.exchange.gathering.holds = self.holds
 
     # Running.
 

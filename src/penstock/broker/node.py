@@ -70,6 +70,7 @@ class Node:
         self.policies = Policies(self.core, keep or Forgetful(), network)
         self.keys = Keys(self.core, self.core.ring, managing)
         self.core.reads_as_much = self.keys.reads_as_much
+        self.core.wake = self._wake
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)
         self._listener: Listener | None = None
@@ -106,6 +107,7 @@ class Node:
             await asyncio.gather(self._ticking, return_exceptions=True)
         await self.keys.stop()
         await self.neighbours.stop_calling()
+        self.core.settle(self.core.exchange.released())
         self.core.settle(self.core.router.leave())
         for reception in (self._listener, self._across_nats):
             if reception is not None:
@@ -166,6 +168,10 @@ class Node:
                 loop.call_exception_handler({"message": "a tick of the node failed", "exception": error})
             until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
             pause = min(_TICK, max(0.01, until))
+
+    def _wake(self, due: datetime) -> None:
+        """Send gathered events when they are due."""
+        asyncio.get_running_loop().call_later((due - self.core.now()) / timedelta(seconds=1), self.core.flush)
 
     # Those who come.
 

@@ -149,7 +149,7 @@ class Router:
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
-        _new(key, self._advertised)
+        check_new(key, self._advertised)
         # What events may hold is nobody's business on the way where they are sealed.
         own = Advertisement(of_type, of_type, Filter() if self._vault.seals(of_type) else filter_ or Filter())
         entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
@@ -171,7 +171,7 @@ class Router:
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
-        _new(key, self._forest.subscribed)
+        check_new(key, self._forest.subscribed)
         wanted = filter_ or Filter()
         self._forest.subscribe(key, of_type, wanted, open_=not self._vault.seals(of_type))
         shown = self._carrier.shown_to_client(of_type, wanted)
@@ -188,25 +188,41 @@ class Router:
     def publish(self, key: str, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
         """Publish events under an advertisement; the last of them is the state of the slot `retain`, if there is one.
 
-        Raises `RefusedError`: `route.unknown`, `route.outside` when the advertisement does not announce such events,
-        and `LimitError`: `route.event-size`, `message.limit` for the name of a slot.
+        Raises what `check_events` and `send` raise, and `LimitError` (`message.limit`) for the name of a slot.
+        """
+        self.check_events(key, events)
+        check_slot(retain)
+        return self.send(events, retain)
+
+    def check_events(self, key: str, events: Sequence[TransitEvent]) -> None:
+        """Check that events are what an advertisement announces.
+
+        Raises `RefusedError`: `route.unknown`, `route.outside`.
         """
         _old(key, self._advertised)
-        advertised = self._advertised[key]
-        of_type, passing = advertised.entries[0].type, advertised.passes
+        self._check_passing(self._advertised[key].entries[0].type, self._advertised[key].passes, events)
+
+    def _check_passing(self, of_type: TypeKey, passing: Compiled | None, events: Sequence[TransitEvent]) -> None:
         for event in events:
             if event.key != of_type or (passing is not None and not passing(event.values)):
-                raise RefusedError(
-                    "route.outside", "the event is not what was advertised", hint="advertise what you publish"
-                )
-        check_slot(retain)
+                raise outside()
+
+    def seals(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type travel sealed."""
+        return self._vault.seals(of_type)
+
+    def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
+        """Send events that were checked when they came.
+
+        Raises `LimitError` (`route.event-size`), and what sealing raises.
+        """
         for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
             self._published += len(block.events)
-            if not self._vault.seals(of_type):
+            if not self._vault.seals(block.type):
                 self._carry(block, None)
                 continue
-            for part in block.parts(self._limits):
-                self._carry(SealedPublications.sealing(part, self._vault), None)
+            for part in SealedPublications.sealing_all(block, self._vault, self._limits):
+                self._carry(part, None)
         return self._settle()
 
     def keys_changed(self) -> list[Output]:
@@ -408,7 +424,13 @@ class Router:
             self._say(peer, part)
 
 
-def _new(key: str, taken: dict[str, _T]) -> None:
+def outside() -> RefusedError:
+    """Return the error for an event that its advertisement does not announce."""
+    return RefusedError("route.outside", "the event is not what was advertised", hint="advertise what you publish")
+
+
+def check_new(key: str, taken: dict[str, _T]) -> None:
+    """Check that a key is free. Raises `RefusedError` (`route.key`)."""
     if key in taken:
         raise RefusedError("route.key", f"`{key[:80]}` is in use already", hint="take another key")
 

@@ -132,6 +132,20 @@ class SealedPublications(Publications):
             closed=False,
         )
 
+    @classmethod
+    def sealing_all(cls, plain: Publications, vault: Vault, limits: Limits) -> "list[SealedPublications]":
+        """Seal events that begin their way here, in as many blocks as it takes.
+
+        Raises what `sealing` raises, and `LimitError` (`route.event-size`).
+        """
+        count = len(plain.events)
+        if count <= limits.route_block_events:
+            sealed = cls.sealing(plain, vault)
+            if count == 1 or len(sealed.block) <= limits.route_block_bytes:
+                return list(sealed.parts(limits))
+        halves = range(count // 2), range(count // 2, count)
+        return [part for half in halves for part in cls.sealing_all(plain.pick(half), vault, limits)]
+
     @property
     def is_foreign(self) -> bool:
         """Whether it came from somebody else."""

@@ -13,7 +13,7 @@ from penstock.codec.blocks import Block, Fixed, Header, Level
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.opener import Opener
-from penstock.crypto.seal_keys import closed_epoch, scopes, unknown_key
+from penstock.crypto.seal_keys import closed_epoch, column_scope, scopes, unknown_key
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import RefusedError
@@ -58,6 +58,9 @@ class KeyVault:
         self.sealed: Counter[TypeKey] = Counter()
         self._sealer = self._new_sealer()
         self._opener = Opener(keys, admits=self._admit, limits=limits)
+        #: attributes of events that can be sealed, by the version of the ring
+        self._forms: set[tuple[TypeKey, tuple[str, ...]]] = set()
+        self._version = -1
         self._skew = skew
         self._window = timedelta(milliseconds=limits.seal_window) + skew
         self._replays = Replays(clock() - skew, limits)
@@ -82,6 +85,27 @@ class KeyVault:
                 raise
         self._sealer = self._new_sealer()
         return self._sealer.seal(block, self._clock(), level)
+
+    def check(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that there are keys for events of one type, or that some are on their way.
+
+        Raises `RefusedError` (`seal.unknown-key`).
+        """
+        if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
+            self._version = self.keys.version
+            self._forms.clear()
+        of_type = events[0].key
+        for event in events:
+            form = of_type, tuple(event.values)
+            if form not in self._forms:
+                self._check_form(*form)
+                self._forms.add(form)
+
+    def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
+        whole = self._level_of(of_type) is Sealing.EVENT or not self.keys.is_expected(str(of_type))
+        for attribute in () if whole else attributes:
+            if not self.keys.is_expected(column_scope(of_type, attribute)):
+                raise unknown_key(of_type)
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from penstock.apps.node.managing import KeysFile, read_keys
 from penstock.broker.core import PeerAddress
+from penstock.broker.gathering import LINGERING, Lingering
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -32,7 +33,7 @@ _FILE: Final = Strict(
 _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
-        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains", "keys"),
+        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains", "sealing", "keys"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
@@ -121,6 +122,7 @@ class NodeFile:
     brokers: Brokers = Brokers.ROUTE_RIGHT
     stamps: Stamps = Stamps.OWNER
     skew: timedelta = timedelta(seconds=1)
+    sealing: Lingering = LINGERING
     fabric: FabricFile = FabricFile()
     nats: NatsFile | None = None
     keys: KeysFile | None = None
@@ -160,6 +162,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
         skew=_skew(trust.get("skew", 1.0)),
+        sealing=_sealing(_FILE.table("sealing", table.get("sealing", {}))),
         fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
         nats=nats,
         keys=_managing(table, nats, limits),
@@ -181,6 +184,16 @@ def _skew(value: object) -> timedelta:
     if type(value) not in (int, float) or not 0 <= value <= _LONGEST_SKEW:  # type: ignore[operator]  # a number
         raise _FILE.wrong("trust.skew", f"seconds, from 0 to {_LONGEST_SKEW}")
     return timedelta(seconds=value)  # type: ignore[arg-type]  # a number
+
+
+def _sealing(table: Mapping[str, object]) -> Lingering:
+    _FILE.known("`sealing`", table, {"linger", "events"})
+    linger, events = table.get("linger", LINGERING.linger.total_seconds()), table.get("events", LINGERING.events)
+    if type(linger) not in (int, float) or not 0 <= linger <= 1:  # type: ignore[operator]  # a number
+        raise _FILE.wrong("sealing.linger", "seconds, from 0 to 1")
+    if type(events) is not int or not 0 < events <= DEFAULT_LIMITS.route_block_events:
+        raise _FILE.wrong("sealing.events", f"a whole number from 1 to {DEFAULT_LIMITS.route_block_events}")
+    return Lingering(linger=timedelta(seconds=linger), events=events)  # type: ignore[arg-type]  # a number
 
 
 def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:

@@ -47,6 +47,10 @@ brokers = "route-right"
 # stamps = "owner"              # or "required": nothing is delivered of an owner who signs no time-stamps
 # skew = 1.0                    # seconds by which any two clocks of the network may differ
 
+# [sealing]                     # events of sealed types are sealed together, which costs less
+# linger = 0.002                # seconds for which one waits for others; 0 seals what a client sends at once
+# events = 128                  # so many go without waiting
+
 # A key manager that runs with this broker, for types of its own principal, and of owners who grant it `keys`.
 # [keys]
 # log = "file"                  # or "nats": a stream of the servers in [nats]

@@ -109,6 +109,7 @@ class LoadedNode:
                 skew=self.file.skew,
                 strict=self.file.stamps is Stamps.REQUIRED,
             ),
+            sealing=self.file.sealing,
             limits=self.file.limits,
         )
 

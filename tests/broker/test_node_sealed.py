@@ -1,0 +1,102 @@
+"""Sealed types at a node that runs: events are gathered into blocks, and what is refused is kept sealed."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
+from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
+from tests.broker.test_keys import MANAGING, READING, SEALED, WRITING, holds, managing
+
+from penstock.broker.gathering import Lingering
+from penstock.broker.routing import Unopened
+from penstock.codec.blocks import VERSION
+from penstock.errors import RefusedError
+from penstock.model.events import TransitEvent
+from penstock.store.quarantine_folder import QuarantineFolder
+from penstock.trust.capabilities import Right
+
+BOTH = grant(BROKERS[0], NEWS, Right.PUBLISH, Right.SUBSCRIBE)
+
+
+@asynccontextmanager
+async def one(linger: float) -> AsyncIterator[tuple[Broker, list[int]]]:
+    """A node that holds all keys, and how many events there were in each block that it has sealed."""
+    sealing = Lingering(linger=timedelta(seconds=linger))
+    policy = (READING, WRITING, MANAGING, BOTH)
+    async with running(*policy, types=(signed(SEALED),), managing=managing(), sealing=sealing) as node:
+        await until(lambda: holds(node) == 4)
+        sizes: list[int] = []
+        seal = node.core.vault.seal
+
+        def count(events: Sequence[TransitEvent], /) -> bytes:
+            sizes.append(len(events))
+            return seal(events)
+
+        node.core.vault.seal = count  # type: ignore[method-assign]  # it counts
+        yield node, sizes
+
+
+def test_events_of_several_publishers_are_sealed_together() -> None:
+    async def test() -> None:
+        async with one(0.2) as (node, sizes), client_of(node, PDA) as reader:
+            news = await reader.subscribe(NEWS.name)
+            async with client_of(node, REPORTER) as first, client_of(node, REPORTER) as second:
+                for number in range(3):
+                    for writer in (first, second):
+                        feed = await writer.advertise(NEWS.name)
+                        await feed.publish(headline=f"{number}")
+                got = await headlines(news, 6)
+            assert got == ["0", "0", "1", "1", "2", "2"]
+            assert sum(sizes) == 6
+            assert len(sizes) < 6
+
+    run(test())
+
+
+def test_what_was_taken_goes_before_its_advertisement_does() -> None:
+    async def test() -> None:
+        async with one(1.0) as (node, sizes), client_of(node, PDA) as reader:
+            news = await reader.subscribe(NEWS.name)
+            async with client_of(node, REPORTER) as writer:
+                feed = await writer.advertise(NEWS.name)
+                await feed.publish(headline="last words")
+                assert not news.waiting
+            await until(lambda: news.waiting)
+            assert sizes == [1]
+
+    run(test())
+
+
+def test_without_lingering_nothing_waits() -> None:
+    async def test() -> None:
+        async with one(0) as (node, sizes), client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            for number in range(3):
+                await feed.publish(headline=f"{number}")
+            assert await headlines(news, 3) == ["0", "1", "2"]
+            assert sizes == [1, 1, 1]
+
+    run(test())
+
+
+def test_refused_blocks_are_kept_and_counted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with one(0) as (node, _):
+            core, block = node.core, bytes([VERSION]) + b"block"
+            core.quarantine = QuarantineFolder(tmp_path)
+            reason = RefusedError("seal.cannot-open", "it does not open")
+            for octets in (block, b""):
+                core.settle([Unopened(core.principal, octets, reason, BROKERS[1].principal)])
+            assert core.unopened == {"seal.cannot-open": 2}
+            (file,) = tmp_path.iterdir()
+            assert file.read_bytes().endswith(block)
+            assert "seal.cannot-open" in node.codes
+            # A folder that cannot be written stops nobody.
+            core.quarantine = QuarantineFolder(file)
+            core.settle([Unopened(core.principal, block, reason)])
+            assert "file.unwritable" in node.codes
+
+    run(test())
