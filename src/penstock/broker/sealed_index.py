@@ -1,22 +1,24 @@
 """Which of some filters want which events of a sealed block, as far as a broker can tell that."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.broker.entries import AnyFilter, SealedFilter
 from penstock.broker.matching import Matcher, Values
 from penstock.broker.sealed import SealedPublications
 from penstock.broker.sealed_filters import Column, Filters, OpenedFilter
-from penstock.codec.block_names import Blinded
-from penstock.codec.blocks import FIRST, Level, read_header
+from penstock.codec.block_names import Blinded, Route, read_route
+from penstock.codec.blocks import FIRST, Fixed, Level, read_block, read_fixed
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 
 K = TypeVar("K")
 Match: TypeAlias = Callable[[Values], tuple[K, ...]]
 
-_NOTHING_OPEN = OpenedFilter((), ())
+_NOTHING_OPEN: Final = OpenedFilter((), ())
+_REMEMBERED: Final = 1_024
 
 
 class SealedIndex(Generic[K]):
@@ -54,7 +56,7 @@ class SealedIndex(Generic[K]):
             self._reopen()
         if block.closed or not self._asked:
             return None
-        columns = frozenset(column for column in _columns(block).items() if column in self._asked)
+        columns = frozenset(column for column in _columns(block) if column in self._asked and _shows(block, column))
         return self._matcher(columns).match if columns else None
 
     def _matcher(self, columns: frozenset[Column]) -> Matcher[K]:
@@ -82,14 +84,29 @@ class SealedIndex(Generic[K]):
             self._open(key, filter_)
 
 
-def _columns(block: SealedPublications) -> Mapping[str, int]:
-    """Return the epochs of the columns of a block that are open."""
-    header = block.header or read_header(block.block)
-    if header.fixed.level is Level.EVENT:
-        return {FIRST: header.fixed.epochs[0]}
-    if isinstance(header.route, Blinded):
-        return {}
-    epochs = dict(zip(header.route.names.attributes, header.fixed.epochs[1:], strict=False))
-    # An attribute of which there is no value may be one that nobody could open so far.
-    shown = {name for event in block.events for name in event.values}
-    return {name: epoch for name, epoch in epochs.items() if name in shown}
+def _columns(block: SealedPublications) -> Iterable[Column]:
+    """Return the columns of a block."""
+    if block.header is not None:
+        return _columns_of(block.header.fixed, block.header.route)
+    parts = read_block(block.block)
+    return _read_columns(parts.fixed, parts.route)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read_columns(fixed: bytes, route: bytes) -> tuple[Column, ...]:
+    """Return the columns of a block that was sealed here, of which nothing is read yet."""
+    return tuple(_columns_of(read_fixed(fixed), read_route(route)))
+
+
+def _columns_of(fixed: Fixed, route: Route) -> Iterable[Column]:
+    if fixed.level is Level.EVENT:
+        return ((FIRST, fixed.epochs[0]),)
+    if isinstance(route, Blinded):
+        return ()
+    return zip(route.names.attributes, fixed.epochs[1:], strict=False)
+
+
+def _shows(block: SealedPublications, column: Column) -> bool:
+    """Say whether a column is open: an attribute without any value may be one that nobody could open so far."""
+    attribute, _ = column
+    return attribute == FIRST or any(attribute in event.values for event in block.events)
