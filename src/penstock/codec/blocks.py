@@ -34,6 +34,7 @@ from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
+from penstock.model.values import Scalar
 
 VERSION: Final = 1
 INCARNATION_BYTES: Final = 16
@@ -47,7 +48,9 @@ _MIDDLE: Final = Struct(">QqIBI")
 _LENGTH: Final = Struct(">I")
 _EPOCH_BYTES: Final = 8
 _EVENT_LEVEL, _SIGNED = 1, 2
+#: fixed parts that are remembered, and the longest of them
 _REMEMBERED: Final = 1_024
+_SHORT: Final = 1_024
 
 
 class Level(IntEnum):
@@ -122,9 +125,7 @@ class Block:
             attributes = tuple(first.values)
             columns = [[value] for value in first.values.values()]
         else:
-            rows = [event.values for event in events]
-            attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
-            columns = [[row.get(name) for row in rows] for name in attributes]
+            attributes, columns = _columns_of([event.values for event in events])
         found = names(first.key, first.ancestors, attributes)
         return cls(found, [event.id for event in events], [event.time for event in events], columns)
 
@@ -140,12 +141,25 @@ class Block:
             held = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
             attributes, columns = tuple(held), [column for column in columns if column is not None]
         rows: Iterable[Sequence[Any]] = zip(*columns, strict=True) if columns else [()] * len(self.ids)
-        values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
+        if any(None in column for column in columns if column is not None):
+            values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
+        else:
+            values = [dict(zip(attributes, row, strict=True)) for row in rows]
         key, ancestors = self.names.type, self.names.ancestors
         return [
             TransitEvent(key, ancestors, MappingProxyType(row), id_, time)
             for row, id_, time in zip(values, self.ids, self.times, strict=True)
         ]
+
+
+def _columns_of(rows: Sequence[Mapping[str, Scalar]]) -> tuple[tuple[str, ...], list[Column | None]]:
+    """Return the attributes of some events, and a column for each."""
+    attributes = tuple(rows[0])
+    if all(tuple(row) == attributes for row in rows):
+        # What is mostly so, and much quicker.
+        return attributes, [[*column] for column in zip(*(row.values() for row in rows), strict=True)]
+    attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
+    return attributes, [[row.get(name) for row in rows] for name in attributes]
 
 
 class Fixed(NamedTuple):
@@ -172,6 +186,10 @@ def write_fixed(fixed: Fixed) -> bytes:
 
 def read_fixed(octets: bytes) -> Fixed:
     """Read the fixed part of a header. Raises `MalformedError` (`block.malformed`)."""
+    return _read_short(octets) if len(octets) <= _SHORT else _read_fixed(octets)
+
+
+def _read_fixed(octets: bytes) -> Fixed:
     version, flags, algorithm, padding, count, sender, incarnation = _FIXED.unpack_from(octets)
     if version != VERSION or flags > _EVENT_LEVEL | _SIGNED or padding not in Padding.__members__.values():
         raise malformed("a block of a version that is not known")
@@ -180,6 +198,9 @@ def read_fixed(octets: bytes) -> Fixed:
         raise malformed("a block with too few columns, or too many")
     epochs = Struct(f">{count}Q").unpack_from(octets, _FIXED.size)
     return Fixed(level, bool(flags & _SIGNED), algorithm, Padding(padding), sender, incarnation, epochs)
+
+
+_read_short = lru_cache(maxsize=_REMEMBERED)(_read_fixed)
 
 
 class Header(NamedTuple):
