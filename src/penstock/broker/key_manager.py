@@ -223,6 +223,15 @@ class KeyManager:
         """Return all that hold the key or are about to: when policy changes, each is asked about anew."""
         return frozenset((*self._state(group).holders(), *self._wish(group).admit))
 
+    def word(self, group: KeyGroup) -> Word | None:
+        """Return what was said last about the epoch of a group, if it has begun."""
+        return self._state(group).word
+
+    @property
+    def checkpoint(self) -> int:
+        """Where in the log the last checkpoint begins."""
+        return self._fold.checkpoint
+
     def groups(self) -> Iterator[KeyGroup]:
         """Yield the groups that have begun."""
         return iter(self._fold.groups)

@@ -239,6 +239,11 @@ class KeyMember:
         """The epoch whose key is known; 0 where there is none."""
         return 0 if self._word is None else self._word.epoch
 
+    @property
+    def word(self) -> Word | None:
+        """What the manager said about that epoch."""
+        return self._word
+
     def seals(self, now: datetime) -> bool:
         """Say whether events may be sealed at this very moment: not in an epoch that is over, or is not the last."""
         return self._word is not None and self._known <= self.epoch and in_utc(now) <= self._word.until + self._skew

@@ -9,7 +9,7 @@ itself. What can neither be sealed nor opened yet waits, within bounds.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,13 +18,12 @@ from typing import Final, TypeAlias, cast
 
 from penstock.broker.core import Core
 from penstock.broker.exchange import OWN
+from penstock.broker.key_claims import MEMBERS, KeyClaims
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
-from penstock.broker.key_rights import Grounds, entitlement
-from penstock.broker.outcomes import settled
 from penstock.broker.policy_transport import KEYS
 from penstock.broker.requests import Publish
 from penstock.codec.sexp import head as sexp_head
@@ -33,14 +32,12 @@ from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.guard import EventRequest, Recorded
-from penstock.guard.environment import environment_schema
 from penstock.model.events import TransitEvent
-from penstock.model.names import AttributeId, TypeKey, TypeName
+from penstock.model.instants import in_utc
+from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import Right
-from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_messages import (
     KeyEpoch,
@@ -52,15 +49,17 @@ from penstock.trust.key_messages import (
     KeyWelcome,
     Wish,
 )
-from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed
+from penstock.trust.key_refusals import REASONS, KeyRefusal
+from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed, sign_value
 
 _UID: Final = "statement"
-_MEMBERS: Final = (Right.PUBLISH, Right.SUBSCRIBE)
 _KEY: Final = f"{OWN}keys "
 _AGAIN: Final = timedelta(minutes=1)
 _TOLD: Final = {kind.HEAD: kind for kind in (KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice)}
 
-Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice
+Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice | KeyRefusal
+Released: TypeAlias = SignedValue[KeyHistory] | SignedValue[KeyRefusal]
+OnReleased: TypeAlias = Callable[[Released], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +80,14 @@ class Keys:
 
     def __init__(self, core: Core, ring: LiveKeys, managing: Managing | None = None) -> None:
         self._core = core
+        self._claims = KeyClaims(core)
         self._ring = ring
         self._members: dict[KeyGroup, KeyMember] = {}
         self._followed: set[Principal] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
+        #: who waits for keys of old epochs, by the key that they are sealed to
+        self.fetching: dict[bytes, OnReleased] = {}
         #: groups without a key to seal under, and since when, until operators know
         self._waiting: dict[KeyGroup, datetime] = {}
         self._manager: KeyManager | None = None
@@ -95,7 +97,7 @@ class Keys:
             self._manager = KeyManager(
                 settings.key,
                 managing.kek,
-                self._served,
+                self._claims.served,
                 settings.random,
                 replicas=managing.replicas,
                 refreshing=managing.refreshing,
@@ -129,7 +131,7 @@ class Keys:
     def tick(self) -> None:
         """Join what is new and may be joined, ask again, forget what is over."""
         now = self._core.now()
-        for verified in self._sealed():
+        for verified in self._claims.sealed():
             self._follow(verified.event_type.key.owner)
             for group in _groups(verified):
                 self._join(now, group)
@@ -150,7 +152,7 @@ class Keys:
             for group, member in list(self._members.items()):
                 if group.type != of_type:
                     continue
-                if self._manager is not None and self._served(of_type):
+                if self._manager is not None and self._claims.served(of_type):
                     self._tell(self._manager.sealed(now, group, blocks))
                 else:
                     self._carry_out(member.sealed(now, blocks))
@@ -168,9 +170,9 @@ class Keys:
         self._declined.clear()
         if self._manager is not None:
             for group in list(self._manager.groups()):
-                self._tell(self._manager.review(now, group, partial(self._grounds_of, group)))
+                self._tell(self._manager.review(now, group, partial(self._claims.grounds_of, group)))
         for group, member in list(self._members.items()):
-            if not self._may_hold(self._core.principal, group):
+            if not self._claims.may_hold(self._core.principal, group):
                 del self._members[group]
                 self._carry_out(member.leave(now))
                 self._ring.leave(group.scope)
@@ -186,79 +188,22 @@ class Keys:
 
     # Groups and rights.
 
-    def _sealed(self) -> Iterator[VerifiedType]:
-        core = self._core
-        for key in list(core.library):
-            for verified in core.library.below(key, core.now()):
-                if verified.event_type.key == key and verified.event_type.sealing is not Sealing.NONE:
-                    yield verified
-
-    def _served(self, of_type: TypeKey) -> tuple[TypeName, ...]:
-        """Return the versions of a type whose groups are managed here."""
-        core = self._core
-        if not self._manages(core.now(), of_type, core.principal):
-            return ()
-        return tuple(one.event_type.name for one in self._sealed() if one.event_type.key == of_type)
-
-    def _manages(self, _now: datetime, of_type: TypeKey, manager: Principal) -> bool:
-        if manager == of_type.owner:
-            return True
-        versions = [one for one in self._sealed() if one.event_type.key == of_type]
-        now = self._core.now()
-        asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
-        return bool(versions) and all(settled(self._ask(request).decision) for request in asked)
-
-    def _grounds_of(self, group: KeyGroup, broker: Principal) -> Grounds:
-        """Consider the rights of a broker, without anybody having asked."""
-        for found, request in self._considered(broker, group, _MEMBERS):
-            yield request, found.decision
-
-    def _decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right]) -> Grounds:
-        """Decide about a broker that asks for a key, and record it."""
-        for found, request in self._considered(broker, group, rights):
-            self._core.recorder.write(found.record)
-            yield request, found.decision
-
-    def _considered(
-        self, broker: Principal, group: KeyGroup, rights: Iterable[Right]
-    ) -> Iterator[tuple[Recorded, EventRequest]]:
-        for verified in self._sealed():
-            if verified.event_type.key == group.type:
-                for right in rights:
-                    request = EventRequest(broker, right, verified, self._core.now())
-                    yield self._ask(request), request
-
-    def _ask(self, request: EventRequest) -> Recorded:
-        core = self._core
-        # What this broker shows itself is among the sources already.
-        shown = core.disclosed.get(request.principal, Credentials())
-        authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
-        return core.recorder.consider(request, authorities, core.sources.revision)
-
-    def _may_hold(self, broker: Principal, group: KeyGroup) -> bool:
-        served = {one.event_type.name for one in self._sealed() if one.event_type.key == group.type}
-        try:
-            entitlement(self._grounds_of(group, broker), broker, group, served, self._core.now())
-        except RefusedError:
-            return False
-        return True
-
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         """Say whether a neighbour may hold all keys of a type that this broker has."""
         held = [group for group in self._members if group.type == of_type]
-        return bool(held) and all(self._may_hold(peer, group) for group in held)
+        return bool(held) and all(self._claims.may_hold(peer, group) for group in held)
 
     def _join(self, now: datetime, group: KeyGroup) -> None:
         declined = self._declined.get(group)
         if group in self._members or (declined is not None and now < declined):
             return
-        if not self._may_hold(self._core.principal, group):
+        if not self._claims.may_hold(self._core.principal, group):
             # Asked again when policy changes; and now and then, because rights begin at dates too.
             self._declined[group] = now + _AGAIN
             return
         settings = self._core.settings
         member = self._members[group] = KeyMember(
-            settings.key, group, self._manages, settings.random, skew=settings.trust.skew, limits=settings.limits
+            settings.key, group, self._claims.manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
         self._ring.expect(group.scope)
         self._carry_out(member.join(now))
@@ -295,26 +240,43 @@ class Keys:
         written = parse(held.encode("ascii"), limits=self._core.settings.limits)
         body = written[1] if isinstance(written, tuple) and len(written) > 1 else b""
         kind = _TOLD.get(sexp_head(body) or b"")
-        if kind is None:
+        if sexp_head(body) == KeyRefusal.HEAD:
+            refusal = read_signed(written, KeyRefusal)
+            self._released(now, refusal.value.group, refusal.value.manager, refusal)
+        elif kind is None:
             self._asked(now, read_signed(written, KeyRequest))
         else:
             self._told(now, cast("UnverifiedValue[Heard]", read_signed(written, kind)))
 
     def _told(self, now: datetime, told: UnverifiedValue[Heard]) -> None:
         value = told.value
+        if isinstance(value, KeyHistory):
+            self._released(now, value.word.group, value.word.manager, read_signed(told.to_sexp(), KeyHistory))
         if isinstance(value, KeyWelcome | KeyPathAnswer | KeyHistory) and value.broker != self._core.principal:
             return
         member = self._members.get(value.word.group)
         if member is not None:
             self._carry_out(member.receive(now, told))
 
+    def _released(
+        self,
+        now: datetime,
+        group: KeyGroup,
+        manager: Principal,
+        answer: UnverifiedValue[KeyHistory] | UnverifiedValue[KeyRefusal],
+    ) -> None:
+        """Pass on what a manager answers to somebody who has asked through this broker."""
+        if answer.value.public in self.fetching and self._claims.manages(now, group.type, manager):
+            found = answer.verify()
+            self.fetching.pop(found.value.public)(found)
+
     def _asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
         manager, value = self._manager, request.value
-        if manager is None or not self._served(value.group.type):
+        if manager is None or not self._claims.served(value.group.type):
             return
         match value.wish:
             case Wish.JOIN:
-                self._tell(manager.join(now, request, self._decided(value.broker, value.group, _MEMBERS)))
+                self._tell(manager.join(now, request, self._claims.decided(value.broker, value.group, MEMBERS)))
             case Wish.LEAVE:
                 self._tell(manager.leave(now, request))
             case Wish.PATH:
@@ -322,7 +284,20 @@ class Keys:
             case Wish.REFRESH:
                 self._tell(manager.refresh(now, request))
             case Wish.HISTORY:
-                self._tell(manager.history(now, request, self._decided(value.broker, value.group, (Right.HISTORY,))))
+                self._release(now, manager, request)
+
+    def _release(self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]) -> None:
+        """Release keys of old epochs, or tell whoever asked why not."""
+        value = request.value
+        try:
+            grounds = self._claims.decided(value.broker, value.group, (Right.HISTORY,), value.credentials)
+            self._tell(manager.history(now, request, grounds))
+        except RefusedError as error:
+            self._core.note(error)
+            if error.code in REASONS:
+                me, time = self._core.principal, in_utc(now)
+                refusal = KeyRefusal(me, value.group, value.broker, value.public, error.code, time)
+                self._publish(value.group, sign_value(refusal, self._core.settings.key))
 
     def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
         if self._scribe is not None:
@@ -356,20 +331,54 @@ class Keys:
             self._core.settle(self._core.router.keys_changed())
             self._core.settle(self._core.exchange.released())
 
-    # What operators want.
+    # What operators and clients want (`key_desk`).
 
-    def rotate(self, group: KeyGroup) -> None:
-        """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
-        self._tell(self._managed().rotate(self._core.now(), group))
-
-    def evict(self, group: KeyGroup, broker: Principal) -> None:
-        """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
-        self._tell(self._managed().evict(self._core.now(), group, broker))
-
-    def _managed(self) -> KeyManager:
+    @property
+    def manager(self) -> KeyManager:
+        """The key manager of this node. Raises `RefusedError` (`keys.not-managed`)."""
         if self._manager is None:
             raise RefusedError("keys.not-managed", "no keys are managed here", hint="ask a broker that manages them")
         return self._manager
+
+    @property
+    def claims(self) -> KeyClaims:
+        """Who may do what with keys."""
+        return self._claims
+
+    @property
+    def members(self) -> Mapping[KeyGroup, KeyMember]:
+        """The groups that this broker is in, or wants to join."""
+        return MappingProxyType(self._members)
+
+    def managed(self) -> list[KeyGroup]:
+        """Return the groups that are managed here, and have begun."""
+        found = [] if self._manager is None else self._manager.groups()
+        return sorted((group for group in found if self._claims.served(group.type)), key=lambda group: group.scope)
+
+    def join_now(self) -> None:
+        """Ask at once for all keys that this broker may have and has not."""
+        self._declined.clear()
+        now = self._core.now()
+        for member in self._members.values():
+            if not member.seals(now):
+                self._carry_out(member.join(now))
+        self.tick()
+
+    def rotate(self, group: KeyGroup) -> None:
+        """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
+        self._tell(self.manager.rotate(self._core.now(), group))
+
+    def evict(self, group: KeyGroup, broker: Principal) -> None:
+        """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
+        self._tell(self.manager.evict(self._core.now(), group, broker))
+
+    def forget(self, before: datetime) -> None:
+        """Forget epochs that were over before an instant, and begin the log anew. Raises as `rotate`."""
+        self._tell(self.manager.condense(self._core.now(), in_utc(before)))
+
+    def forward(self, request: SignedValue[KeyRequest]) -> None:
+        """Send the request of a client to the managers."""
+        self._publish(request.value.group, request)
 
     def status(self) -> dict[str, Wire]:
         """Return which keys are held, and who holds those that are managed here, as plain data."""

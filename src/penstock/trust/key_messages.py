@@ -1,7 +1,7 @@
 """What brokers and key managers say about key groups, signed.
 
     (key-request (wish join|leave|path|refresh|history) (broker <principal>) <group> (epochs <first> <last>)
-                 (key <octets>) (time <date>))
+                 (key <octets>) (time <date>) [(credentials <octets>)])
     (key-epoch <word> (part <n> <of>) (salt <octets>) (check <octets>) (placed (<handle> <place>) …)
                (moves (<from> <to>) …) (renewed (<node> <heir> (<child> <octets>) …) …))
     (key-welcome <word> (broker <principal>) (key <octets>) (sealed <octets>))
@@ -13,7 +13,8 @@
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …))
     <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>)
 
-A request's `key` is a fresh public key, to which the answer is sealed. What anybody may hear names no member,
+A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are what somebody shows whom
+managers may not know. What anybody may hear names no member,
 and all secrets in it are wrapped. Records are for the managers' log; their seeds are wrapped under a key that only
 managers have.
 """
@@ -95,6 +96,7 @@ class KeyRequest:
     first: int = 0
     last: int = 0
     public: bytes = field(default=b"", repr=False)
+    credentials: bytes = field(default=b"", repr=False)
 
     @property
     def signer(self) -> Principal:
@@ -111,6 +113,7 @@ class KeyRequest:
             (b"epochs", _number(self.first), _number(self.last)),
             (b"key", self.public),
             time_field(self.time),
+            *(((b"credentials", self.credentials),) if self.credentials else ()),
         )
 
     @classmethod
@@ -124,7 +127,8 @@ class KeyRequest:
             raise malformed("a request has a key where the answer is sealed to it, and no other has")
         first, last = (read_count(value) for value in _pair(body, b"epochs"))
         broker = read_owner(one(body, b"broker"))
-        return cls(Wish(wish), broker, _group(body), read_time(body), first, last, public)
+        shown = _octets(one(body, b"credentials")) if sexp_field(body, b"credentials") else b""
+        return cls(Wish(wish), broker, _group(body), read_time(body), first, last, public, shown)
 
 
 @dataclass(frozen=True, slots=True)

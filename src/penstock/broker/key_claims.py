@@ -1,0 +1,103 @@
+"""What a node decides about keys, by its sources and what others show it: who manages, who holds, who reads old ones.
+
+Everything is asked of `decide()`; what counts as a right to a key is in `key_rights`.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from penstock.broker.core import Core
+from penstock.broker.key_rights import READERS, Grounds, entitlement
+from penstock.broker.outcomes import settled
+from penstock.errors import RefusedError
+from penstock.guard import EventRequest, Recorded
+from penstock.guard.environment import environment_schema
+from penstock.model.names import AttributeId, TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import Sealing
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.key_messages import KeyGroup
+
+_NOTHING: Final = Credentials()
+MEMBERS: Final = (Right.PUBLISH, Right.SUBSCRIBE)
+
+
+class KeyClaims:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def sealed(self, of_type: TypeKey | None = None) -> Iterator[VerifiedType]:
+        """Yield all versions of types that are sealed, or of one of them."""
+        core = self._core
+        for key in list(core.library) if of_type is None else [of_type]:
+            for verified in core.library.below(key, core.now()):
+                if verified.event_type.key == key and verified.event_type.sealing is not Sealing.NONE:
+                    yield verified
+
+    def attributes(self, of_type: TypeKey, name: str) -> set[AttributeId]:
+        """Return the ids that an attribute has in the versions of a sealed type."""
+        types = [one.event_type for one in self.sealed(of_type)]
+        return {one.by_name[name].id for one in types if name in one.by_name}
+
+    def served(self, of_type: TypeKey) -> tuple[TypeName, ...]:
+        """Return the versions of a type whose groups are managed here."""
+        core = self._core
+        if not self.manages(core.now(), of_type, core.principal):
+            return ()
+        return tuple(one.event_type.name for one in self.sealed(of_type))
+
+    def manages(self, _now: datetime, of_type: TypeKey, manager: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether somebody may manage the keys of a type: its owner, or who has `keys` on all versions."""
+        if manager == of_type.owner:
+            return True
+        versions = list(self.sealed(of_type))
+        now = self._core.now()
+        asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
+        return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
+
+    def grounds_of(self, group: KeyGroup, broker: Principal) -> Grounds:
+        """Consider the rights of a broker, without anybody having asked."""
+        for found, request in self._considered(broker, group, MEMBERS):
+            yield request, found.decision
+
+    def decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: bytes = b"") -> Grounds:
+        """Decide about a broker that asks for a key, and record it. Raises what reading `shown` raises."""
+        for found, request in self._considered(broker, group, rights, self._core.read_bag(shown)):
+            self._core.recorder.write(found.record)
+            yield request, found.decision
+
+    def may_hold(self, broker: Principal, group: KeyGroup) -> bool:
+        """Say whether a broker may hold the key of a group."""
+        return self._is_entitled(broker, group, self.grounds_of(group, broker), frozenset(MEMBERS))
+
+    def has_history(self, group: KeyGroup, who: Principal) -> bool:
+        """Decide whether somebody has the right to keys of old epochs, and record it."""
+        return self._is_entitled(who, group, self.decided(who, group, (Right.HISTORY,)), READERS)
+
+    def _is_entitled(self, who: Principal, group: KeyGroup, grounds: Grounds, rights: frozenset[Right]) -> bool:
+        served = {one.event_type.name for one in self.sealed(group.type)}
+        try:
+            entitlement(grounds, who, group, served, self._core.now(), rights=rights)
+        except RefusedError:
+            return False
+        return True
+
+    def _considered(
+        self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: Credentials = _NOTHING
+    ) -> Iterator[tuple[Recorded, EventRequest]]:
+        for verified in self.sealed(group.type):
+            for right in rights:
+                request = EventRequest(broker, right, verified, self._core.now())
+                yield self._ask(request, shown), request
+
+    def _ask(self, request: EventRequest, shown: Credentials) -> Recorded:
+        core = self._core
+        # What this broker shows itself is among the sources already.
+        shown = core.disclosed.get(request.principal, _NOTHING) + shown
+        authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
+        return core.recorder.consider(request, authorities, core.sources.revision)
