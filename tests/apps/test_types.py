@@ -70,6 +70,9 @@ def test_sealed_and_blinded(owner: Shell) -> None:
     below = owner.ok("type", "define", "org.Below", "--key", "owner.key", "--extends", "v1.type", "-o", "json").json
     assert (below["sealing"], below["blinded"]) == ("event", True), "as what it extends"
     assert owner(*edit, "v2.type", "--blinded").code == "type.blinded"
+    signed = owner.ok(*edit, "v3.type", "--seal", "event", "--signed", "-o", "json").json
+    assert (signed["blinded"], signed["signed"]) == (False, True)
+    assert "by event, signed" in owner.ok("type", "show", "v3.type").out
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -237,16 +238,18 @@ def test_a_sub_type_is_sealed_as_its_parent_is() -> None:
     assert copy.copy(parent) == parent
 
 
-def test_what_is_blinded_is_sealed_and_so_is_what_extends_it() -> None:
+@pytest.mark.parametrize("flag", ["blinded", "signed"])
+def test_what_is_blinded_or_signed_is_sealed_and_so_is_what_extends_it(flag: str) -> None:
+    chosen: Any = {flag: True}
     with pytest.raises(MalformedError) as caught:
-        replace(define("Above", "a"), blinded=True)
-    assert caught.value.code == "type.blinded"
-    above = replace(define("Above", "a"), sealing=Sealing.EVENT, blinded=True)
+        replace(define("Above", "a"), **chosen)
+    assert caught.value.code == f"type.{flag}"
+    above = replace(define("Above", "a"), sealing=Sealing.EVENT, **chosen)
     parent = EventType.of(above)
-    assert parent.blinded
+    assert getattr(parent, flag)
     assert copy.copy(parent) == parent
     below = replace(define("Below", "b", extends=above), sealing=Sealing.EVENT)
-    assert EventType.of(replace(below, blinded=True), parent).blinded
+    assert getattr(EventType.of(replace(below, **chosen), parent), flag)
     with pytest.raises(MalformedError) as caught:
         EventType.of(below, parent)
     assert caught.value.code == "type.sealing"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, grant, key, name, naming, passing, refused, who
@@ -275,11 +276,14 @@ def test_a_sealing_that_nobody_knows_is_refused(registry: Registry, seal: SExp) 
         read_type_parts(changed, key(PITO).public, key(PITO).sign(canonical(changed)))
 
 
-def test_whether_a_type_is_blinded_is_signed_and_read_back(registry: Registry) -> None:
-    signed = registry.sign(replace(PLATE, sealing=Sealing.EVENT, blinded=True))
-    assert registry.verify(read_type(signed.to_bytes())).event_type.blinded
+@pytest.mark.parametrize("flag", ["blinded", "signed"])
+def test_what_else_is_said_of_sealing_is_signed_and_read_back(registry: Registry, flag: str) -> None:
+    chosen: Any = {flag: True}
+    signed = registry.sign(replace(PLATE, sealing=Sealing.EVENT, **chosen))
+    assert getattr(registry.verify(read_type(signed.to_bytes())).event_type, flag)
     assert isinstance(signed.body, tuple)
-    changed: SExp = tuple((b"blinded", b"no") if part == (b"blinded",) else part for part in signed.body)
+    word = flag.encode()
+    changed: SExp = tuple((word, b"no") if part == (word,) else part for part in signed.body)
     with refused("type.malformed"):
         read_type_parts(changed, key(PITO).public, key(PITO).sign(canonical(changed)))
 

@@ -58,7 +58,7 @@ class TypeDefinition:
     """One version of an event type as its manager writes it.
 
     `previous` names the version that this one was made from. Raises `MalformedError` (`type.duplicate-attribute`,
-    `type.blinded`) and `LimitError` (`type.limit`).
+    `type.blinded`, `type.signed`) and `LimitError` (`type.limit`).
     """
 
     name: TypeName
@@ -68,8 +68,16 @@ class TypeDefinition:
     sealing: Sealing = Sealing.NONE
     #: whether brokers without its keys are not even told which type it is (paper 5, section 8.2)
     blinded: bool = False
+    #: whether the publishing broker signs, so that who may only read cannot write (paper 5, section 8.2)
+    signed: bool = False
 
     def __post_init__(self) -> None:
+        if self.signed and self.sealing is Sealing.NONE:
+            raise MalformedError(
+                "type.signed",
+                f"events of `{self.name.name}` are to be signed and not sealed: what is signed are sealed blocks",
+                hint="seal it by `event` or by `attribute`",
+            )
         if self.blinded and self.sealing is Sealing.NONE:
             raise MalformedError(
                 "type.blinded",
@@ -86,6 +94,11 @@ class TypeDefinition:
                 raise MalformedError("type.cycle", "a version cannot be its own predecessor", type=self.name)
         _no_duplicates("attribute", [attribute.name for attribute in self.attributes], self.name)
         _no_duplicates("UID", [attribute.uid for attribute in self.attributes], self.name)
+
+    @property
+    def protection(self) -> tuple[Sealing, bool, bool]:
+        """How events are protected on their way: `sealing`, `blinded` and `signed`."""
+        return self.sealing, self.blinded, self.signed
 
     def attribute(self, name: str) -> AttributeDefinition:
         """Return an own attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""
@@ -141,7 +154,7 @@ class Attribute:
 class EventType:
     """An event type as brokers and clients use it. Build it with `EventType.of`.
 
-    `ancestors` runs from the parent to the root. `sealing` and `blinded` are those of the whole tree.
+    `ancestors` runs from the parent to the root. `sealing`, `blinded` and `signed` are those of the whole tree.
     """
 
     name: TypeName
@@ -149,6 +162,7 @@ class EventType:
     ancestors: tuple[TypeKey, ...] = ()
     sealing: Sealing = Sealing.NONE
     blinded: bool = False
+    signed: bool = False
     #: the type without its version
     key: TypeKey = field(init=False, repr=False, compare=False)
     by_name: Mapping[str, Attribute] = field(init=False, repr=False, compare=False)
@@ -186,11 +200,12 @@ class EventType:
             raise MalformedError("type.cycle", f"`{definition.name.name}` is its own ancestor", type=definition.name)
         if len(ancestors) > DEFAULT_LIMITS.type_depth:
             raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
-        if parent is not None and (parent.sealing, parent.blinded) != (definition.sealing, definition.blinded):
+        if parent is not None and parent.protection != definition.protection:
+            flags = f"{', blinded' if parent.blinded else ''}{', signed' if parent.signed else ''}"
             raise MalformedError(
                 "type.sealing",
                 f"`{definition.name.name}` is sealed otherwise than `{parent.name.name}`, which it extends",
-                hint=f"write `{parent.sealing}`{' and blinded' if parent.blinded else ''} as well",
+                hint=f"write `{parent.sealing}`{flags} as well",
             )
         own = tuple(
             Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
@@ -198,11 +213,16 @@ class EventType:
         )
         if len(inherited) + len(own) > DEFAULT_LIMITS.type_attributes:
             raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
-        return cls(definition.name, inherited + own, ancestors, definition.sealing, definition.blinded)
+        return cls(definition.name, inherited + own, ancestors, *definition.protection)
 
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
         # The derived mappings are read-only views, which cannot be pickled; they are made anew.
-        return type(self), (self.name, self.attributes, self.ancestors, self.sealing, self.blinded)
+        return type(self), (self.name, self.attributes, self.ancestors, *self.protection)
+
+    @property
+    def protection(self) -> tuple[Sealing, bool, bool]:
+        """How events are protected on their way: `sealing`, `blinded` and `signed`."""
+        return self.sealing, self.blinded, self.signed
 
     def attribute(self, name: str) -> Attribute:
         """Return an attribute by name. Raises `MalformedError` (`type.unknown-attribute`)."""

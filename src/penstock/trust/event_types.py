@@ -1,7 +1,8 @@
 """Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
 
     (event-type-definition (name <owner> <name> <version>) (extends <owner> <name> <version>) (previous <version>)
-                           (seal event | attribute) (blinded) (attributes (attribute <name> <uid> <kind> <domain>) …)
+                           (seal event | attribute) (blinded) (signed)
+                           (attributes (attribute <name> <uid> <kind> <domain>) …)
                            (credentials …))
     (signature (hash sha256 <octets>) (public-key …) <octets>)
 
@@ -52,7 +53,9 @@ from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, Validity
 
 _HEAD: Final = b"event-type-definition"
-_FIELDS: Final = frozenset({b"name", b"extends", b"previous", b"seal", b"blinded", b"attributes", b"credentials"})
+_FIELDS: Final = frozenset(
+    {b"name", b"extends", b"previous", b"seal", b"blinded", b"signed", b"attributes", b"credentials"}
+)
 _OPERATIONS: Final = {
     Operation.ADD: Right.MANAGE_ADD,
     Operation.REMOVE: Right.MANAGE_REMOVE,
@@ -122,6 +125,8 @@ def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> 
         parts.append((b"seal", definition.sealing.encode()))
     if definition.blinded:
         parts.append((b"blinded",))
+    if definition.signed:
+        parts.append((b"signed",))
     attributes = tuple(
         (b"attribute", a.name.encode(), a.uid.encode(), *spec_to_sexp(a.spec)) for a in definition.attributes
     )
@@ -201,6 +206,7 @@ def _read_definition(body: SExp, limits: Limits) -> tuple[TypeDefinition, Unveri
         None if previous is None else text(previous[1]),
         _read_sealing(sexp_field(body, b"seal")),
         _read_flag(sexp_field(body, b"blinded")),
+        _read_flag(sexp_field(body, b"signed")),
     )
     credentials = sexp_field(body, b"credentials")
     bag = collect_credentials(credentials[1:], limits=limits) if credentials else UnverifiedCredentials()
@@ -328,7 +334,7 @@ class _Verification:
         if definition.previous is None:
             proof.need(name.owner, whole, "type.forged", "define this type")
         previous = self._previous(definition, proof, depth).definition
-        if (previous.sealing, previous.blinded) != (definition.sealing, definition.blinded):
+        if previous.protection != definition.protection:
             # No single operation: it says what the network between may read.
             proof.need(name.owner, whole, "type.over-reach", "seal this type otherwise")
         needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}

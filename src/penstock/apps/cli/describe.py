@@ -82,6 +82,7 @@ def type_data(unverified: UnverifiedType) -> dict[str, object]:
         "previous": definition.previous,
         "sealing": str(definition.sealing),
         "blinded": definition.blinded,
+        "signed": definition.signed,
         "extends": None if definition.extends is None else name_data(definition.extends),
         "signer": str(unverified.key.principal),
         "attributes": [attribute_data(attribute) for attribute in definition.attributes],

@@ -19,11 +19,12 @@ class Edits:
     #: how it is sealed from now on; None for what stays as it is
     sealing: Sealing | None = None
     blinded: bool | None = None
+    signed: bool | None = None
 
     def apply(self, before: TypeDefinition, version: str, new_uid: Callable[[], str]) -> TypeDefinition:
         """Return the next version. Raises `MalformedError` (`cli.no-change` and what the changes raise)."""
         changed = self.add or self.remove or self.rename or self.retype
-        if not changed and self.sealing is None and self.blinded is None:
+        if not changed and (self.sealing, self.blinded, self.signed) == (None, None, None):
             raise MalformedError(
                 "cli.no-change", "nothing is changed", hint="give --add, --remove, --rename, --retype or --seal"
             )
@@ -46,4 +47,5 @@ class Edits:
             previous=before.name.version,
             sealing=before.sealing if self.sealing is None else self.sealing,
             blinded=before.blinded if self.blinded is None else self.blinded,
+            signed=before.signed if self.signed is None else self.signed,
         )

@@ -28,7 +28,7 @@ def type_() -> None:
 
 
 def seal_option(default: str) -> Callable[[options.F], options.F]:
-    """Add `--seal` and `--blinded`."""
+    """Add `--seal`, `--blinded` and `--signed`."""
     sealed = click.option(
         "--seal",
         type=click.Choice([str(level) for level in Sealing]),
@@ -39,7 +39,12 @@ def seal_option(default: str) -> Callable[[options.F], options.F]:
         default=None,
         help=f"Whether brokers without the keys are not told which type they carry (default: {default}).",
     )
-    return lambda command: sealed(blinded(command))
+    signed = click.option(
+        "--signed/--unsigned",
+        default=None,
+        help=f"Whether brokers sign what they publish, so that who reads cannot forge it (default: {default}).",
+    )
+    return lambda command: sealed(blinded(signed(command)))
 
 
 @type_.command()
@@ -74,6 +79,7 @@ def define(  # noqa: PLR0913  # one argument an option
     extends: str | None,
     seal: str | None,
     blinded: bool | None,
+    signed: bool | None,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
     **signing: Any,
@@ -95,11 +101,12 @@ def define(  # noqa: PLR0913  # one argument an option
         None if above is None else above.name,
         sealing=Sealing(seal) if seal else above.sealing if above else Sealing.NONE,
         blinded=above is not None and above.blinded if blinded is None else blinded,
+        signed=above is not None and above.signed if signed is None else signed,
     )
-    signed = sign_type(definition, key, making.credentials_for(principal, owner))
+    made = sign_type(definition, key, making.credentials_for(principal, owner))
     if not making.unchecked:
-        shelf.verify(signed, session.now)
-    _finish(making, signed)
+        shelf.verify(made, session.now)
+    _finish(making, made)
 
 
 @type_.command()
@@ -135,6 +142,7 @@ def edit(  # noqa: PLR0913  # one argument an option
     version: str | None,
     seal: str | None,
     blinded: bool | None,
+    signed: bool | None,
     parent: tuple[str, ...],
     previous: tuple[str, ...],
     **signing: Any,
@@ -151,14 +159,16 @@ def edit(  # noqa: PLR0913  # one argument an option
         # A version that is built on a forged one would make the forgery look real.
         shelf.verify(before, session.now)
     sealing = None if seal is None else Sealing(seal)
-    wanted = Edits(add=add, remove=remove, rename=rename, retype=retype, sealing=sealing, blinded=blinded)
+    wanted = Edits(
+        add=add, remove=remove, rename=rename, retype=retype, sealing=sealing, blinded=blinded, signed=signed
+    )
     definition = wanted.apply(before.definition, version or session.random(16).hex(), lambda: new_uid(session))
     key = making.key()
     bag = load_credentials(making.credentials) if making.credentials else before.credentials.verify()
-    signed = sign_type(definition, key, bag)
+    made = sign_type(definition, key, bag)
     if not making.unchecked:
-        shelf.verify(signed, session.now)
-    _finish(making, signed, changes(before.definition, definition))
+        shelf.verify(made, session.now)
+    _finish(making, made, changes(before.definition, definition))
 
 
 def _finish(making: Signing, signed: UnverifiedType, made: tuple[Change, ...] = ()) -> None:
@@ -198,7 +208,8 @@ def show(*, file: str, output: str, names_file: str | None) -> None:
         if definition.previous is not None:
             facts.append(("made from", definition.previous))
         if definition.sealing is not Sealing.NONE:
-            facts.append(("sealed", f"by {definition.sealing}{', blinded' if definition.blinded else ''}"))
+            flags = f"{', blinded' if definition.blinded else ''}{', signed' if definition.signed else ''}"
+            facts.append(("sealed", f"by {definition.sealing}{flags}"))
         if definition.extends is not None:
             parent = definition.extends
             facts.append(("extends", f"{names.show(parent.owner)}/{parent.name}@{parent.version}"))
