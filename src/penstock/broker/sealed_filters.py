@@ -13,11 +13,12 @@ of the other, on the same column in the same epoch, does. Whoever can open one o
 the other at every broker, whatever keys it holds; that is why closed parts are not taken for fulfilled *here*.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.broker.entries import AnyFilter, Filter, SealedFilter
 from penstock.broker.interests import Interest
+from penstock.codec.block_names import Plain, Route
 from penstock.codec.blocks import FIRST, Padding, pad, unpad
 from penstock.codec.wire import decode, encode
 from penstock.crypto.filters import HINT_BYTES, NAME_BYTES, FilterKey, filter_key, open_part, seal_filter
@@ -71,6 +72,9 @@ class Filters(Protocol):
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
         """Open what can be opened."""
 
+    def attributes(self, route: Route, /) -> Sequence[str]:
+        """Return the attributes of a block, in their order; none where its route does not tell them here."""
+
 
 class NoFilters:
     """For brokers without keys, in networks in which nothing is sealed."""
@@ -84,6 +88,10 @@ class NoFilters:
     def open(self, _of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
         """Open nothing."""
         return OpenedFilter((), tuple(part[:NAME_BYTES] for part in sealed.parts))
+
+    def attributes(self, route: Route, /) -> Sequence[str]:
+        """Return the attributes of a block, if its route says them."""
+        return route.names.attributes if isinstance(route, Plain) else ()
 
 
 class _Key(NamedTuple):
@@ -140,6 +148,10 @@ class KeyFilters:
             else:
                 clauses.append(Clause(held.column, content))
         return OpenedFilter(tuple(clauses), tuple(closed))
+
+    def attributes(self, route: Route, /) -> Sequence[str]:
+        """Return the attributes of a block, if its route says them."""
+        return route.names.attributes if isinstance(route, Plain) else ()
 
     def _seal(self, of_type: TypeKey, parts: dict[str, Filter]) -> AnyFilter:
         found: list[tuple[FilterKey, bytes]] = []

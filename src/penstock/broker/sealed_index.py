@@ -9,7 +9,7 @@ from penstock.broker.entries import AnyFilter, SealedFilter
 from penstock.broker.matching import Matcher, Values
 from penstock.broker.sealed import SealedPublications
 from penstock.broker.sealed_filters import Column, Filters, OpenedFilter
-from penstock.codec.block_names import Blinded, Route, read_route
+from penstock.codec.block_names import Route, read_route
 from penstock.codec.blocks import FIRST, Fixed, Level, read_block, read_fixed
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
@@ -56,7 +56,7 @@ class SealedIndex(Generic[K]):
             self._reopen()
         if block.closed or not self._asked:
             return None
-        columns = frozenset(column for column in _columns(block) if column in self._asked and _shows(block, column))
+        columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
         return self._matcher(columns).match if columns else None
 
     def _matcher(self, columns: frozenset[Column]) -> Matcher[K]:
@@ -68,6 +68,14 @@ class SealedIndex(Generic[K]):
             for key, opened in self._opened.items():
                 found.add(key, opened.where(columns))
         return found
+
+    def _columns(self, block: SealedPublications) -> Iterable[Column]:
+        """Return the columns of a block, as far as their names are known here."""
+        header = block.header
+        fixed, route = _opening(block.block) if header is None else (header.fixed, header.route)
+        if fixed.level is Level.EVENT:
+            return ((FIRST, fixed.epochs[0]),)
+        return zip(self._filters.attributes(route), fixed.epochs[1:], strict=False)
 
     def _open(self, key: K, filter_: AnyFilter) -> None:
         opened = self._filters.open(self._type, filter_) if isinstance(filter_, SealedFilter) else _NOTHING_OPEN
@@ -84,26 +92,15 @@ class SealedIndex(Generic[K]):
             self._open(key, filter_)
 
 
-def _columns(block: SealedPublications) -> Iterable[Column]:
-    """Return the columns of a block."""
-    if block.header is not None:
-        return _columns_of(block.header.fixed, block.header.route)
-    parts = read_block(block.block)
-    return _read_columns(parts.fixed, parts.route)
+def _opening(block: bytes) -> tuple[Fixed, Route]:
+    """Read a block that was sealed here, as far as all blocks of a stream have it in common."""
+    parts = read_block(block)
+    return _read_opening(parts.fixed, parts.route)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _read_columns(fixed: bytes, route: bytes) -> tuple[Column, ...]:
-    """Return the columns of a block that was sealed here, of which nothing is read yet."""
-    return tuple(_columns_of(read_fixed(fixed), read_route(route)))
-
-
-def _columns_of(fixed: Fixed, route: Route) -> Iterable[Column]:
-    if fixed.level is Level.EVENT:
-        return ((FIRST, fixed.epochs[0]),)
-    if isinstance(route, Blinded):
-        return ()
-    return zip(route.names.attributes, fixed.epochs[1:], strict=False)
+def _read_opening(fixed: bytes, route: bytes) -> tuple[Fixed, Route]:
+    return read_fixed(fixed), read_route(route)
 
 
 def _shows(block: SealedPublications, column: Column) -> bool:
