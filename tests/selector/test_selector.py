@@ -17,6 +17,7 @@ from penstock.selector import (
     NEVER,
     Selector,
     conjunction,
+    conjuncts,
     disjunction,
     equals,
     evaluate,
@@ -154,6 +155,7 @@ def test_builders_read_back_and_mean_what_they_say(texts: list[str], row: dict[s
         written = parse(word.join(f"({text})" for text in texts) or unit)
         assert outcome(built, row) == outcome(written, row)
     for part in parts:
+        assert outcome(conjunction(*conjuncts(part)), row) == outcome(part, row)
         assert parse(negation(part).text).root == negation(part).root
         assert outcome(negation(part), row) == outcome(parse(f"NOT ({part.text})"), row)
 
