@@ -13,8 +13,9 @@ of the other, on the same column in the same epoch, does. Whoever can open one o
 the other at every broker, whatever keys it holds; that is why closed parts are not taken for fulfilled *here*.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.broker.entries import AnyFilter, Filter, SealedFilter
 from penstock.broker.interests import Interest
@@ -22,13 +23,17 @@ from penstock.codec.block_names import Plain, Route
 from penstock.codec.blocks import FIRST, Padding, pad, unpad
 from penstock.codec.wire import decode, encode
 from penstock.crypto.filters import HINT_BYTES, NAME_BYTES, FilterKey, filter_key, open_part, seal_filter
-from penstock.crypto.seal_keys import KeyRing, column_of, column_scope
+from penstock.crypto.seal_keys import KeyRing, column_of, column_scope, type_of
+from penstock.crypto.wrapping import Secret
 from penstock.errors import EvaluationError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, Kind
 from penstock.selector import ALWAYS, Selector, conjunction, conjuncts, equals, evaluate
+
+_Q = TypeVar("_Q", bound=Hashable)
+_A = TypeVar("_A")
 
 Column: TypeAlias = tuple[str, int]
 """A column of a block, by its attribute, and its epoch. That of events that are sealed as a whole is `FIRST`."""
@@ -101,17 +106,62 @@ class _Key(NamedTuple):
     key: FilterKey
 
 
+class _TypeKeys(NamedTuple):
+    """The keys for filters on one type, and what they were derived from."""
+
+    held: Sequence[tuple[str, int, Secret]]
+    by_hint: Mapping[bytes, _Key]
+    by_column: Mapping[Column, FilterKey]
+
+
+class _FilterKeys:
+    """The keys for filters that follow from a ring of keys. They are derived once, and forgotten with the ring's."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._version = -1
+        self._held: dict[str, list[tuple[str, int, Secret]]] = {}
+        self._types: dict[TypeKey, _TypeKeys] = {}
+
+    def of_type(self, of_type: TypeKey) -> _TypeKeys:
+        """Return those for a type."""
+        if self._version != self._ring.version:
+            self._refresh()
+        found = self._types.get(of_type)
+        if found is None:
+            held = self._held.get(str(of_type), [])
+            keys = [
+                _Key((column_of(of_type, scope) or FIRST, epoch), filter_key(secret, scope))
+                for scope, epoch, secret in held
+            ]
+            by_hint = {each.key.hint: each for each in keys}
+            found = self._types[of_type] = _TypeKeys(held, by_hint, {each.column: each.key for each in keys})
+        return found
+
+    def column(self, of_type: TypeKey, attribute: str) -> Column | None:
+        """Return the column of an attribute in the epoch that is sealed under, if there is one."""
+        epoch = self._ring.current(column_scope(of_type, attribute) if attribute else str(of_type))
+        return None if epoch is None else (attribute, epoch)
+
+    def _refresh(self) -> None:
+        self._version = self._ring.version
+        self._held = {}
+        for held in self._ring.items():
+            self._held.setdefault(type_of(held[0]), []).append(held)
+        self._types = {one: keys for one, keys in self._types.items() if keys.held == self._held.get(str(one))}
+
+
 class KeyFilters:
-    """`Filters` over a ring of keys."""
+    """`Filters` over a ring of keys. What was sealed or opened is remembered while the same keys are for it."""
 
     def __init__(self, keys: KeyRing, level_of: LevelOf, limits: Limits = DEFAULT_LIMITS) -> None:
         self._ring = keys
+        self._keys = _FilterKeys(keys)
         self._level_of = level_of
         self._limits = limits
-        self._known = -1
-        #: by type and hint, derived from the keys of the present version
-        self._keys: dict[TypeKey, dict[bytes, _Key]] = {}
-        self._sealed: dict[tuple[TypeKey, Sealing, Filter], AnyFilter] = {}
+        self._parts: dict[tuple[Sealing, Filter], dict[str, bytes]] = {}
+        self._sealed: dict[tuple[TypeKey, Sealing, Filter], tuple[list[Column | None], AnyFilter]] = {}
+        self._opened: dict[tuple[TypeKey, SealedFilter], tuple[list[bytes], OpenedFilter]] = {}
 
     def __repr__(self) -> str:
         return f"KeyFilters({self._ring!r})"
@@ -126,64 +176,59 @@ class KeyFilters:
         level = self._level_of(of_type)
         if level is Sealing.NONE or filter_.selector == ALWAYS:
             return filter_
-        self._refresh()
-        asked = of_type, level, filter_
-        if asked not in self._sealed:
-            if len(self._sealed) >= self._limits.cache_entries:
-                self._sealed.clear()
-            parts = dict(_parts(filter_)) if level is Sealing.ATTRIBUTE else {FIRST: filter_}
-            self._sealed[asked] = self._seal(of_type, parts)
-        return self._sealed[asked]
+        parts = self._parts.get((level, filter_))
+        if parts is None:
+            parts = _remember(self._parts, (level, filter_), dict(self._contents(level, filter_)), self._limits)
+        columns = [self._keys.column(of_type, attribute) for attribute in parts]
+        known = self._sealed.get((of_type, level, filter_))
+        if known is None or known[0] != columns:
+            sealed = self._seal(of_type, columns, parts)
+            known = _remember(self._sealed, (of_type, level, filter_), (columns, sealed), self._limits)
+        return known[1]
 
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
         """Open what there are keys for. What does not open though there is one is as good as closed."""
-        self._refresh()
-        keys = self._keys_of(of_type)
-        clauses, closed = list[Clause](), list[bytes]()
-        for part in sealed.parts:
-            held = keys.get(part[:HINT_BYTES])
-            content = None if held is None else _read(held, part, sealed)
-            if held is None or content is None:
-                closed.append(part[:NAME_BYTES])
-            else:
-                clauses.append(Clause(held.column, content))
-        return OpenedFilter(tuple(clauses), tuple(closed))
+        keys = self._keys.of_type(of_type).by_hint
+        hints = [part[:HINT_BYTES] for part in sealed.parts if part[:HINT_BYTES] in keys]
+        known = self._opened.get((of_type, sealed))
+        if known is None or known[0] != hints:
+            known = _remember(self._opened, (of_type, sealed), (hints, _open(keys, sealed)), self._limits)
+        return known[1]
 
     def attributes(self, route: Route, /) -> Sequence[str]:
         """Return the attributes of a block, if its route says them."""
         return route.names.attributes if isinstance(route, Plain) else ()
 
-    def _seal(self, of_type: TypeKey, parts: dict[str, Filter]) -> AnyFilter:
-        found: list[tuple[FilterKey, bytes]] = []
-        for attribute, part in parts.items():
-            key = self._current(of_type, attribute)
-            content = pad(Padding.SIZES, encode(part.to_tree()))
-            if key is not None and len(content) <= self._limits.filter_bytes:
-                found.append((key, content))
-        return SealedFilter(seal_filter(found[: self._limits.filter_parts])) if found else Filter()
+    def _contents(self, level: Sealing, filter_: Filter) -> Iterator[tuple[str, bytes]]:
+        """Yield what is to be sealed of a filter, for each attribute: as much as others would read."""
+        parts = _parts(filter_) if level is Sealing.ATTRIBUTE else iter([(FIRST, filter_)])
+        found = ((attribute, pad(Padding.SIZES, encode(part.to_tree()))) for attribute, part in parts)
+        return islice((one for one in found if len(one[1]) <= self._limits.filter_bytes), self._limits.filter_parts)
 
-    def _current(self, of_type: TypeKey, attribute: str) -> FilterKey | None:
-        scope = column_scope(of_type, attribute) if attribute else str(of_type)
-        epoch = self._ring.current(scope)
-        key = None if epoch is None else self._ring.key(scope, epoch)
-        return None if key is None else filter_key(key, scope)
+    def _seal(self, of_type: TypeKey, columns: Sequence[Column | None], parts: Mapping[str, bytes]) -> AnyFilter:
+        keys = self._keys.of_type(of_type).by_column
+        held = [(keys.get(column), content) for column, content in zip(columns, parts.values(), strict=True) if column]
+        found = seal_filter((key, content) for key, content in held if key is not None)
+        return SealedFilter(found) if found else Filter()
 
-    def _keys_of(self, of_type: TypeKey) -> dict[bytes, _Key]:
-        found = self._keys.get(of_type)
-        if found is None:
-            found = self._keys[of_type] = {}
-            for scope, epoch, secret in self._ring.items():
-                attribute = column_of(of_type, scope)
-                if attribute is not None:
-                    key = filter_key(secret, scope)
-                    found[key.hint] = _Key((attribute or FIRST, epoch), key)
-        return found
 
-    def _refresh(self) -> None:
-        if self._known != self._ring.version:
-            self._known = self._ring.version
-            self._keys.clear()
-            self._sealed.clear()
+def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: Limits) -> _A:
+    if len(known) >= limits.cache_entries:
+        known.clear()
+    known[asked] = answer
+    return answer
+
+
+def _open(keys: Mapping[bytes, _Key], sealed: SealedFilter) -> OpenedFilter:
+    clauses, closed = list[Clause](), list[bytes]()
+    for part in sealed.parts:
+        held = keys.get(part[:HINT_BYTES])
+        content = None if held is None else _read(held, part, sealed)
+        if held is None or content is None:
+            closed.append(part[:NAME_BYTES])
+        else:
+            clauses.append(Clause(held.column, content))
+    return OpenedFilter(tuple(clauses), tuple(closed))
 
 
 def _read(held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:

@@ -30,6 +30,8 @@ class SealedIndex(Generic[K]):
     def __init__(self, of_type: TypeKey, filters: Filters, limits: Limits = DEFAULT_LIMITS) -> None:
         self._type, self._filters, self._limits = of_type, filters, limits
         self._version = filters.version
+        #: whether something else is open than when `rekeyed` was asked last
+        self._differs = False
         self._held: dict[K, AnyFilter] = {}
         self._opened: dict[K, OpenedFilter] = {}
         #: the columns that some open part is about, and how many are
@@ -52,12 +54,17 @@ class SealedIndex(Generic[K]):
 
     def matcher(self, block: SealedPublications) -> Match[K] | None:
         """Return what says who wants an event of a block; None where nothing says that anybody does not."""
-        if self._version != self._filters.version:
-            self._reopen()
+        self._refresh()
         if block.closed or not self._asked:
             return None
         columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
         return self._matcher(columns).match if columns else None
+
+    def rekeyed(self) -> bool:
+        """Say whether keys that came or went since the last time have opened or closed something."""
+        self._refresh()
+        differs, self._differs = self._differs, False
+        return differs
 
     def _matcher(self, columns: frozenset[Column]) -> Matcher[K]:
         found = self._matchers.get(columns)
@@ -84,12 +91,16 @@ class SealedIndex(Generic[K]):
         for columns, matcher in self._matchers.items():
             matcher.add(key, opened.where(columns))
 
-    def _reopen(self) -> None:
+    def _refresh(self) -> None:
+        if self._version == self._filters.version:
+            return
         self._version = self._filters.version
-        self._matchers.clear()
-        self._asked.clear()
         for key, filter_ in self._held.items():
-            self._open(key, filter_)
+            opened = self._opened[key]
+            if isinstance(filter_, SealedFilter) and self._filters.open(self._type, filter_) != opened:
+                self._asked -= Counter(clause.column for clause in opened.clauses)
+                self._open(key, filter_)
+                self._differs = True
 
 
 def _opening(block: bytes) -> tuple[Fixed, Route]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from penstock.broker.entries import Advertisement, AnyFilter, Entry, Filter, Interest, SealedFilter, Subscription
+from penstock.broker.entries import Advertisement, AnyFilter, Entry, Filter, Interest, Subscription
 from penstock.broker.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.matching import Matcher
 from penstock.broker.publications import Publications
@@ -126,13 +126,12 @@ class Tree:
         return places
 
     def rekeyed(self) -> bool:
-        """Have subscriptions told anew that other keys may open now; say whether there are any."""
-        entries = self.subscriptions.values()
-        sealed = any(isinstance(filter_, SealedFilter) for filters in entries for filter_ in filters.values())
-        if sealed:
+        """Compare subscriptions anew if other keys have opened or closed some; say whether it is so."""
+        differs = self.sealed.rekeyed()
+        if differs:
             self.changed = True
             self._stale |= self._towards.keys()
-        return sealed
+        return differs
 
     def offered(self) -> frozenset[TypeKey]:
         """Return the sub-types of the tree's type that somebody advertises."""

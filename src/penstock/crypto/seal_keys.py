@@ -107,6 +107,11 @@ def column_scope(of_type: TypeKey, attribute: str) -> str:
     return str(attribute) if attribute.startswith(f"{of_type}#") else f"{of_type} {attribute}"
 
 
+def type_of(scope: str) -> str:
+    """Return the name of the type of which a scope is, or in events of which it is an attribute."""
+    return scope.partition(" ")[0].partition("#")[0]
+
+
 def column_of(of_type: TypeKey, scope: str) -> str | None:
     """Return the attribute that a scope is about in events of a type; of the type itself, nothing (`""`); else None."""
     whole = str(of_type)
