@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,8 +13,9 @@ from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, prin
 from penstock.broker.messages import Hop
 from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings, Unopened
 from penstock.broker.sealed import Vault
-from penstock.broker.vault import KeyVault
+from penstock.broker.vault import KeyVault, Signatures
 from penstock.codec.wire import Encoded, decode, encode
+from penstock.crypto import SigningKey
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import Event, TransitEvent
@@ -37,6 +39,10 @@ def ring(*scopes: str) -> LiveKeys:
     return held
 
 
+def signer(name: str) -> SigningKey:
+    return SigningKey(sha256(name.encode()).digest())
+
+
 Meddle: TypeAlias = Callable[[str, Hop], Hop]
 
 
@@ -54,6 +60,9 @@ class Line:
     cuts: list[Cut] = field(default_factory=list)
     now: datetime = NOW
     limits: Limits = DEFAULT_LIMITS
+    #: whether events have to be signed, and who may
+    signed: bool = False
+    publishers: tuple[str, ...] = ("pub",)
 
     def __post_init__(self) -> None:
         self.names = {principal(name): name for name in self.scopes}
@@ -77,13 +86,17 @@ class Line:
         def equal(peer: Principal, _of_type: TypeKey) -> bool:
             return (name, self.names[peer]) in self.equals
 
+        def may_sign(broker: Principal, _of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
+            return any(broker == signer(one).principal and {*attributes} <= {*ALL} for one in self.publishers)
+
         return KeyVault(
             self.rings[name],
-            principal(name),
+            signer(name).principal,
             lambda key: self.sealing if key.owner == OWNER else Sealing.NONE,
             equal,
             clock=lambda: self.now,
             random=secrets.token_bytes,
+            signatures=Signatures(signer(name), lambda _of_type: self.signed, may_sign),
             skew=SKEW,
             limits=self.limits,
         )

@@ -62,6 +62,7 @@ class Watching:
 
     def __init__(self, vault: Vault, seen: list[bytes]) -> None:
         self.seals, self.seal, self.reads_as_much = vault.seals, vault.seal, vault.reads_as_much
+        self.demands, self.verify = vault.demands, vault.verify
         self.take, self.now = vault.take, vault.now
         self._vault, self._seen = vault, seen
 

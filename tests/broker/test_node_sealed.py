@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
-from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
-from tests.broker.test_keys import MANAGING, READING, SEALED, WRITING, holds, managing
+from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
+from tests.broker.test_keys import MANAGING, READING, SEALED, WRITING, holds, managing, now
 
 from penstock.broker.gathering import Lingering
 from penstock.broker.routing import Unopened
@@ -16,6 +17,8 @@ from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 from penstock.store.quarantine_folder import QuarantineFolder
 from penstock.trust.capabilities import Right
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 BOTH = grant(BROKERS[0], NEWS, Right.PUBLISH, Right.SUBSCRIBE)
 
@@ -100,3 +103,38 @@ def test_refused_blocks_are_kept_and_counted(tmp_path: Path) -> None:
             assert "file.unwritable" in node.codes
 
     run(test())
+
+
+def test_a_signature_counts_while_the_signer_may_publish_and_plaintext_goes_to_equals_alone() -> None:
+    async def test() -> None:
+        types = (signed(replace(SEALED, signed=True)),)
+        equal = grant(BROKERS[1], NEWS, Right.PUBLISH, Right.SUBSCRIBE)
+        reads, writes = (grant(BROKERS[0], NEWS, right) for right in (Right.SUBSCRIBE, Right.PUBLISH))
+        policy, author = (READING, WRITING, MANAGING, reads, writes, equal), PolicyAuthor(AGENCY)
+        async with (
+            running(*policy, types=types, managing=managing()) as pub,
+            running(*policy, key=BROKERS[1], types=types, peers=(pub.address,)) as sub,
+            client_of(sub, PDA) as reader,
+            client_of(pub, REPORTER) as writer,
+        ):
+            await until(lambda: holds(pub) == holds(sub) == 4)
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await until(lambda: not feed.quiet)
+            sub.core.vault.open = unwanted  # type: ignore[method-assign]  # the plaintext is beside
+            await feed.publish(headline="one", location="London")
+            assert await headlines(news, 1) == ["one"]
+            # The publishing broker may read, and so hold the keys, and publish no longer.
+            await writer.evolve(author.change(now(), Revoke((writes.id,))).to_bytes())
+            await until(lambda: not sub.core._may_sign(pub.core.principal, NEWS.name.key, ()))
+            await feed.publish(headline="two", location="London")
+            await until(lambda: sub.core.unopened)
+            assert sub.core.unopened == {"seal.signer": 1}
+            assert pub.core.vault.reads_as_much(sub.core.principal, NEWS.name.key)
+            await writer.evolve(author.change(now(), Revoke((equal.id,))).to_bytes())
+            assert not pub.core.vault.reads_as_much(sub.core.principal, NEWS.name.key)
+
+    run(test())
+
+
+def unwanted(_octets: bytes, /) -> Sequence[TransitEvent]:
+    raise AssertionError("it was opened")

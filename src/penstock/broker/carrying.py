@@ -106,7 +106,8 @@ class Carrier:
 
         1. A copy is known by its numbers, and not opened a second time.
         2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
-        3. It opens, or waits for its key; in an epoch that is over it does not.
+        3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
+           demands it, a broker that may publish it has signed it.
         4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside.
         """
         if self._copies.knows(block):
@@ -123,12 +124,21 @@ class Carrier:
         return carried
 
     def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
-        if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
+        signed = self._vault.demands(block.type)
+        verified = signed and bool(self._matchers(block))
+        if block.beside and not self._is_believed(block, came_from, verified=verified):
             block = block.hidden()
-        opened = block.opened(self._vault)
-        if opened.closed or opened.header is None:
+        opened = block.opened(self._vault, verified=verified)
+        # Who reads could have sealed a block under another's name: what is not verified is not remembered.
+        if opened.closed or opened.header is None or (signed and not verified):
             return opened
         return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
+
+    def _is_believed(self, block: SealedPublications, came_from: Side, *, verified: bool) -> bool:
+        """Say whether plaintext beside a block is taken for what is in it; a part of a block cannot be verified."""
+        if came_from is None or (verified and not block.is_whole):
+            return False
+        return self._vault.reads_as_much(came_from, block.type)
 
     def _wait(self, waiting: Waiting) -> list[Unopened]:
         return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]

@@ -23,7 +23,7 @@ from penstock.broker.requests import Report
 from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.shown import resting
-from penstock.broker.vault import KeyVault
+from penstock.broker.vault import KeyVault, MaySign, Signatures
 from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.keyfile import RandomBytes
@@ -126,6 +126,8 @@ class Core:
         self.ring = LiveKeys()
         #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
         self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
+        #: whether a broker may publish events of a type with these attributes: nobody, in the same way
+        self.may_sign: MaySign = lambda _broker, _of_type, _attributes: False
         self.vault = KeyVault(
             self.ring,
             self.principal,
@@ -133,6 +135,7 @@ class Core:
             self._reads_as_much,
             clock=self.now,
             random=settings.random,
+            signatures=Signatures(settings.key, self.library.signs, self._may_sign),
             skew=settings.trust.skew,
             limits=settings.limits,
         )
@@ -291,6 +294,16 @@ class Core:
             self._now,
             lambda: self._dates(bag, *library.below(of_type, self._now)),
             lambda: self.reads_as_much(peer, of_type),
+        )
+
+    def _may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
+        bag, library = self.disclosed.get(broker, _NOTHING), self.library
+        return self._answers.ask(
+            (broker, of_type, attributes),
+            (self.sources, bag, library.changes),
+            self._now,
+            lambda: self._dates(bag, *library.below(of_type, self._now)),
+            lambda: self.may_sign(broker, of_type, attributes),
         )
 
     def admitted(self, broker: Principal) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.broker.core import Core
-from penstock.broker.key_rights import READERS, Grounds, entitlement
+from penstock.broker.key_rights import PUBLISHERS, READERS, Grounds, entitlement
 from penstock.broker.outcomes import settled
 from penstock.errors import RefusedError
 from penstock.guard import EventRequest, Recorded
@@ -74,6 +74,13 @@ class KeyClaims:
     def may_hold(self, broker: Principal, group: KeyGroup) -> bool:
         """Say whether a broker may hold the key of a group."""
         return self._is_entitled(broker, group, self.grounds_of(group, broker), frozenset(MEMBERS))
+
+    def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
+        """Say whether a broker may publish all events of a type with these attributes."""
+        whole = KeyGroup(of_type)
+        grounds = [(request, found.decision) for found, request in self._considered(broker, whole, PUBLISHERS)]
+        groups = (whole, *(KeyGroup(of_type, AttributeId.parse(attribute)) for attribute in attributes))
+        return all(self._is_entitled(broker, group, grounds, PUBLISHERS) for group in groups)
 
     def has_history(self, group: KeyGroup, who: Principal) -> bool:
         """Decide whether somebody has the right to keys of old epochs, and record it."""

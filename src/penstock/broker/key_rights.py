@@ -29,6 +29,7 @@ Grounds: TypeAlias = Iterable[tuple[EventRequest, Decision]]
 
 MEMBERS: Final = frozenset((Right.PUBLISH, Right.SUBSCRIBE))
 READERS: Final = frozenset((Right.HISTORY,))
+PUBLISHERS: Final = frozenset((Right.PUBLISH,))
 
 
 @dataclass(frozen=True, slots=True)

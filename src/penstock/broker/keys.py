@@ -193,6 +193,10 @@ class Keys:
         held = [group for group in self._members if group.type == of_type]
         return bool(held) and all(self._claims.may_hold(peer, group) for group in held)
 
+    def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
+        """Say whether a broker may publish all events of a type with these attributes, and so sign them."""
+        return self._claims.may_publish(broker, of_type, attributes)
+
     def _join(self, now: datetime, group: KeyGroup) -> None:
         declined = self._declined.get(group)
         if group in self._members or (declined is not None and now < declined):

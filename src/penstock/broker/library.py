@@ -32,7 +32,7 @@ class Library:
         )
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
-        self._sealing: dict[TypeKey, Sealing] = {}
+        self._sealing: dict[TypeKey, tuple[Sealing, bool]] = {}
         #: how often a type has come or gone
         self.changes = 0
         #: the types that one version at least blinds
@@ -114,12 +114,21 @@ class Library:
 
     def sealing(self, key: TypeKey) -> Sealing:
         """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
+        return self._protection(key)[0]
+
+    def signs(self, key: TypeKey) -> bool:
+        """Say whether events of a type have to be signed: where one of its versions says so."""
+        return self._protection(key)[1]
+
+    def _protection(self, key: TypeKey) -> tuple[Sealing, bool]:
         found = self._sealing.get(key)
         if found is None:
             named = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
-            levels = {definition.sealing for definition in named}
-            found = next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
-            if levels:
+            versions = [(definition.sealing, definition.signed) for definition in named]
+            levels = {sealing for sealing, _ in versions}
+            level = next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
+            found = level, any(signed for _, signed in versions)
+            if versions:
                 self._sealing[key] = found
         return found
 

@@ -69,7 +69,7 @@ class Node:
         network = self.on_fabric or RoutedPolicy(self.core, self.neighbours)
         self.policies = Policies(self.core, keep or Forgetful(), network)
         self.keys = Keys(self.core, self.core.ring, managing)
-        self.core.reads_as_much = self.keys.reads_as_much
+        self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
         self.core.wake = self._wake
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)

@@ -46,6 +46,15 @@ class Vault(Protocol):
         `seal.cannot-open`) and `MalformedError`.
         """
 
+    def demands(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type are delivered only if a broker has signed them that may publish them."""
+
+    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+        """Check all events of a block against its signature, and that the signer may publish such events.
+
+        Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`.
+        """
+
     def take(self, header: Header, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
         """Take rising rows of a block that was opened; return the places of those that come for the first time.
 
@@ -75,6 +84,13 @@ class NoVault:
     def open(self, _octets: bytes, /) -> Sequence[TransitEvent]:
         """Refuse: there are no keys."""
         raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def demands(self, _of_type: TypeKey, /) -> bool:
+        """Demand nothing."""
+        return False
+
+    def verify(self, _octets: bytes, _events: Sequence[TransitEvent], /) -> None:
+        """Check nothing."""
 
     def take(self, _header: Header, _of_type: TypeKey, rows: Sequence[int], _arrived: datetime, /) -> Sequence[int]:
         """Take everything: nothing opens here."""
@@ -158,13 +174,21 @@ class SealedPublications(Publications):
         events = (TransitEvent(self.type, self.ancestors, MappingProxyType({})),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
 
-    def opened(self, vault: Vault) -> "SealedPublications":
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the block are meant."""
+        return self.header is not None and len(self.places) == self.header.rows
+
+    def opened(self, vault: Vault, *, verified: bool = False) -> "SealedPublications":
         """Return the same with what can be read here; as it is, where that is nothing, or nothing yet.
 
-        Raises `RefusedError` (`seal.closed-epoch`, `seal.cannot-open`) and `MalformedError` for a block that is not
-        what it should be.
+        What is read is `verified` where that is asked for, and so is what came beside a whole block. Raises
+        `RefusedError` (`seal.closed-epoch`, `seal.cannot-open`, and what `Vault.verify` raises) and `MalformedError`
+        for a block that is not what it should be.
         """
         if not self.closed:
+            if verified:
+                vault.verify(self.block, self.events)
             return self
         try:
             rows = vault.open(self.block)
@@ -172,6 +196,8 @@ class SealedPublications(Publications):
             if error.code == "seal.unknown-key":
                 return self
             raise
+        if verified:
+            vault.verify(self.block, rows)
         events = tuple(rows[place] for place in self.places)
         return self._with(self.numbers, events, self.places, closed=False)
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.replays import Replays, replayed, too_old
@@ -11,6 +11,7 @@ from penstock.broker.sealed_filters import KeyFilters, LevelOf
 from penstock.codec.block_names import Names
 from penstock.codec.blocks import Block, Fixed, Header, Level
 from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.keys import SigningKey
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import closed_epoch, column_scope, scopes, unknown_key
@@ -23,8 +24,19 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 
+MaySign: TypeAlias = Callable[[Principal, TypeKey, tuple[str, ...]], bool]
+"""Says whether a broker may publish events of a type with these attributes."""
+
 ReadsAsMuch: TypeAlias = Callable[[Principal, TypeKey], bool]
 """Says whether a neighbour may read all of a type that this broker may."""
+
+
+class Signatures(NamedTuple):
+    """What signed events rest on: the key of this broker, which types have to be signed, and who may sign what."""
+
+    key: SigningKey
+    demanded: Callable[[TypeKey], bool]
+    may_sign: MaySign
 
 
 class KeyVault:
@@ -43,6 +55,7 @@ class KeyVault:
         clock: Callable[[], datetime],
         random: RandomBytes,
         settings: SealSettings | None = None,
+        signatures: Signatures | None = None,
         skew: timedelta = NO_SKEW,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -56,7 +69,9 @@ class KeyVault:
         self._limits = limits
         #: blocks that were sealed since somebody asked
         self.sealed: Counter[TypeKey] = Counter()
-        self._sealer = self._new_sealer()
+        self._signatures = signatures
+        #: one that signs, and one that does not
+        self._sealers = {signed: self._new_sealer(signed=signed) for signed in (False, signatures is not None)}
         self._opener = Opener(keys, admits=self._admit, limits=limits)
         #: attributes of events that can be sealed, by the version of the ring
         self._forms: set[tuple[TypeKey, tuple[str, ...]]] = set()
@@ -75,16 +90,17 @@ class KeyVault:
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
-        block = Block.of(events)
-        self.sealed[events[0].key] += 1
-        level = Level.EVENT if self._level_of(events[0].key) is Sealing.EVENT else Level.ATTRIBUTE
+        block, of_type = Block.of(events), events[0].key
+        self.sealed[of_type] += 1
+        level = Level.EVENT if self._level_of(of_type) is Sealing.EVENT else Level.ATTRIBUTE
+        signed = self.demands(of_type)
         try:
-            return self._sealer.seal(block, self._clock(), level)
+            return self._sealers[signed].seal(block, self._clock(), level)
         except RefusedError as error:
             if error.code != "seal.exhausted":
                 raise
-        self._sealer = self._new_sealer()
-        return self._sealer.seal(block, self._clock(), level)
+        self._sealers[signed] = self._new_sealer(signed=signed)
+        return self._sealers[signed].seal(block, self._clock(), level)
 
     def check(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys for events of one type, or that some are on their way.
@@ -110,6 +126,21 @@ class KeyVault:
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
         return self._opener.open(octets).events()
+
+    def demands(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type have to be signed."""
+        return self._signatures is not None and self._signatures.demanded(of_type)
+
+    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+        """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`), see `Vault`."""
+        signed = self._opener.verify_events(octets, events)
+        names = signed.block.names
+        if self._signatures is None or not self._signatures.may_sign(signed.sender, names.type, names.attributes):
+            raise RefusedError(
+                "seal.signer",
+                f"{signed.sender.short} has signed events of `{names.type.name}` that it may not publish",
+                hint="it needs `publish` on the type and all attributes, without conditions",
+            )
 
     def take(self, header: Header, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
         """Take rows of a block that was opened, each once. Raises `RefusedError` (`seal.*`), see `Vault`."""
@@ -140,5 +171,8 @@ class KeyVault:
         """Say whether a neighbour may read all of a type that is read here."""
         return self._reads_as_much(peer, of_type)
 
-    def _new_sealer(self) -> Sealer:
-        return Sealer(self.keys, self._sender, self._random, settings=self._settings, limits=self._limits)
+    def _new_sealer(self, *, signed: bool) -> Sealer:
+        signing = self._signatures.key if signed and self._signatures else None
+        return Sealer(
+            self.keys, self._sender, self._random, settings=self._settings, signing=signing, limits=self._limits
+        )

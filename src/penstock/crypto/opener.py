@@ -22,6 +22,7 @@ from penstock.crypto.blinding import Directory
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.errors import LimitError, MalformedError
+from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Admits: TypeAlias = Callable[[Fixed, Names], None]
@@ -110,6 +111,19 @@ class Opener:
         if way is not known:
             self._remember(parts, way)
         return signed
+
+    def verify_events(self, data: bytes, events: Sequence[TransitEvent]) -> SignedBlock:
+        """Check all events of a block, in their order, against the signature. Raises what `verify` does."""
+        parts = read_block(data, limits=self._limits)
+        way = self._known(parts) or self._way(parts)
+        names, level = way.names.attributes, way.fixed.level
+        held = way.decrypt[1:] if level is Level.ATTRIBUTE else [way.decrypt[0]] * len(names)
+        columns = [
+            None if key is None else [event.values.get(name) for event in events]
+            for name, key in zip(names, held, strict=True)
+        ]
+        block = Block(way.names, [event.id for event in events], [event.time for event in events], columns)
+        return self.verify(data, block)
 
     def _values(self, parts: Parts, wanted: Collection[str] | None) -> Block:
         encoded = self._open(parts, wanted)
