@@ -52,6 +52,11 @@ class Carrier:
         self._copies = Copies(limits)
         self.retained = Retained(limits)
 
+    @property
+    def waiting(self) -> int:
+        """How many sealed blocks wait for keys."""
+        return len(self._waiting)
+
     def carry(self, block: Publications, came_from: Side) -> Carried:
         """Take events of a side. Raises `LimitError` (`route.event-size`)."""
         if came_from is not None and not self._allowed(block.type, came_from):

@@ -26,23 +26,29 @@ from urllib.parse import urlsplit
 from penstock.broker import protocol
 from penstock.broker.connection import Caller, Connection, Standing, refusal
 from penstock.broker.feeds import BLOCK, Feed, Subscription, Taken, call_back
+from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord, open_released
 from penstock.broker.library import Library
 from penstock.broker.link import Endpoint
 from penstock.broker.protocol import Row, write_rows
 from penstock.broker.ways import Address, NatsAddress, PeerAddress
 from penstock.codec.wire import Wire
+from penstock.crypto.hpke import SealingKey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
+from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
 from penstock.fabric.nats_login import address as nats_address
 from penstock.model.events import Event
+from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.model.names import NetworkName, TypeName
+from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
+from penstock.trust.signed import sign_value
 
 OnQuench: TypeAlias = Callable[[Feed, bool], None]
 OnRefusal: TypeAlias = Callable[[RefusedError], None]
@@ -312,6 +318,36 @@ class Client:
         """Ask how the broker sees the network: for its operators. Raises `RefusedError` (`broker.not-operator`)."""
         answer = await self._connection.ask(protocol.Status(self._connection.number()))
         return answer if isinstance(answer, dict) else {}
+
+    async def keys(
+        self,
+        word: KeyWord,
+        of_type: TypeKey | None = None,
+        attribute: str = "",
+        *,
+        evicted: Principal | None = None,
+        before: datetime | None = None,
+    ) -> Mapping[str, Wire]:
+        """Ask about the keys of the broker, or for a change (`key_desk`). Raises `RefusedError`."""
+        number = self._connection.number()
+        answer = await self._connection.ask(AskKeys(number, word, of_type, attribute, evicted, before))
+        return answer if isinstance(answer, dict) else {}
+
+    async def fetch_keys(self, group: KeyGroup, first: int, last: int) -> Mapping[int, Secret]:
+        """Ask a key manager for the keys of epochs that are over: those with the right `history` get them.
+
+        Not more than some are given at once: ask again from the last one on. Raises `RefusedError`
+        (`keys.not-entitled`, `keys.no-history`) and `FailedError` (`keys.no-answer`).
+        """
+        endpoint = self._caller.endpoint
+        private = SealingKey(endpoint.random)
+        credentials = self._caller.credentials.to_bytes() if len(self._caller.credentials) else b""
+        request = KeyRequest(
+            Wish.HISTORY, self.principal, group, in_utc(self._caller.clock()), first, last, private.public, credentials
+        )
+        signed = sign_value(request, endpoint.key).to_bytes()
+        answer = await self._connection.ask(FetchKeys(self._connection.number(), signed))
+        return open_released(answer, group, self.principal, private)
 
     def on_quench(self, callback: OnQuench) -> None:
         """Be told when nobody wants what a feed announces (True), or somebody does again (False)."""

@@ -40,9 +40,9 @@ class Archive:
         kept = self._over[group.id][epoch]
         return open_over(self._kek, kept.box, kept.salt, group, epoch)
 
-    def first(self, group: KeyGroup) -> int:
-        """Return the oldest epoch that is kept; 1 where none is."""
-        return min(self._over.get(group.id, ()), default=1)
+    def kept(self, group: KeyGroup, first: int, last: int) -> list[int]:
+        """Return which epochs are kept, from one to another; they follow each other."""
+        return sorted(epoch for epoch in self._over.get(group.id, ()) if first <= epoch <= last)
 
     def forget(self, before: datetime) -> None:
         """Forget the keys of epochs that were over before an instant."""

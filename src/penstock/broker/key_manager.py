@@ -165,17 +165,17 @@ class KeyManager:
         entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=READERS)
         self._asked[request.broker, request.group] = request.time
         state = self._state(request.group)
-        first = max(request.first, self._fold.archive.first(request.group))
-        last = min(request.last, state.epoch - 1, first + self._limits.key_history - 1)
-        if not request.first >= 1 or last < first:
+        archive = self._fold.archive
+        kept = archive.kept(request.group, request.first, request.last)[: self._limits.key_history]
+        if not kept or request.first < 1:
             raise RefusedError(
                 "keys.no-history",
                 "none of these epochs is over and kept",
                 hint="epochs are counted from 1; the oldest ones may be forgotten",
             )
-        keys = [self._fold.archive.get(request.group, epoch) for epoch in range(first, last + 1)]
+        keys = [archive.get(request.group, epoch) for epoch in kept]
         sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
-        answer = KeyHistory(self._word(state), request.broker, request.public, first, sealed)
+        answer = KeyHistory(self._word(state), request.broker, request.public, kept[0], sealed)
         return [Reply(request.broker, sign_value(answer, self._key))]
 
     # What the operator, the policy and the clock say.

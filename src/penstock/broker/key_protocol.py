@@ -12,10 +12,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from penstock.broker.key_sealing import open_history
+from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire, Writable
+from penstock.crypto.hpke import SealingKey
+from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.trust.key_messages import KeyGroup, KeyHistory
+from penstock.trust.signed import read_signed
 
 #: of the name of an attribute
 _LONGEST: Final = 256
@@ -87,3 +93,22 @@ def _type(text: str) -> TypeKey:
     if not slash:
         raise MalformedError("name.malformed", f"`{text[:80]}` is no type", hint="write `owner/name`")
     return TypeKey(Principal.parse(owner), name)
+
+
+def open_released(answer: Wire, group: KeyGroup, who: Principal, private: SealingKey) -> dict[int, Secret]:
+    """Return the keys that were released, by epoch. Raises `RefusedError` (`keys.unopened`), `MalformedError`.
+
+    Who may manage keys the broker has asked; keys of somebody else would open nothing.
+    """
+    found: dict[int, Secret] = {}
+    match answer:
+        case {"history": bytes(signed), "live": list(live)}:
+            for one in live:
+                match one:
+                    case [int(epoch), bytes(sealed)]:
+                        found[epoch] = open_history(group, who, private, sealed)[0]
+            if signed:
+                value = read_signed(parse_canonical(signed), KeyHistory).verify().value
+                found |= dict(enumerate(open_history(group, who, private, value.sealed), value.first))
+            return found
+    raise _malformed()

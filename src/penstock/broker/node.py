@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.fabric_network import FabricNetwork, FabricSettings
+from penstock.broker.key_desk import KeyDesk
 from penstock.broker.keys import Keys, Managing
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
@@ -72,7 +73,8 @@ class Node:
         self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
         self.core.wake = self._wake
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
-        self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of)
+        self._desk = KeyDesk(self.core, self.keys, self._is_operator)
+        self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
         self._listener: Listener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -105,6 +107,7 @@ class Node:
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
+        await self._desk.stop()
         await self.keys.stop()
         await self.neighbours.stop_calling()
         self.core.settle(self.core.exchange.released())
@@ -224,8 +227,11 @@ class Node:
         links = self.core.router.view.links
         return {broker: sorted(links[broker]) for broker in sorted(links)}
 
+    def _is_operator(self, principal: Principal) -> bool:
+        return principal in self.settings.operators or principal == self.core.principal
+
     def _check_operator(self, principal: Principal) -> None:
-        if principal not in self.settings.operators and principal != self.core.principal:
+        if not self._is_operator(principal):
             raise RefusedError(
                 "broker.not-operator",
                 "only operators of the broker may ask this",

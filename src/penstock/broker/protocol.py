@@ -4,7 +4,7 @@ A message is a list that begins with a word. The first one of a link is `Hello`,
 a client or a broker has come, and what follows between brokers is in `broker.messages`.
 
     client -> broker   hello, disclose, describe, add-type, remove-type, subscribe, unsubscribe, advertise, unadvertise,
-                       restrictions, evolve, policy, status, publish
+                       restrictions, evolve, policy, status, keys, fetch-keys, publish
     broker -> client   welcome, accepted, refused, answered, events, quenched
 
 Requests are numbered by the client, and answers carry the number. `publish` is answered by `refused` for each event
@@ -23,6 +23,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
+from penstock.broker.key_protocol import AskKeys, FetchKeys, read_ask
 from penstock.codec.wire import Encoded, Wire, Writable, encode
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -211,7 +212,19 @@ class Publish:
 
 
 Asking: TypeAlias = (
-    Disclose | Describe | AddType | RemoveType | Subscribe | Advertise | Named | Evolve | Policy | Status | Publish
+    Disclose
+    | Describe
+    | AddType
+    | RemoveType
+    | Subscribe
+    | Advertise
+    | Named
+    | Evolve
+    | Policy
+    | Status
+    | AskKeys
+    | FetchKeys
+    | Publish
 )
 """What has a number, and an answer."""
 
@@ -334,6 +347,10 @@ def read_request(tree: Wire) -> Request:
             return Evolve(_number(number), signed)
         case ["policy", int(number), str(owner), int(after)]:
             return Policy(_number(number), Principal.parse(owner), _number(after))
+        case ["keys", int(number), str(word), str(of_type), str(attribute), argument]:
+            return read_ask(_number(number), word, of_type, attribute, argument)
+        case ["fetch-keys", int(number), bytes(signed)]:
+            return FetchKeys(_number(number), signed)
         case ["status", int(number)]:
             return Status(_number(number))
         case [str(word), int(number), str(id_)] if word in Named.WORDS:

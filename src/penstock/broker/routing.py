@@ -225,6 +225,11 @@ class Router:
                 self._carry(part, None)
         return self._settle()
 
+    @property
+    def waiting(self) -> int:
+        """How many sealed blocks wait for keys."""
+        return self._carrier.waiting
+
     def keys_changed(self) -> list[Output]:
         """Open what waits for keys: some have come."""
         self._carried(self._carrier.keys_changed())

@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import thread_time
 from typing import Final, TypeAlias, cast
 
 from penstock.broker import protocol, requests
 from penstock.broker.core import Core
+from penstock.broker.key_desk import Answer, Asker, Outcome
+from penstock.broker.key_protocol import AskKeys, FetchKeys
 from penstock.broker.link import Link, Rate
 from penstock.broker.protocol import Row, read_request, row_of, write_rows
 from penstock.broker.requests import Detail, ToClient
@@ -21,6 +24,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS, parse
+from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 
 Question: TypeAlias = Callable[[Principal], Wire]
@@ -32,6 +36,9 @@ Evolve: TypeAlias = Callable[[Principal, bytes], None]
 Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 """Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
 
+AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
+"""Answers what clients ask about keys, at once or later. Raises `RefusedError` and `MalformedError`."""
+
 #: events in one message to a client
 _ROWS: Final = 512
 #: seconds from which on a request is dear
@@ -42,6 +49,8 @@ _DEAR: Final = 0.01
 class _Client:
     session: str
     link: Link
+    #: what it has shown
+    shown: Credentials = field(default_factory=Credentials)
     #: the request that is being answered
     number: int = 0
     #: why it was not let in
@@ -67,11 +76,12 @@ class _Pace:
 class Clients:
     """See the module."""
 
-    def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy) -> None:
+    def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys) -> None:
         self._core = core
         self._status = status
         self._evolve = evolve
         self._policy = policy
+        self._keys = keys
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
@@ -86,7 +96,7 @@ class Clients:
         """Serve a client until its link ends. Raises what it ends with."""
         core, local = self._core, self._core.local
         bag = core.read_bag(hello.credentials)
-        client = _Client(str(next(self._numbers)), link)
+        client = _Client(str(next(self._numbers)), link, bag)
         self._clients[client.session] = client
         try:
             core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
@@ -212,7 +222,9 @@ class Clients:
             case protocol.Named(_, _, id_):
                 core.settle(local.restrictions(now, session, id_))
             case protocol.Disclose(number, credentials):
-                core.settle(local.disclose(now, session, core.read_bag(credentials)))
+                bag = core.read_bag(credentials)
+                core.settle(local.disclose(now, session, bag))
+                client.shown += bag
                 self._post(client, protocol.Accepted(number))
             case protocol.AddType(_, definition):
                 core.settle(local.add_type(now, session, read_type(definition, limits=core.settings.limits)))
@@ -225,9 +237,20 @@ class Clients:
                 self._post(client, protocol.Answered(number, self._status(client.link.peer.principal)))
             case protocol.Policy(number, owner, after):
                 self._post(client, protocol.Answered(number, self._policy(client.link.peer.principal, owner, after)))
+            case AskKeys(number) | FetchKeys(number):
+                asker = Asker(client.link.peer.principal, client.shown)
+                self._keys(asker, request, partial(self._answer, client, number))
             case protocol.Evolve(number, signed):
                 self._evolve(client.link.peer.principal, signed)
                 self._post(client, protocol.Accepted(number))
+
+    def _answer(self, client: _Client, number: int, answer: Outcome) -> None:
+        """Send an answer that may have taken its time."""
+        if isinstance(answer, PenstockError):
+            self._core.note(answer)
+            self._post(client, protocol.Refused(number, answer.code, answer.message, answer.hint))
+        else:
+            self._post(client, protocol.Answered(number, answer))
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
         """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""

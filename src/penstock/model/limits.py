@@ -198,6 +198,9 @@ class Limits:
     key_request: int = 60_000
     key_retry: int = 5_000
     key_notice: int = 30_000
+    #: clients that may wait for keys of old epochs at one broker, and how long for an answer
+    key_fetching: int = 64
+    key_answer: int = 10_000
     #: the log of key managers: how often one reads what others wrote, after how many records a checkpoint is written,
     #: octets of one part of it, and parts
     key_follow: int = 1_000
