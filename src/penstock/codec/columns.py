@@ -49,8 +49,8 @@ from penstock.codec.cells import (
 )
 from penstock.model.values import Scalar, Value, canonical
 
-_KINDS: Final = 0x07
-_NULLS: Final = 0x08
+KINDS: Final = 0x07
+NULLS: Final = 0x08
 _FORMS: Final = 0x3F
 
 #: types of arrays for numbers of 1, 2, 4 and 8 octets
@@ -58,9 +58,9 @@ _SIGNED: Final = "bhiq"
 _UNSIGNED: Final = "BHI"
 #: the code of the width of strings with a NUL between, and the rows of the longest such column: in longer ones places
 #: are computed, in shorter ones a text is cut at each NUL
-_SEPARATED: Final = 3
-_SEPARATED_ROWS: Final = 1_024
-_LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
+SEPARATED: Final = 3
+SEPARATED_ROWS: Final = 1_024
+LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
 _SWAPPED: Final = sys.byteorder == "big"
 
 
@@ -88,7 +88,7 @@ def encode_column(values: Sequence[Scalar]) -> bytes:
     except (UnicodeEncodeError, OverflowError):
         raise wrong_value(values) from None
     bitmap = _pack_bits([value is not None for value in values])
-    return bytes((code | _NULLS | width << WIDTH_SHIFT,)) + bitmap + body
+    return bytes((code | NULLS | width << WIDTH_SHIFT,)) + bitmap + body
 
 
 def decode_column(data: bytes, rows: int) -> Column:
@@ -98,12 +98,12 @@ def decode_column(data: bytes, rows: int) -> Column:
     if data == NULL:
         return [None] * rows
     form = data[0] if data else 0
-    read = _READERS.get(form & _KINDS)
+    read = _READERS.get(form & KINDS)
     if read is None or form > _FORMS:
         raise malformed()
     width = form >> WIDTH_SHIFT
     try:
-        if not form & _NULLS:
+        if not form & NULLS:
             return read(data[1:], rows, width)
         body = 1 + (rows + 7) // 8
         present = _unpack_bits(data[1:body], rows)
@@ -114,12 +114,12 @@ def decode_column(data: bytes, rows: int) -> Column:
 
 def holds_strings(octets: bytes) -> bool:
     """Say whether a column holds strings, and no null."""
-    return octets[:1] != b"" and octets[0] & (_KINDS | _NULLS) == STRING
+    return octets[:1] != b"" and octets[0] & (KINDS | NULLS) == STRING
 
 
 def holds_timestamps(octets: bytes) -> bool:
     """Say whether a column holds timestamps and nulls."""
-    return octets[:1] != b"" and octets[0] & _KINDS in (0, TIMESTAMP)
+    return octets[:1] != b"" and octets[0] & KINDS in (0, TIMESTAMP)
 
 
 def encode_bundle(parts: Sequence[bytes]) -> bytes:
@@ -149,29 +149,29 @@ def _lengths(count: int) -> Struct:
 
 
 def _write_strings(values: Sequence[str]) -> tuple[int, bytes]:
-    if len(values) <= _SEPARATED_ROWS:
+    if len(values) <= SEPARATED_ROWS:
         text = "\0".join(values)
         if text.count("\0") == len(values) - 1:
-            return _SEPARATED, text.encode()
+            return SEPARATED, text.encode()
     text = "".join(values)
     data = text.encode()
     lengths = [*map(len, values)] if len(data) == len(text) else [len(value.encode()) for value in values]
     lengths.pop()
-    width = narrowest(max(lengths), _LONGEST)
+    width = narrowest(max(lengths), LONGEST)
     return width, _pack(_UNSIGNED[width], lengths) + data
 
 
 def _read_strings(data: bytes, rows: int, width: int) -> Column:
-    if width == _SEPARATED:
+    if width == SEPARATED:
         values = data.decode().split("\0")
-        if len(values) != rows or rows > _SEPARATED_ROWS:
+        if len(values) != rows or rows > SEPARATED_ROWS:
             raise malformed()
         return values
     body = (rows - 1) << width
     lengths = _unpack(_UNSIGNED[width], data[:body])
     text = data[body:]
-    separable = rows <= _SEPARATED_ROWS and b"\0" not in text
-    if len(lengths) != rows - 1 or separable or width != narrowest(max(lengths), _LONGEST):
+    separable = rows <= SEPARATED_ROWS and b"\0" not in text
+    if len(lengths) != rows - 1 or separable or width != narrowest(max(lengths), LONGEST):
         raise malformed()
     ends = [*accumulate(lengths, initial=0), len(text)]
     if ends[-2] > ends[-1]:

@@ -1,0 +1,87 @@
+"""The sealed log: a block of events in each row, and a binary column for each attribute.
+
+    @header   binary   the header of the block, with route and signature
+    @rows     int      how many events it says it has
+    @first    binary   ids and times; at event level everything
+    and       binary   for each attribute, under its id: null where the block has none, or is sealed at event level
+
+`penstock.codec.blocks.join` of a row is the block as brokers send it. A reader reads the columns that it holds keys
+for, and those of the others stay on the disk.
+
+    key files   a key ring under a key-encryption key, and a file that holds the latter
+
+Those who hold keys are processes, not plans: what a plan knows is the two paths, and each task reads the files where it
+runs. See ADR 20.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from penstock.codec.sexp import parse
+from penstock.crypto import SigningKey, read_key
+from penstock.crypto.seal_keys import KeyRing, column_scope
+from penstock.errors import MalformedError
+from penstock.model.types import EventType, Sealing
+from penstock.pipeline.frames import attributes_of
+from penstock.store.files import read_file, within
+from penstock.store.keks import read_kek
+from penstock.store.key_rings import read_key_ring
+
+HEADER: Final = "@header"
+ROWS: Final = "@rows"
+FIRST: Final = "@first"
+HEAD: Final = (HEADER, ROWS, FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """Where keys are found, on each machine that seals or opens."""
+
+    ring: str
+    kek: str
+
+    def read(self) -> KeyRing:
+        """Return the keys. Raises what `read_kek` and `read_key_ring` raise."""
+        return read_key_ring(Path(self.ring), read_kek(Path(self.kek)))
+
+
+def sealed_schema(attributes: Iterable[str]) -> StructType:
+    """Return the schema of a sealed log with columns for some attributes."""
+    head = [StructField(HEADER, BinaryType()), StructField(ROWS, IntegerType()), StructField(FIRST, BinaryType())]
+    return StructType([*head, *(StructField(name, BinaryType()) for name in attributes)])
+
+
+def sealed_arrow(attributes: Iterable[str]) -> Any:
+    """Return the same schema in Arrow."""
+    head = [(HEADER, pa.binary()), (ROWS, pa.int32()), (FIRST, pa.binary())]
+    return pa.schema([*head, *((name, pa.binary()) for name in attributes)])
+
+
+def columns_of(types: Iterable[EventType]) -> tuple[str, ...]:
+    """Return the attributes that have a column when events of some types are sealed."""
+    return tuple(str(a.id) for a in attributes_of(t for t in types if t.sealing is Sealing.ATTRIBUTE))
+
+
+def readable(types: Iterable[EventType], ring: KeyRing, columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns of a log in which something may open with the keys of a ring."""
+    held = {str(a.id) for t in types for a in t.attributes if ring.newest(column_scope(t.key, str(a.id))) is not None}
+    return tuple(name for name in columns if name in held)
+
+
+def read_signer(path: str) -> SigningKey:
+    """Read a private key that lies under no passphrase: nobody can be asked where tasks run.
+
+    Raises `FailedError` and `MalformedError` (`seal.signer` and what reading a key raises).
+    """
+    with within(path):
+        found = read_key(parse(read_file(path)))
+        if not isinstance(found, SigningKey):
+            raise MalformedError(
+                "seal.signer", "tasks cannot sign with this key", hint="give a private key in the clear"
+            )
+        return found

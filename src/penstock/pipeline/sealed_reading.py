@@ -1,0 +1,201 @@
+"""Sealed blocks become events again, as many columns of them as keys are held for.
+
+The keys are read where a task runs, once for each. What does not open is told apart by its code: blocks that can wait
+(`WAITING`: the key, or the type, may come) and those that are to be set aside.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.codec.block_names import Names
+from penstock.codec.blocks import read_parts
+from penstock.crypto.opener import Opener
+from penstock.errors import FailedError, MalformedError, PenstockError
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
+from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_group
+from penstock.pipeline.sealed_columns import ARROW_TYPES, decode_array
+from penstock.pipeline.sealed_log import FIRST, HEAD, HEADER, ROWS, KeyFiles, readable
+from penstock.pipeline.tagging import REASON, TYPE
+
+UNKNOWN_TYPE: Final = "pipeline.unknown-type"
+WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
+"""Codes of blocks that may open once more is known here."""
+_SMALL: Final = 8_192
+"""Blocks of fewer events are put together before they go to Spark."""
+
+
+def events_schema(types: Iterable[EventType]) -> StructType:
+    """Return the schema of events as jobs store them."""
+    return StructType([StructField(TYPE, StringType()), *transit_schema(types)])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What tasks are told: where their keys are, which types there are, and which attributes are wanted."""
+
+    keys: KeyFiles
+    types: tuple[EventType, ...]
+    wanted: tuple[str, ...]
+
+    @classmethod
+    def of(cls, keys: KeyFiles, types: Iterable[EventType], columns: Iterable[str]) -> "Reading":
+        """Look at the keys here, to find out which columns of a log need be read. Raises as `KeyFiles.read`."""
+        known = tuple(types)
+        return cls(keys, known, readable(known, keys.read(), columns))
+
+    def events(self, blocks: DataFrame, *, strict: bool = False) -> DataFrame:
+        """Return the events of the blocks that open; where it is to be `strict`, all must.
+
+        Attributes whose key is not held are null, and their columns are not read.
+        """
+        read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted)))
+        opened = self._strict if strict else self._opened
+        return read.mapInArrow(opened, events_schema(self.types))
+
+    def failures(self, blocks: DataFrame) -> DataFrame:
+        """Return the blocks that do not open, as they are, with the code in `@reason`."""
+        return blocks.mapInArrow(self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
+
+    def _opened(self, batches: Iterable[Any]) -> Iterator[Any]:
+        yield from _gathered(found for found in self._read(batches) if not isinstance(found, Failed))
+
+    def _strict(self, batches: Iterable[Any]) -> Iterator[Any]:
+        def checked() -> Iterator[Any]:
+            for found in self._read(batches):
+                if isinstance(found, Failed):
+                    raise FailedError(
+                        "seal.closed-log",
+                        f"a block of the sealed log does not open: {found.code}",
+                        hint="`penstock pipeline unseal` sets aside what does not open",
+                    )
+                yield found
+
+        yield from _gathered(checked())
+
+    def _failed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        reader = _Reader(self)
+        for batch in batches:
+            failed = [found for found in reader.read(batch) if isinstance(found, Failed)]
+            kept = batch.take(pa.array([found.row for found in failed], pa.int64()))
+            yield kept.append_column(REASON, pa.array([found.code for found in failed], pa.string()))
+
+    def _read(self, batches: Iterable[Any]) -> Iterator["Any | Failed"]:
+        reader = _Reader(self)
+        for batch in batches:
+            yield from reader.read(batch)
+
+
+class Failed(NamedTuple):
+    """A block that does not open: its row, and why."""
+
+    row: int
+    code: str
+
+
+class _Reader:
+    """Reads the blocks of one task."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._wanted = frozenset(str(a.id) for a in attributes_of(reading.types))
+        self._read = reading.wanted
+        self._kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(reading.types)}
+        self._types = reading.types
+        self._versions: dict[bytes, str] = {}
+        self._opener = Opener(reading.keys.read())
+        fields = [(TYPE, pa.string()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP]), (SOURCE, pa.string())]
+        self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
+
+    def read(self, batch: Any) -> Iterator[Any | Failed]:
+        """Yield events in batches, and what failed."""
+        rows = batch.column(ROWS).fill_null(0).to_numpy(zero_copy_only=False)
+        single = np.flatnonzero((rows == 1) & batch.column(HEADER).is_valid().to_numpy(zero_copy_only=False))
+        if len(single):
+            columns = {"": batch.column(FIRST), **{name: batch.column(name) for name in self._read}}
+            for group in groups(batch.column(HEADER), single):
+                yield from self._group(batch, group, columns)
+        for row in np.flatnonzero(rows != 1).tolist():
+            yield self._block(batch, row)
+
+    def _group(self, batch: Any, group: Group, columns: Mapping[str, Any]) -> Iterator[Any | Failed]:
+        try:
+            found = open_group(self._opener, group, columns, self._wanted, self._kinds)
+            yield self._events(found, self._version(found.names))
+        except (PenstockError, KeyError):
+            # Which of them is it?
+            yield from (self._block(batch, row) for row in group.rows.tolist())
+
+    def _block(self, batch: Any, row: int) -> Any | Failed:
+        try:
+            return self._open(batch, row)
+        except PenstockError as error:
+            return Failed(row, error.code)
+
+    def _open(self, batch: Any, row: int) -> Any:
+        header = batch.column(HEADER)[row].as_py()
+        if header is None:
+            raise MalformedError("block.malformed", "a row of a sealed log without a header")
+        cells = {"": batch.column(FIRST)[row], **{name: batch.column(name)[row] for name in self._read}}
+        columns = {name: cell.as_py() for name, cell in cells.items() if cell.is_valid}
+        encoded = self._opener.open_encoded(header, columns, self._wanted)
+        parts = read_parts(header, {})
+        if parts.rows != batch.column(ROWS)[row].as_py():
+            raise MalformedError("block.malformed", "a row of a sealed log that counts other events than its block")
+        version = self._version(encoded.names)
+        ids = decode_array(encoded.ids, encoded.rows, Kind.STRING)
+        times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
+        pairs = zip(encoded.names.attributes, encoded.columns, strict=True)
+        arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
+        return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+
+    def _version(self, names: Names) -> str:
+        """Return the version that events are shown in: that with the same attributes, or one with more."""
+        found = self._versions.get(names.octets)
+        if found is None:
+            ids = {*names.attributes}
+            own = [(t, {str(a.id) for a in t.attributes}) for t in self._types if t.key == names.type]
+            fitting = [t for t, known in own if known == ids] or [t for t, known in own if known > ids]
+            if not fitting:
+                raise MalformedError(UNKNOWN_TYPE, "a block of a type, or with attributes, that are not known here")
+            found = self._versions[names.octets] = str(fitting[0].name)
+        return found
+
+    def _events(self, opened: OpenedGroup, version: str) -> Any:
+        rows = len(opened.ids)
+        fixed = [pa.repeat(version, rows), opened.ids, opened.times, pa.repeat(str(Principal(opened.sender)), rows)]
+        arrays = [opened.columns.get(n) for n in self._kinds]
+        own = [pa.nulls(rows, ARROW_TYPES[kind]) for kind in self._kinds.values()]
+        return pa.RecordBatch.from_arrays(
+            [*fixed, *(array if array is not None else empty for array, empty in zip(arrays, own, strict=True))],
+            schema=self._schema,
+        )
+
+
+def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
+    """Put small batches together."""
+    waiting: list[Any] = []
+    rows = 0
+    for batch in batches:
+        if not waiting and batch.num_rows >= _SMALL:
+            yield batch
+            continue
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _SMALL:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def sealed_columns(blocks: DataFrame) -> tuple[str, ...]:
+    """Return the attributes that a frame of blocks has columns for."""
+    return tuple(name for name in blocks.columns if name not in HEAD)

@@ -1,0 +1,198 @@
+"""Events become sealed blocks, of so many rows as are asked for.
+
+Each attempt at a task makes a sealer of its own, in the process where it runs, so that no attempt repeats a nonce of
+another. A task seals what its partition holds; the last block of each type may be shorter.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.codec.block_names import names
+from penstock.codec.blocks import Level, read_parts, split
+from penstock.codec.encoded_blocks import EncodedBlock
+from penstock.crypto.sealer import Sealer, Settings
+from penstock.errors import LimitError, RefusedError
+from penstock.model.principals import Principal
+from penstock.model.types import EventType, Sealing
+from penstock.model.values import Kind
+from penstock.pipeline.frames import ID, TIME, quoted
+from penstock.pipeline.sealed_columns import EARLIEST, LATEST, encode_array
+from penstock.pipeline.sealed_log import (
+    FIRST,
+    HEADER,
+    ROWS,
+    KeyFiles,
+    columns_of,
+    read_signer,
+    sealed_arrow,
+    sealed_schema,
+)
+from penstock.pipeline.tagging import REASON, TYPE
+
+BLOCK_ROWS: Final = 65_536
+"""Rows of a block unless told otherwise."""
+_BATCH_BYTES: Final = 16 << 20
+_BATCH_ROWS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What tasks are told: where their keys are, as whom and at what time they seal, and how many events at once."""
+
+    keys: KeyFiles
+    types: tuple[EventType, ...]
+    sender: Principal
+    at: datetime
+    rows: int = BLOCK_ROWS
+    settings: Settings = Settings()  # noqa: RUF009  # it does not change
+    #: the file of the sender's private key, where blocks are to be signed
+    signer: str | None = None
+
+    @property
+    def sealed_types(self) -> tuple[EventType, ...]:
+        """The versions whose owners want them sealed."""
+        return tuple(t for t in self.types if t.sealing is not Sealing.NONE)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The attributes that have a column of the log."""
+        return columns_of(self.sealed_types)
+
+    def tagged(self, events: DataFrame) -> DataFrame:
+        """Return events with the code of why they cannot be sealed in `@reason`, which mostly is null."""
+        return events.select("*", _problem(events, self.sealed_types).alias(REASON))
+
+    def blocks(self, events: DataFrame) -> DataFrame:
+        """Return the blocks of events, all of which can be sealed."""
+        return events.mapInArrow(self._sealed, sealed_schema(self.columns))
+
+    def _sealed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        writer = _Writer(self)
+        log = LogRows(sealed_arrow(self.columns))
+        for event_type, table in _gathered(batches, self.sealed_types, self.rows):
+            for data in writer.seal(event_type, table):
+                yield from log.add(LogRows.row(data))
+        yield from log.rest()
+
+
+def _problem(events: DataFrame, types: Iterable[EventType]) -> Column:
+    kinds = {str(a.id): a.spec.kind for t in types for a in t.attributes}
+    known = [str(t.name) for t in types]
+    texts = [ID, *(name for name, kind in kinds.items() if kind is Kind.STRING)]
+    moments = [TIME, *(name for name, kind in kinds.items() if kind is Kind.TIMESTAMP)]
+    torn = [~F.is_valid_utf8(quoted(name)) for name in texts if name in events.columns]
+    far = [~F.unix_micros(quoted(name)).between(EARLIEST, LATEST) for name in moments if name in events.columns]
+    return (
+        F.when(~F.coalesce(quoted(TYPE).isin(*known), F.lit(False)), F.lit("seal.no-sealing"))
+        .when(quoted(ID).isNull(), F.lit("block.malformed"))
+        .when(_any(torn), F.lit("value.text"))
+        .when(_any(far), F.lit("value.range"))
+    )
+
+
+def _any(conditions: list[Column]) -> Column:
+    return F.exists(F.array(*conditions), lambda found: F.coalesce(found, F.lit(False)))
+
+
+def _gathered(batches: Iterable[Any], types: Iterable[EventType], rows: int) -> Iterator[tuple[EventType, Any]]:
+    """Gather events of each type, and yield so many rows of one as are to be a block."""
+    by_name = {str(t.name): t for t in types}
+    waiting: dict[str, list[Any]] = {}
+    for batch in batches:
+        found = batch.column(TYPE)
+        for name in pc.unique(found).to_pylist():
+            own = batch.filter(pc.equal(found, name))
+            waiting.setdefault(name, []).append(own)
+            if sum(part.num_rows for part in waiting[name]) >= rows:
+                table = pa.Table.from_batches(waiting[name]).combine_chunks()
+                whole = table.num_rows - table.num_rows % rows
+                for start in range(0, whole, rows):
+                    yield by_name[name], table.slice(start, rows)
+                waiting[name] = table.slice(whole).to_batches()
+    for name, parts in waiting.items():
+        if parts:
+            yield by_name[name], pa.Table.from_batches(parts).combine_chunks()
+
+
+class _Writer:
+    """Seals the events of one task."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._keys = writing.keys.read()
+        self._sealer = self._new_sealer()
+
+    def _new_sealer(self) -> Sealer:
+        writing = self._writing
+        signing = None if writing.signer is None else read_signer(writing.signer)
+        return Sealer(self._keys, writing.sender, os.urandom, settings=writing.settings, signing=signing)
+
+    def seal(self, event_type: EventType, table: Any) -> Iterator[bytes]:
+        """Seal a table as one block, or as several where it would be too large."""
+        level = Level.EVENT if event_type.sealing is Sealing.EVENT else Level.ATTRIBUTE
+        own = names(event_type.key, event_type.ancestors, tuple(str(a.id) for a in event_type.attributes))
+        encoded = EncodedBlock(
+            own,
+            table.num_rows,
+            encode_array(_array(table, ID), Kind.STRING),
+            encode_array(_array(table, TIME), Kind.TIMESTAMP),
+            [encode_array(_array(table, str(a.id)), a.spec.kind) for a in event_type.attributes],
+        )
+        try:
+            yield self._seal(encoded, level)
+        except LimitError:
+            half = table.num_rows // 2
+            if not half:
+                raise
+            yield from self.seal(event_type, table.slice(0, half))
+            yield from self.seal(event_type, table.slice(half))
+
+    def _seal(self, encoded: EncodedBlock, level: Level) -> bytes:
+        try:
+            return self._sealer.seal_encoded(encoded, self._writing.at, level)
+        except RefusedError as error:
+            if error.code != "seal.exhausted":
+                raise
+        self._sealer = self._new_sealer()
+        return self._sealer.seal_encoded(encoded, self._writing.at, level)
+
+
+def _array(table: Any, name: str) -> Any:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+class LogRows:
+    """Rows of a sealed log on their way to Spark, some at a time."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._rows: list[Mapping[str, Any]] = []
+        self._octets = 0
+
+    @staticmethod
+    def row(data: bytes) -> dict[str, Any]:
+        """Return a block as a row. Raises what `split` raises."""
+        header, columns = split(data)
+        return {HEADER: header, ROWS: read_parts(header, {}).rows, FIRST: columns.pop(""), **columns}
+
+    def add(self, row: Mapping[str, Any]) -> Iterator[Any]:
+        """Take a row."""
+        self._rows.append(row)
+        self._octets += sum(len(data) for data in row.values() if isinstance(data, bytes))
+        if self._octets >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Any]:
+        """Return what is left."""
+        if self._rows:
+            yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
+        self._rows, self._octets = [], 0
