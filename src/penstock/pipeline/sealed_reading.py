@@ -117,12 +117,12 @@ class _Reader:
     def read(self, batch: Any) -> Iterator[Any | Failed]:
         """Yield events in batches, and what failed."""
         rows = batch.column(ROWS).fill_null(0).to_numpy(zero_copy_only=False)
-        single = np.flatnonzero((rows == 1) & batch.column(HEADER).is_valid().to_numpy(zero_copy_only=False))
-        if len(single):
+        single = (rows == 1) & batch.column(HEADER).is_valid().to_numpy(zero_copy_only=False)
+        if single.any():
             columns = {"": batch.column(FIRST), **{name: batch.column(name) for name in self._read}}
-            for group in groups(batch.column(HEADER), single):
+            for group in groups(batch.column(HEADER), np.flatnonzero(single)):
                 yield from self._group(batch, group, columns)
-        for row in np.flatnonzero(rows != 1).tolist():
+        for row in np.flatnonzero(~single).tolist():
             yield self._block(batch, row)
 
     def _group(self, batch: Any, group: Group, columns: Mapping[str, Any]) -> Iterator[Any | Failed]:

@@ -1,0 +1,119 @@
+"""Blocks that brokers seal are read by tasks: all of what keys are held for, and nothing of what does not open."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pytest
+from tests.pipeline.sealed_kit import (
+    BROKER,
+    CAR,
+    PLATE,
+    TRUCK,
+    TYPES,
+    WHOLE,
+    batch,
+    event,
+    key_files,
+    plain,
+    ring,
+    seal,
+    sealer,
+    shown,
+)
+from tests.trust.kit import refused
+
+from penstock.codec.blocks import Padding
+from penstock.crypto.aead import Algorithm
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.sealer import Sealer, Settings
+from penstock.pipeline.sealed_log import FIRST, HEADER, ROWS
+from penstock.pipeline.sealed_reading import Reading
+
+
+def reading(folder: Path, keys: KeyRing) -> Reading:
+    columns = dict.fromkeys(str(a.id) for t in TYPES for a in t.attributes)
+    return Reading.of(key_files(folder, keys), TYPES, columns)
+
+
+def rows(found: Any) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches(found)
+    return [{name: plain(value) for name, value in row.items()} for row in table.to_pylist()]
+
+
+def opened(by: Reading, log: Any) -> list[dict[str, Any]]:
+    found = rows(list(by._opened([log.select([HEADER, ROWS, FIRST, *by.wanted])])))
+    for row in found:
+        row.pop("@type")
+        assert row.pop("@source") == str(BROKER.principal)
+    return sorted(found, key=lambda row: row["@time"])
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda t: t.name.name)
+@pytest.mark.parametrize("sizes", [(1,) * 40, (1, 2, 30, 1, 7), (1500, 1)], ids=["single", "mixed", "long"])
+def test_what_brokers_seal_is_read(tmp_path: Path, kind: Any, sizes: tuple[int, ...]) -> None:
+    settings = [Settings(), Settings(Algorithm.AES_GCM_SIV, Padding.POWERS)]
+    senders = [Sealer(ring(), BROKER.principal, os.urandom, settings=settings[n % 2]) for n in range(3)]
+    blocks, number = [], 0
+    for place, size in enumerate(sizes):
+        blocks.append(seal(senders[place % 3], range(number, number + size), kind))
+        number += size
+    expected = [shown(event(n, kind)) for n in range(number)]
+    assert opened(reading(tmp_path, ring()), batch(blocks)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_what_no_key_is_held_for_is_null_and_not_read(tmp_path: Path, size: int) -> None:
+    by = reading(tmp_path, ring(PLATE))
+    assert PLATE in by.wanted, "trucks have a key of their own for what they inherit"
+    by = reading(tmp_path / "less", ring(PLATE, f"{TRUCK.key} {PLATE}"))
+    assert PLATE not in by.wanted
+    sealed = [seal(sealer(), range(size)), seal(sealer(), range(size, 2 * size), TRUCK)]
+    expected = [shown(event(n, CAR if n < size else TRUCK)) | {PLATE: None} for n in range(2 * size)]
+    assert opened(by, batch(sealed)) == expected
+
+
+def test_events_stand_in_the_version_with_their_attributes(tmp_path: Path) -> None:
+    by = reading(tmp_path, ring())
+    log = batch([seal(sealer(), [1]), seal(sealer(), [2], TRUCK), seal(sealer(), [4, 5], WHOLE)])
+    found = rows(list(by._opened([log.select([HEADER, ROWS, FIRST, *by.wanted])])))
+    assert sorted({row["@type"] for row in found}) == sorted(str(t.name) for t in TYPES)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("column", [HEADER, FIRST, PLATE])
+def test_every_changed_octet_is_found_and_concerns_its_block_alone(tmp_path: Path, size: int, column: str) -> None:
+    by, from_ = reading(tmp_path, ring()), sealer()
+    blocks = [seal(from_, range(n * size, n * size + size)) for n in range(3)]
+    log = batch(blocks).to_pylist()
+    data = bytearray(log[1][column])
+    for place in range(0, len(data), 5):
+        changed = bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        torn = batch([log[0], log[1] | {column: changed}, log[2]])
+        [kept] = by._failed([torn])
+        assert kept.drop_columns(["@reason"]).to_pylist() == torn.slice(1, 1).to_pylist(), place
+        good = [shown(event(n)) for n in (*range(size), *range(2 * size, 3 * size))]
+        assert opened(by, torn) == good
+    with refused("seal.closed-log"):
+        list(by._strict([torn]))
+
+
+def test_columns_of_other_blocks_do_not_open(tmp_path: Path) -> None:
+    by, from_ = reading(tmp_path, ring()), sealer()
+    one, other = batch([seal(from_, [1]), seal(from_, [2])]).to_pylist()
+    spliced = [one | {PLATE: other[PLATE]}, one | {PLATE: None}, one | {FIRST: other[FIRST]}, one | {HEADER: None}]
+    codes = next(by._failed([batch(spliced)])).column("@reason").to_pylist()
+    assert sorted(codes) == ["block.malformed", *["seal.cannot-open"] * 3]
+    assert list(next(by._failed([batch([one | {ROWS: 2}])])).column("@reason").to_pylist()) == ["block.malformed"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_unknown_keys_and_types_wait(tmp_path: Path, size: int) -> None:
+    later = ring(epochs=(2,))
+    log = batch([seal(sealer(later), range(size))])
+    [kept] = reading(tmp_path, ring())._failed([log])
+    assert kept.column("@reason").to_pylist() == ["seal.unknown-key"]
+    narrow = Reading(key_files(tmp_path / "2", later), (WHOLE,), ())
+    [kept] = narrow._failed([log])
+    assert kept.column("@reason").to_pylist() == ["pipeline.unknown-type"]
