@@ -1,7 +1,7 @@
 """What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out."""
 
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -9,9 +9,12 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from penstock.broker.answers import Answers
+from penstock.broker.blinded_vault import BlindedVault
+from penstock.broker.blinding import BlindingRouter
 from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.gathering import LINGERING, Gathering, Lingering
+from penstock.broker.labels import Labels
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
 from penstock.broker.outcomes import require, settled
@@ -20,12 +23,13 @@ from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
-from penstock.broker.routing import Router, Unopened
 from penstock.broker.routing import Settings as RouterSettings
-from penstock.broker.shown import resting
+from penstock.broker.routing import Unopened
+from penstock.broker.shown import discreet, resting
 from penstock.broker.vault import KeyVault, MaySign, Signatures
 from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
+from penstock.crypto.blinding import is_blinded
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.live_keys import LiveKeys
@@ -94,7 +98,7 @@ class Core:
         #: sealed blocks that were refused, by the code; and where they are kept
         self.unopened: Counter[str] = Counter()
         self.quarantine: Quarantine = Nowhere()
-        self._shown: tuple[Credentials | None, bytes] = None, b""
+        self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
@@ -139,23 +143,26 @@ class Core:
             skew=settings.trust.skew,
             limits=settings.limits,
         )
+        self.labels = Labels(self.library, self.now, settings.limits)
         routing = replace(
             settings.router,
             proof=proof,
             may_route=self.may_route,
             admitted=self.admitted,
-            vault=self.vault,
+            vault=BlindedVault(self.vault, self.labels),
             limits=settings.limits,
         )
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
         self._answers = Answers(settings.limits)
-        router = Router(self.principal, incarnation, routing)
-        self.exchange = Exchange(local, router, Gathering(settings.sealing, settings.limits))
+        self._router = BlindingRouter(self.principal, incarnation, routing, self.labels)
+        self.exchange = Exchange(local, self._router, Gathering(settings.sealing, settings.limits))
         self.exchange.sealable = self.vault.check
         #: told when gathered events are due: `flush` is to be called then
         self.wake: Callable[[datetime], None] = lambda _due: None
         self._due: datetime | None = None
+        self._wanted: deque[Iterable[Inward]] = deque()
+        self._settling = False
         #: told when policy has changed, or what brokers show
         self.rights_changed: list[Callable[[], None]] = []
 
@@ -165,9 +172,9 @@ class Core:
         return self.exchange.local
 
     @property
-    def router(self) -> Router:
+    def router(self) -> BlindingRouter:
         """The router."""
-        return self.exchange.router
+        return self._router
 
     def now(self) -> datetime:
         """Return the time, which never goes back."""
@@ -183,9 +190,10 @@ class Core:
 
     def shown(self) -> bytes:
         """Return what the broker discloses to everybody."""
-        if self._shown[0] is not self.settings.credentials:
-            kept = resting(self.principal, self.settings.credentials)
-            self._shown = self.settings.credentials, kept.to_bytes()
+        known = self.settings.credentials, self.library.revision
+        if self._shown[0] != known:
+            kept = discreet(resting(self.principal, self.settings.credentials), self.library.blinded)
+            self._shown = known, kept.to_bytes()
         return self._shown[1]
 
     def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
@@ -193,9 +201,20 @@ class Core:
         self._handlers.update(handlers)
 
     def settle(self, outputs: Iterable[Inward]) -> None:
-        """Do what the local broker and the router want done."""
-        for output in self.exchange.settle(self._now, outputs):
-            self._handlers[type(output)](output)
+        """Do what the local broker and the router want done.
+
+        What is wanted while something is being done comes after it: neighbours count what they are told.
+        """
+        self._wanted.append(outputs)
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while self._wanted:
+                for output in self.exchange.settle(self._now, self._wanted.popleft()):
+                    self._handlers[type(output)](output)
+        finally:
+            self._settling = False
         due = self.exchange.due
         if due is not None and due != self._due:
             self._due = due
@@ -272,6 +291,9 @@ class Core:
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry a type."""
+        if is_blinded(of_type):
+            # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
+            return broker == self.principal or self.admitted(broker)
         if is_reserved(of_type.name):
             return self.goes_by(self._now, of_type.owner, broker)
         return self.overlay.may_route(self._now, of_type, broker)

@@ -19,7 +19,6 @@ Seeds in the log, and keys of epochs that are over, are wrapped under a key that
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -33,7 +32,8 @@ from penstock.broker.key_outputs import Output as Output
 from penstock.broker.key_outputs import Record
 from penstock.broker.key_outputs import Reply as Reply
 from penstock.broker.key_outputs import Tell as Tell
-from penstock.broker.key_rights import READERS, Grounds, entitlement
+from penstock.broker.key_refreshing import Refreshing as Refreshing
+from penstock.broker.key_rights import MEMBERS, READERS, Grounds, entitlement
 from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path, wrap_seed
 from penstock.broker.key_wishes import Applicant, Wishes
 from penstock.broker.sessions import earliest
@@ -65,15 +65,6 @@ Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
 """Says which versions of a type are served whose key groups are managed here; none for other types."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshing:
-    """When an epoch ends by itself, in milliseconds and blocks, and after which time nobody may seal under its key."""
-
-    period: int = DEFAULT_LIMITS.key_epoch
-    blocks: int = DEFAULT_LIMITS.key_blocks
-    longest: int = DEFAULT_LIMITS.key_longest
-
-
 class KeyManager:
     """See the module. `replicas` are those whose records count besides its own. `now` never goes back."""
 
@@ -93,7 +84,7 @@ class KeyManager:
         self._kek = kek
         self._serves = serves
         self._random = random
-        self._refreshing = refreshing or Refreshing(limits.key_epoch, limits.key_blocks, limits.key_longest)
+        self._refreshing = refreshing or Refreshing.by(limits)
         self._skew = skew
         self._limits = limits
         self._wishes: dict[KeyGroup, Wishes] = {}
@@ -122,6 +113,8 @@ class KeyManager:
         state = self._state(request.group)
         applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
+        if request.group.labels:
+            self._wish(request.group).reinstate(request.broker)
         if member is not None and member.until == right.until:
             return [self._welcome(state, request.broker, member, applicant.public)]
         wishes = self._wish(request.group)
@@ -159,15 +152,18 @@ class KeyManager:
     def history(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
         """Release keys of epochs that are over, to a broker that was found to have the right `history`.
 
-        Raises `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
+        The key of labels that are still in use is for all who have a right to those of now. Raises `RefusedError`, as
+        `join` does, and `keys.no-history` where none of the epochs is over.
         """
         request = self._check(now, unverified, Wish.HISTORY)
-        entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=READERS)
+        rights = MEMBERS if request.group.labels else READERS
+        entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=rights)
         self._asked[request.broker, request.group] = request.time
         state = self._state(request.group)
+        in_use = request.first == state.epoch - 1 and self._refreshing.overlaps(state, now)
         archive = self._fold.archive
         kept = archive.kept(request.group, request.first, request.last)[: self._limits.key_history]
-        if not kept or request.first < 1:
+        if not kept or request.first < 1 or (request.group.labels and not in_use):
             raise RefusedError(
                 "keys.no-history",
                 "none of these epochs is over and kept",
@@ -199,6 +195,8 @@ class KeyManager:
                 right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
             except RefusedError:
                 right = None
+            if group.labels and right is not None:
+                wishes.reinstate(broker)
             wishes.review(state, broker, right)
             if right is None and self._is_proposed(group, broker):
                 wishes.evict.add(broker)
@@ -244,7 +242,7 @@ class KeyManager:
                 continue
             wishes = self._wish(group)
             wishes.evict |= {broker for broker, holder in state.holders().items() if holder.expired(now)}
-            wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.period)
+            wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
             said += self._notice(now, state)
         if self._proposed is not None and now >= self._proposed[0] + timedelta(milliseconds=self._limits.key_retry):
             # Whether the log has it nobody has said: it takes it now, or says that the place is taken.
@@ -262,7 +260,8 @@ class KeyManager:
         for group, state in self._fold.groups.items():
             if state.word is None:
                 continue
-            turn = earliest(turn, state.word.begun + timedelta(milliseconds=self._refreshing.period))
+            turn = earliest(turn, state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period))
+            turn = earliest(turn, self._refreshing.resumes(state, self._wish(group)))
             if group in self._noticed:
                 turn = earliest(turn, self._noticed[group] + timedelta(milliseconds=self._limits.key_notice))
             for holder in state.holders().values():
@@ -332,8 +331,9 @@ class KeyManager:
                 self._proposed = now, part
                 return [Append(self._fold.number, part)]
             for group, wishes in self._wishes.items():
-                if wishes:
-                    record = sign_value(self._record(in_utc(now), self._state(group), wishes), self._key)
+                due = self._refreshing.due(self._state(group), wishes, now)
+                if due:
+                    record = sign_value(self._record(in_utc(now), self._state(group), due), self._key)
                     self._proposed = now, record
                     return [Append(self._fold.number, record)]
         return []
@@ -342,7 +342,9 @@ class KeyManager:
         word = state.word
         refresh = word is None or wishes.need_epoch(state, word.begun - self._skew)
         if refresh:
-            word = Word(self._key.principal, state.group, state.epoch + 1, now, self._refreshing.longest)
+            word = Word(
+                self._key.principal, state.group, state.epoch + 1, now, self._refreshing.of(state.group).longest
+            )
         else:
             word = self._word(state)
         salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))

@@ -332,7 +332,8 @@ class KeyMember:
             return []
         self._blocks = 0
         if before:
-            self._closing[before] = now + timedelta(milliseconds=self._limits.key_grace)
+            grace = self._limits.label_overlap if self.group.labels else self._limits.key_grace
+            self._closing[before] = now + timedelta(milliseconds=grace)
         return [Opened(self.group, word.epoch, key, begun=word.begun)]
 
     def _read(self, value: KeyHistory) -> list[Output]:

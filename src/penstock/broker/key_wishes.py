@@ -36,17 +36,23 @@ class Wishes:
     def need_epoch(self, state: GroupState, begun: datetime) -> bool:
         """Say whether an epoch must begin; not where all who join had their right when it began, and ever since.
 
-        Section 7.6.2; `begun` is when the epoch began on the slowest clock.
+        Section 7.6.2; `begun` is when the epoch began on the slowest clock. Labels say nothing of the past that would
+        be worth moving a rendezvous for: nobody's joining changes them.
         """
-        return (
-            self.refresh
-            or bool(self.evict)
-            or not state.tree
-            or not all(
-                broker in state.members or (applicant.right.covers(begun) and broker not in state.evicted)
-                for broker, applicant in self.admit.items()
-            )
+        if self.refresh or self.evict or not state.tree:
+            return True
+        return not state.group.labels and not all(
+            broker in state.members or (applicant.right.covers(begun) and broker not in state.evicted)
+            for broker, applicant in self.admit.items()
         )
+
+    def patient(self) -> "Wishes":
+        """Return those that need no epoch."""
+        return Wishes(self.admit, self.leave - self.evict)
+
+    def reinstate(self, broker: Principal) -> None:
+        """Let a broker stay that was to be evicted and is not yet, since it has a right again."""
+        self.evict.discard(broker)
 
     def review(self, state: GroupState, broker: Principal, right: Entitlement | None) -> None:
         """Take in what right a broker has now: without one it is evicted, and with another end that end counts."""

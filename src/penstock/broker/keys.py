@@ -86,6 +86,8 @@ class Keys:
         self._followed: set[Principal] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
+        #: groups of labels of which an old key was asked for, and when it may be asked for again
+        self._sought: dict[KeyGroup, datetime] = {}
         #: who waits for keys of old epochs, by the key that they are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
         #: groups without a key to seal under, and since when, until operators know
@@ -144,6 +146,7 @@ class Keys:
         self._complain(now)
         if self._manager is not None:
             self._tell(self._manager.tick(now)[0])
+        self._relabel(now)
 
     def _count(self, now: datetime) -> None:
         """Pass on how many blocks were sealed here: enough of them end an epoch."""
@@ -184,7 +187,9 @@ class Keys:
             return False
         now = self._core.now()
         members = [member for group, member in self._members.items() if group.type == of_type]
-        return not members or not all(member.seals(now) for member in members)
+        if not members or not all(member.seals(now) for member in members):
+            return True
+        return not self._core.labels.trees(of_type)
 
     # Groups and rights.
 
@@ -209,7 +214,8 @@ class Keys:
         member = self._members[group] = KeyMember(
             settings.key, group, self._claims.manages, settings.random, skew=settings.trust.skew, limits=settings.limits
         )
-        self._ring.expect(group.scope)
+        if not group.labels:
+            self._ring.expect(group.scope)
         self._carry_out(member.join(now))
 
     # What comes and goes.
@@ -293,8 +299,9 @@ class Keys:
     def _release(self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]) -> None:
         """Release keys of old epochs, or tell whoever asked why not."""
         value = request.value
+        rights = MEMBERS if value.group.labels else (Right.HISTORY,)
         try:
-            grounds = self._claims.decided(value.broker, value.group, (Right.HISTORY,), value.credentials)
+            grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
             self._tell(manager.history(now, request, grounds))
         except RefusedError as error:
             self._core.note(error)
@@ -317,6 +324,11 @@ class Keys:
             match output:
                 case Ask(request):
                     self._publish(request.value.group, request)
+                case Opened(KeyGroup(labels=True) as group, epoch, key, begun=begun):
+                    self._core.labels.put(group.type, epoch, key, begun)
+                    changed = True
+                case Closed(KeyGroup(labels=True) as group, epoch):
+                    self._core.labels.drop(group.type, epoch)
                 case Opened(group, epoch, key, live=True):
                     self._ring.begin(group.scope, epoch, key)
                     changed = True
@@ -331,9 +343,22 @@ class Keys:
                 case Resume(group):
                     self._waiting.pop(group, None)
                     changed = True
+        self._core.settle(self._core.router.labels_changed())
         if changed:
             self._core.settle(self._core.router.keys_changed())
             self._core.settle(self._core.exchange.released())
+
+    def _relabel(self, now: datetime) -> None:
+        """Go by the labels of now, and ask for those that others still use."""
+        core = self._core
+        core.labels.tick()
+        core.settle(core.router.labels_changed())
+        pause = timedelta(milliseconds=core.settings.limits.key_retry)
+        for group, member in list(self._members.items()):
+            missing = core.labels.missing(group.type) if group.labels else None
+            if missing is not None and now >= self._sought.get(group, now):
+                self._sought[group] = now + pause
+                self._carry_out(member.history(now, missing, missing))
 
     # What operators and clients want (`key_desk`).
 
@@ -408,6 +433,8 @@ def _no_manager(group: KeyGroup) -> FailedError:
 def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:
     event_type = verified.event_type
     yield KeyGroup(event_type.key)
+    if event_type.blinded:
+        yield KeyGroup(event_type.key, labels=True)
     if event_type.sealing is Sealing.ATTRIBUTE:
         for attribute in event_type.attributes:
             yield KeyGroup(event_type.key, attribute.id)

@@ -37,7 +37,7 @@ class Library:
         self.changes = 0
         #: the types that one version at least blinds
         self.blinded: set[TypeKey] = set()
-        #: changes when a type comes or goes
+        #: changes when a blinded type comes or goes
         self.revision = 0
         #: told when a type has come or gone
         self.changed: Callable[[], None] = lambda: None
@@ -86,13 +86,13 @@ class Library:
         self.changed()
 
     def _look_at(self, key: TypeKey) -> None:
-        """Take note of what has changed with a type."""
-        self.revision += 1
+        """Take note of a blinded type that has come or gone."""
+        before = key in self.blinded
+        self.blinded.discard(key)
         versions = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
         if any(version.blinded for version in versions):
             self.blinded.add(key)
-        else:
-            self.blinded.discard(key)
+        self.revision += before or key in self.blinded
 
     def get(self, name: TypeName, now: datetime) -> VerifiedType:
         """Return a type. Raises `RefusedError` (`broker.unknown-type`) and what `verify_type` raises."""

@@ -13,11 +13,13 @@ from itertools import chain
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
+from penstock.broker.publications import Header as PlainHeader
 from penstock.broker.publications import Publications, read_columns
 from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
 from penstock.broker.sealed_filters import Filters, NoFilters
-from penstock.codec.block_names import Blinded
+from penstock.codec.block_names import Blinded, Route
 from penstock.codec.blocks import Header, read_header
+from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -249,6 +251,8 @@ class SealedPublications(Publications):
             closed=closed,
             beside=beside,
             header=self.header,
+            _header=self._header if events is self.events else None,
+            _columns=self._columns if events is self.events else b"",
         )
 
     def to_tree(self) -> list[Tree]:
@@ -275,19 +279,21 @@ class SealedPublications(Publications):
         if len(block) > DEFAULT_LIMITS.route_block_bytes:
             too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
         header = read_header(block)
-        if isinstance(header.route, Blinded):
-            malformed("a blinded block among those that are not")
-        found = header.route.names
+        found = _line(header.route)
         _check_rising(numbers, INTEGER_MAX)
         _check_rising(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
-        events = (TransitEvent(found.type, found.ancestors, MappingProxyType({})),) * len(numbers)
+        events = (TransitEvent(*found, MappingProxyType({})),) * len(numbers)
+        written, columns = None, b""
         if plain:
+            if isinstance(header.route, Blinded):
+                malformed("plaintext beside a blinded block")
             counted, events = read_columns(*plain)
-            if counted != tuple(numbers) or (events[0].key, events[0].ancestors) != (found.type, found.ancestors):
+            written, columns = PlainHeader.read(plain[0]), plain[1]
+            if counted != tuple(numbers) or (events[0].key, events[0].ancestors) != found:
                 malformed("plaintext beside a block of other events")
-            if not {*chain.from_iterable(event.values for event in events)} <= {*found.attributes}:
+            if not {*chain.from_iterable(event.values for event in events)} <= {*header.route.names.attributes}:
                 malformed("plaintext beside a block without such attributes")
         return cls(
             read_principal(origin),
@@ -302,9 +308,18 @@ class SealedPublications(Publications):
             closed=not plain,
             beside=bool(plain),
             header=header,
+            _header=written,
+            _columns=columns,
         )
 
     _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
+
+
+def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
+    """Return the type of a block and its ancestors, as far as its route says."""
+    if isinstance(route, Blinded):
+        return blinded_key(route.type), ()
+    return route.names.type, route.names.ancestors
 
 
 def _check_rising(numbers: list[object], most: int) -> None:

@@ -1,9 +1,14 @@
 """What a broker shows of its credentials: those that its own rights may rest on.
 
 A broker goes by the rights of all its clients, which may be many, and are nothing that clients or other brokers need to
-believe that it may be in the network and carry events.
+believe that it may be in the network and carry events. Nor are those shown that name a blinded type: all others would
+learn that there is such a type, and who has to do with it.
 """
 
+from collections.abc import Collection, Iterator
+
+from penstock.codec.sexp import SExp
+from penstock.model.names import TypeKey
 from penstock.model.principals import KEY, Principal
 from penstock.trust.credentials import Credentials
 
@@ -24,3 +29,20 @@ def resting(principal: Principal, credentials: Credentials) -> Credentials:
                 wanted.add(certificate.statement.issuer)
     kept = [certificate for certificate in credentials if certificate.id in found]
     return Credentials.of(*kept, quorums=credentials.quorums)
+
+
+def discreet(credentials: Credentials, blinded: Collection[TypeKey]) -> Credentials:
+    """Return the credentials that name none of some types."""
+    if not blinded:
+        return credentials
+    named = [{str(key.owner).encode(), key.name.encode()} for key in blinded]
+    kept = [one for one in credentials if not any(both <= {*_atoms(one.statement.to_sexp())} for both in named)]
+    return Credentials.of(*kept, quorums=credentials.quorums)
+
+
+def _atoms(value: SExp) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _atoms(part)

@@ -185,7 +185,12 @@ def write_fixed(fixed: Fixed) -> bytes:
 
 
 def read_fixed(octets: bytes) -> Fixed:
-    """Read the fixed part of a header. Raises `MalformedError` (`block.malformed`)."""
+    """Read the fixed part of a header, with whatever stands behind it. Raises `MalformedError` (`block.malformed`)."""
+    return _read_fixed(octets[: _FIXED.size + _EPOCH_BYTES * _columns(octets)])
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read_fixed(octets: bytes) -> Fixed:
     return _read_short(octets) if len(octets) <= _SHORT else _read_fixed(octets)
 
 
@@ -318,9 +323,17 @@ def _numbers(count: int) -> Struct:
     return Struct(f">{count}I")
 
 
+def says_labels(data: bytes) -> bool:
+    """Say whether the route of a block is blinded. What is no block may be either."""
+    kind = _FIXED.size + _COUNTS.size
+    if len(data) > kind:
+        kind += _EPOCH_BYTES * _columns(data)
+    return kind < len(data) and data[kind] == 1
+
+
 def read_header(data: bytes) -> Header:
-    """Read what everybody can. Raises `MalformedError` and `LimitError`."""
-    return read_block(data).header()
+    """Read what everybody can; columns are not looked for. Raises `MalformedError` and `LimitError`."""
+    return _read_opening(data, (), DEFAULT_LIMITS)[0].header()
 
 
 def reroute(data: bytes, route: Route) -> bytes:

@@ -4,18 +4,39 @@
 
 Names of types are few and public, so that a plain hash of them would be found by trying. The key of labels is not an
 epoch key: it stays when keys are refreshed, so that routes do. While it changes, a `Directory` knows both labels.
+
+Where brokers speak of a type by its label they say a name as of any other type, whose owner is nobody: no key has that
+digest, so that nobody defines such types, and no right can be granted on them.
 """
 
+import base64
+import hashlib
 import hmac
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from penstock.codec.block_names import LABEL_BYTES, Blinded, Names, Plain, Route, names
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
 
 _LABEL: Final = b"penstock-label-1 "
+NOBODY: Final = Principal(hashlib.sha256(b"penstock: the owner of all labels").digest())
+"""Who owns the names that labels make."""
+
+
+@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+def blinded_key(of_label: bytes) -> TypeKey:
+    """Return the name under which brokers speak of a type whose label this is."""
+    return TypeKey(NOBODY, f"l{base64.b32encode(of_label).decode().rstrip('=').lower()}")
+
+
+def is_blinded(key: TypeKey) -> bool:
+    """Say whether a name is made of a label."""
+    return key.owner.digest == NOBODY.digest
 
 
 def label(key: Secret, name: str) -> bytes:
@@ -62,9 +83,14 @@ class Directory:
             types = [self._types[known] for known in (route.type, *route.ancestors)]
             attributes = tuple(self._attributes[known] for known in route.attributes)
         except KeyError:
-            raise RefusedError(
-                "seal.unknown-label",
-                "the route of a block says labels that are not known here",
-                hint="carry it on; or the labels have a newer key",
-            ) from None
+            raise unknown_label() from None
         return names(types[0], tuple(types[1:]), attributes)
+
+
+def unknown_label() -> RefusedError:
+    """Return the error for labels whose key is not held."""
+    return RefusedError(
+        "seal.unknown-label",
+        "a type is named by a label that is not known here",
+        hint="carry it on; or wait for the key of its labels",
+    )

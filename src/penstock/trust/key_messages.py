@@ -10,7 +10,7 @@
     (key-notice <word> (time <date>))
     (key-record <word> (number <n>) (previous <octets>) (time <date>) (refresh <0|1>) (salt <octets>) (seed <octets>)
                 (admitted (<principal> <date>) …) (left <principal> …) (evicted <principal> …))
-    <group>  (group <owner> <name>) | (group <owner> <name> (attr …))
+    <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
     <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>)
 
 A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are what somebody shows whom
@@ -43,10 +43,12 @@ _FOREVER: Final = b""
 
 @dataclass(frozen=True, slots=True)
 class KeyGroup:
-    """The brokers that share the key of a type, in all its versions, or of one attribute in events of that type."""
+    """The brokers that share a key of a type, in all its versions: its own, that of one attribute, or of its labels."""
 
     type: TypeKey
     attribute: AttributeId | None = None
+    #: whether the key is that of the labels which stand for the type where it is blinded
+    labels: bool = False
 
     @property
     def id(self) -> bytes:
@@ -55,13 +57,17 @@ class KeyGroup:
 
     @property
     def scope(self) -> str:
-        """The text under which sealed blocks name the key."""
+        """The text under which sealed blocks name the key, and people all of them."""
+        if self.labels:
+            return f"{self.type} labels"
         return str(self.type) if self.attribute is None else column_scope(self.type, self.attribute)
 
     def to_sexp(self) -> SExp:
         """Return the written form."""
-        attribute = () if self.attribute is None else (attribute_to_sexp(self.attribute),)
-        return (b"group", str(self.type.owner).encode(), self.type.name.encode(), *attribute)
+        which: tuple[SExp, ...] = ((b"labels",),) if self.labels else ()
+        if self.attribute is not None:
+            which = (attribute_to_sexp(self.attribute),)
+        return (b"group", str(self.type.owner).encode(), self.type.name.encode(), *which)
 
     @classmethod
     def from_sexp(cls, value: SExp) -> "KeyGroup":
@@ -69,6 +75,8 @@ class KeyGroup:
         match value:
             case (b"group", owner, name):
                 return cls(TypeKey(read_owner(owner), text(name)))
+            case (b"group", owner, name, (b"labels",)):
+                return cls(TypeKey(read_owner(owner), text(name)), labels=True)
             case (b"group", owner, name, attribute):
                 return cls(TypeKey(read_owner(owner), text(name)), attribute_from_sexp(attribute))
         raise malformed("not a key group")
@@ -162,7 +170,7 @@ class Word:
         """Read the fields. Raises `MalformedError`."""
         begun = parse_date(_octets(one(body, b"begun")))
         manager, epoch = read_owner(one(body, b"manager")), read_count(one(body, b"epoch"))
-        return cls(manager, _group(body), epoch, begun, read_count(one(body, b"longest"), DEFAULT_LIMITS.stamp_period))
+        return cls(manager, _group(body), epoch, begun, read_count(one(body, b"longest"), DEFAULT_LIMITS.label_longest))
 
 
 @dataclass(frozen=True, slots=True)
