@@ -44,6 +44,14 @@ class KeyClaims:
         types = [one.event_type for one in self.sealed(of_type)]
         return {one.by_name[name].id for one in types if name in one.by_name}
 
+    def attribute_name(self, group: KeyGroup) -> str:
+        """Return what people call the attribute of a group; nothing for groups of a whole type."""
+        for verified in self.sealed(group.type):
+            for attribute in verified.event_type.attributes:
+                if attribute.id == group.attribute:
+                    return attribute.name
+        return "" if group.attribute is None else str(group.attribute)
+
     def served(self, of_type: TypeKey) -> tuple[TypeName, ...]:
         """Return the versions of a type whose groups are managed here."""
         core = self._core

@@ -96,17 +96,23 @@ class KeyDesk:
     def _held(self) -> Iterator[tuple[str, Wire]]:
         now = self._core.now()
         for group, member in sorted(self._keys.members.items(), key=lambda item: item[0].scope):
-            yield group.scope, {**_word(member.word), "seals": member.seals(now)}
+            yield group.scope, {**self._about(group, member.word), "seals": member.seals(now)}
 
     def _managed(self, asker: Asker, *, operator: bool) -> Iterator[tuple[str, Wire]]:
         for group in self._keys.managed():
             holders = self._keys.manager.holders(group)
-            told = {**_word(self._keys.manager.word(group)), "members": len(holders)}
+            told = {**self._about(group, self._keys.manager.word(group)), "members": len(holders)}
             if self._may_manage(asker, group):
                 # Who may read what is for those who decide it.
                 yield group.scope, {**told, "holders": [str(broker) for broker in sorted(holders)]}
             elif operator:
                 yield group.scope, told
+
+    def _about(self, group: KeyGroup, word: Word | None) -> dict[str, Wire]:
+        of: dict[str, Wire] = {"type": str(group.type), "attribute": self._keys.claims.attribute_name(group)}
+        if word is None:
+            return {**of, "epoch": 0, "begun": None, "until": None}
+        return {**of, "epoch": word.epoch, "begun": word.begun, "until": word.until}
 
     # What is changed.
 
@@ -251,9 +257,3 @@ _REASONS: Final = {
     "keys.not-entitled": "you show no right `history` to this key",
     "keys.no-history": "none of these epochs is over and kept",
 }
-
-
-def _word(word: Word | None) -> dict[str, Wire]:
-    if word is None:
-        return {"epoch": 0, "begun": None, "until": None}
-    return {"epoch": word.epoch, "begun": word.begun, "until": word.until}

@@ -31,7 +31,7 @@ from penstock.trust.subjects import Threshold, subject_to_sexp
 
 @click.group(cls=Verbs)
 def key() -> None:
-    """Keys, and the principals that they are."""
+    """Keys to sign with, and the principals that they are."""
 
 
 @key.command("new")

@@ -13,7 +13,8 @@ from penstock.apps.cli.session import Session
 _HERE = "penstock.apps.cli"
 
 NOUNS = {
-    "key": Noun(f"{_HERE}.keys:key", "Keys, and the principals that they are."),
+    "key": Noun(f"{_HERE}.keys:key", "Keys to sign with, and the principals that they are."),
+    "keys": Noun(f"{_HERE}.keys_asking:keys", "Keys of sealed types at a broker: who has them, new ones, old ones."),
     "name": Noun(f"{_HERE}.petnames:name", "Your own names for principals."),
     "cert": Noun(f"{_HERE}.certs:cert", "Certificates: who gives which right to whom."),
     "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),

@@ -1,0 +1,78 @@
+"""What `penstock keys` answers, in words and tables."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.describe import value_text
+from penstock.apps.cli.names import Names
+from penstock.apps.cli.session import say
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError
+from penstock.model.principals import Principal
+
+
+def show_keys(status: Mapping[str, Wire], names: Names) -> None:
+    """Show which keys a broker holds and manages."""
+    held, managed, waiting = (_table(status.get(name)) for name in ("held", "managed", "waiting"))
+    if held:
+        paint.grid(("held: key of", "epoch", "begun", "seals"), [_held(_table(one), names) for one in held.values()])
+    elif "held" in status:
+        say("this broker holds no keys: no sealed type is known here that it may read or publish")
+    for name, number in waiting.items():
+        if isinstance(number, int) and number:
+            paint.line(f"{number} {name} wait for keys")
+    if managed:
+        paint.line()
+        rows = [row for one in managed.values() for row in _managed(_table(one), names)]
+        paint.grid(("managed: key of", "epoch", "begun", "members", "held by"), rows)
+
+
+def show_changed(epochs: Mapping[str, Wire], names: Names, words: str) -> None:
+    """Show what came of a change."""
+    say(f"✓ {words}")
+    paint.grid(("key of", "epoch"), [(_scope(scope, names), str(epoch)) for scope, epoch in epochs.items()])
+
+
+def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
+    until = one.get("until")
+    if one.get("seals") is True and isinstance(until, datetime):
+        seals = f"✓ until {value_text(until)} at the latest"
+    else:
+        seals = "✗ publications wait for a key" if one.get("epoch") == 0 else "✗ publications wait for a new epoch"
+    return _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), seals
+
+
+def _managed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
+    holders = one.get("holders")
+    shown = [_who(str(who), names) for who in holders] if isinstance(holders, list) else []
+    first, *others = shown or [""]
+    yield _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), str(one.get("members", 0)), first
+    for other in others:
+        yield "", "", "", "", other
+
+
+def _key(one: Mapping[str, Wire], names: Names) -> str:
+    attribute = str(one.get("attribute", ""))
+    of_type = _scope(str(one.get("type", "")), names)
+    return f"{of_type} {attribute}" if attribute else of_type
+
+
+def _scope(text: str, names: Names) -> str:
+    owner, slash, rest = text.partition("/")
+    return f"{_who(owner, names)}{slash}{rest}"
+
+
+def _when(value: Wire) -> str:
+    return value_text(value) if isinstance(value, datetime) else "–"
+
+
+def _who(text: str, names: Names) -> str:
+    try:
+        return names.show(Principal.parse(text))
+    except MalformedError:
+        return text
+
+
+def _table(value: Wire) -> Mapping[str, Wire]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,161 @@
+"""`penstock keys`: the keys of sealed types, at a broker that runs."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from penstock.apps.cli import options
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.keys_answers import show_changed, show_keys
+from penstock.apps.cli.keys_fetching import fetch
+from penstock.apps.cli.net_answers import plain
+from penstock.apps.cli.net_client import Call, client_options, talk
+from penstock.apps.cli.options import JSON, WHO
+from penstock.apps.cli.session import say, say_json
+from penstock.broker.key_protocol import KeyWord
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError
+from penstock.model.instants import parse_instant
+from penstock.model.names import TypeKey
+
+_TYPE = click.option("--type", "type_name", required=True, metavar="OWNER/NAME", help="The event type.")
+_ATTRIBUTE = click.option(
+    "--attribute", default="", metavar="NAME", help="The key of one attribute alone, instead of all keys of the type."
+)
+
+
+@click.group(cls=Verbs)
+def keys() -> None:
+    """Keys of sealed types at a broker: who has them, new ones, old ones.
+
+    Brokers that may read or publish a sealed type get its keys from a key manager, which is a broker with `[keys]` in
+    its file; clients never have them. Keys to sign with are another thing: `penstock key`.
+    """
+
+
+@keys.command()
+@client_options
+@options.output_option()
+@example("penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+def status(*, output: str, **connection: Any) -> None:
+    """Show which keys a broker holds, and for how long it may seal under them; and what waits for keys.
+
+    For its operators. Where keys are managed there, their owners, and who has the right `keys`, see who holds them.
+    """
+    call = Call.of(**connection)
+    found = _ask(call, KeyWord.STATUS)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        show_keys(found, call.names)
+
+
+@keys.command()
+@client_options
+@options.output_option()
+@example("penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+def join(*, output: str, **connection: Any) -> None:
+    """Have a broker ask at once for all keys that it may have and has not.
+
+    It does so by itself, when policy changes and now and then; a broker that was evicted does not. For its operators.
+    """
+    call = Call.of(**connection)
+    found = _ask(call, KeyWord.JOIN)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        show_keys(found, call.names)
+
+
+@keys.command()
+@_TYPE
+@_ATTRIBUTE
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+"""
+)
+def rotate(*, type_name: str, attribute: str, output: str, **connection: Any) -> None:
+    """Begin a new epoch of the keys of a type, at the broker that manages them.
+
+    Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
+    """
+    call = Call.of(**connection)
+    _show(_ask(call, KeyWord.ROTATE, type_name, attribute), call, "a new epoch has begun", output)
+
+
+@keys.command()
+@click.argument("broker", **WHO)
+@_TYPE
+@_ATTRIBUTE
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London \\
+  --key pito.key
+"""
+)
+def evict(*, broker: str, type_name: str, attribute: str, output: str, **connection: Any) -> None:
+    """Take the keys of a type from a BROKER: a new epoch begins at once, without it.
+
+    While it has a right it may come back when it asks anew. To keep it out, revoke the certificate that gives the right
+    (`penstock net revoke`): then it is evicted by itself. For the same as `rotate`.
+    """
+    call = Call.of(**connection)
+    found = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=call.names.principal(broker))
+    _show(found, call, f"{broker} is out; a new epoch has begun", output)
+
+
+@keys.command()
+@click.option("--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z.")
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+"""
+)
+def forget(*, before: str, output: str, **connection: Any) -> None:
+    """Have a key manager forget the keys of old epochs, and begin its log anew. There is no way back.
+
+    What was sealed in them can then be opened by nobody who has not fetched the keys. For who may manage all types that
+    are managed there. Copies of the log, and what a disk keeps of deleted files, are not reached.
+    """
+    call = Call.of(**connection)
+    found = _ask(call, KeyWord.FORGET, before=parse_instant(before))
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        say(f"✓ epochs that were over before {before} are forgotten, and the log begins anew")
+
+
+keys.add_command(fetch)
+
+
+def _ask(call: Call, word: KeyWord, type_name: str = "", attribute: str = "", **more: Any) -> Mapping[str, Wire]:
+    of_type = _type(call, type_name) if type_name else None
+
+    async def ask(_stop: asyncio.Event) -> Mapping[str, Wire]:
+        async with call.client() as client:
+            return await client.keys(word, of_type, attribute, **more)
+
+    return talk(ask)
+
+
+def _type(call: Call, name: str) -> TypeKey:
+    owner, rest = call.names.owned(name, "type")
+    if owner is None or rest is None:
+        raise MalformedError("name.malformed", f"`{name[:80]}` is no one type", hint="write `owner/name`")
+    return TypeKey(owner, rest.partition("@")[0])
+
+
+def _show(found: Mapping[str, Wire], call: Call, words: str, output: str) -> None:
+    if output == JSON:
+        say_json({"epochs": {key: plain(value) for key, value in found.items()}})
+    else:
+        show_changed(found, call.names, words)

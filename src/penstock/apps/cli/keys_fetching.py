@@ -1,0 +1,162 @@
+"""`penstock keys fetch`: keys of old epochs, for logs, into a key ring."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.net_client import Call, client_options, talk, type_options
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.seal_options import kek_passphrase_option, load_kek
+from penstock.apps.cli.session import Session, Warned, say, say_json, warn
+from penstock.broker.client import Client, TypeSource
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.types import EventType, Sealing
+from penstock.store.key_rings import read_key_ring, write_key_ring
+from penstock.trust.key_messages import KeyGroup
+
+#: epochs that are asked for at once
+_AT_ONCE: Final = 1_024
+_NOT_ENTITLED: Final = "keys.not-entitled"
+_NO_HISTORY: Final = "keys.no-history"
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """What has come for each key, by what people call it; and which there is no right to, or nothing of."""
+
+    epochs: dict[str, list[int]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+@click.command()
+@click.argument("ring", metavar="RING")
+@type_options
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME", help="Only of this attribute; repeat it.")
+@click.option("--first", type=click.IntRange(1), default=1, show_default=True, help="The first epoch that is wanted.")
+@click.option("--last", type=click.IntRange(1), help="The last epoch that is wanted (default: all that are over).")
+@click.option(
+    "--kek", "kek_file", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What the ring lies under."
+)
+@kek_passphrase_option
+@client_options
+@options.output_option()
+@click.pass_obj
+@example(
+    """
+penstock key new-kek logs.kek
+penstock keys fetch plates.ring --kek logs.kek --type pito/Numberplate --credential history.cert \\
+  --broker penstock://127.0.0.1:7600 --network pito/London --key engineer.key
+penstock open plates.sealed --keys plates.ring --kek logs.kek --type numberplate.type
+"""
+)
+def fetch(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    ring: str,
+    type_name: str | None,
+    attributes: tuple[str, ...],
+    first: int,
+    last: int | None,
+    kek_file: str,
+    kek_passphrase_file: str | None,
+    output: str,
+    **connection: Any,
+) -> None:
+    """Fetch the keys of epochs that are over into RING, a key ring, so that logs of sealed events can be opened.
+
+    For who has the right `history` on the type or on some of its attributes: show the certificate with --credential.
+    The broker passes the request on to a key manager, which decides, and seals the keys to a key that only this command
+    has. A ring that exists gets what it has not. The broker's operators get the keys too that it uses now, where the
+    broker itself has the right.
+    """
+    call = Call.of(**connection)
+    kek = load_kek(kek_file, kek_passphrase_file)
+    path = Path(ring)
+    kept = read_key_ring(path, kek) if path.exists() else KeyRing()
+    wanted = _Wanted(call.type(type_name), attributes, first, last)
+
+    async def ask(_stop: asyncio.Event) -> _Fetched:
+        async with call.client() as client:
+            return await _fetch(client, wanted, kept)
+
+    fetched = talk(ask)
+    if not fetched.epochs:
+        code = next(iter(fetched.refused.values()))
+        words = "you show no right to these keys" if code == _NOT_ENTITLED else "no epoch is over that is kept"
+        raise RefusedError(code, words, hint="the owner grants `history`; epochs are over when the next one begins")
+    write_key_ring(path, kept, kek, session.random)
+    _show(ring, fetched, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    type: TypeSource
+    attributes: tuple[str, ...]
+    first: int
+    last: int | None
+
+    def groups(self, event_type: EventType) -> Iterator[tuple[str, KeyGroup]]:
+        """Yield the groups that are meant, by what people call them. Raises `MalformedError`."""
+        if event_type.sealing is Sealing.NONE:
+            raise MalformedError("keys.not-sealed", f"`{event_type.name.name}` is not sealed: it has no keys")
+        yield event_type.name.name, KeyGroup(event_type.key)
+        names = self.attributes or tuple(one.name for one in event_type.attributes)
+        for name in names if event_type.sealing is Sealing.ATTRIBUTE else ():
+            if name not in event_type.by_name:
+                raise MalformedError("name.malformed", f"`{event_type.name.name}` has no attribute `{name[:80]}`")
+            yield name, KeyGroup(event_type.key, event_type.by_name[name].id)
+
+
+async def _fetch(client: Client, wanted: _Wanted, ring: KeyRing) -> _Fetched:
+    fetched = _Fetched()
+    for name, group in wanted.groups(await client.type(wanted.type)):
+        try:
+            found = await _epochs(client, group, wanted)
+        except RefusedError as error:
+            if error.code not in (_NOT_ENTITLED, _NO_HISTORY):
+                raise
+            fetched.refused[name] = error.code
+            continue
+        for epoch, key in found.items():
+            ring.put(group.scope, epoch, key)
+        fetched.epochs[name] = sorted(found)
+    return fetched
+
+
+async def _epochs(client: Client, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
+    """Ask until there are no more."""
+    found: dict[int, Secret] = {}
+    first = wanted.first
+    while wanted.last is None or first <= wanted.last:
+        end = first + _AT_ONCE - 1
+        some = await client.fetch_keys(group, first, end if wanted.last is None else min(end, wanted.last))
+        found |= {epoch: key for epoch, key in some.items() if wanted.last is None or epoch <= wanted.last}
+        if end not in some:
+            break
+        first = end + 1
+    return found
+
+
+def _show(ring: str, fetched: _Fetched, output: str) -> None:
+    if output == JSON:
+        keys = {
+            name: {"first": some[0], "last": some[-1], "epochs": len(some)} for name, some in fetched.epochs.items()
+        }
+        say_json({"file": ring, "keys": keys, "refused": fetched.refused})
+        return
+    for name, code in fetched.refused.items():
+        warn(Warned(code, f"no keys of `{name}`"))
+    say(f"wrote {ring}")
+    paint.grid(
+        ("key of", "epochs"),
+        [(name, f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0])) for name, some in fetched.epochs.items()],
+    )

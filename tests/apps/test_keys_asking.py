@@ -1,0 +1,104 @@
+"""`penstock keys` against a broker that runs and manages keys, is killed, and starts again."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import Running, ask, eventually, grant, node_file, running
+
+from penstock.store.keks import read_kek
+from penstock.store.key_rings import read_key_ring
+
+TYPE = "london/org.london.Sighting"
+KEYS = '[keys]\nkek = "keys.kek"\n'
+
+
+@pytest.fixture
+def network(penstock: Shell) -> Shell:
+    """Return a shell in a folder with a sealed type, a broker that manages its keys, and who may ask for them."""
+    _make(penstock)
+    return penstock
+
+
+def _make(shell: Shell) -> None:
+    for who in ("london", "east", "engineer", "ops"):
+        shell.ok("key", "new", f"{who}.key", "--name", who)
+    shell.ok("key", "new-kek", "keys.kek")
+    for folder in ("types", "certs"):
+        (shell.folder / folder).mkdir()
+    attributes = ("--attribute", "plate:string", "--attribute", "speed:integer", "--seal", "attribute")
+    shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
+    for who in ("east", "london", "engineer", "ops"):
+        grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
+    sealed = ("--type-file", "types/s.type")
+    grant(shell, "broker.cert", "east", *sealed, *("--right", "publish", "--right", "subscribe", "--right", "keys"))
+    shell.ok(
+        *("cert", "issue", "--key", "london.key", "--to", "engineer", "--out", "history.cert"),
+        *(*sealed, "--attribute", "speed", "--right", "history"),
+    )
+
+
+def epochs(shell: Shell, broker: Running, who: str = "ops") -> set[int]:
+    found = ask(shell, broker, who, "keys status", "-o", "json").json
+    return {one["epoch"] for one in found["held"].values()}
+
+
+def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell) -> None:
+    file = node_file(network, "east", KEYS)
+    with running(network, file) as east:
+        eventually(lambda: epochs(network, east) == {1})
+        ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "-o", "json")
+        assert set(ran.json["epochs"].values()) == {2}
+        for words in ("rotate", "evict east"):
+            assert ask(network, east, "ops", f"keys {words}", "--type", TYPE).code == "keys.not-manager"
+        east.signal(signal.SIGKILL)
+        east.process.wait(20)
+    with running(network, file) as east:
+        eventually(lambda: epochs(network, east) == {2})
+        shown = ask(network, east, "ops", "keys status").out
+        assert "london/org.london.Sighting plate" in shown
+        assert "held by" in shown
+        # Operators do not learn who may read; the owner does.
+        assert "east" not in shown
+        assert "ops" not in shown
+        ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "--attribute", "plate")
+        assert "✓ a new epoch has begun" in ran.out
+        fetched(network, east)
+        assert ask(network, east, "london", "keys forget", "--before", "2999-01-01T00:00Z").status == 0
+        gone = ask(network, east, "engineer", *FETCH, "--credential", "history.cert")
+        assert gone.code == "keys.no-history"
+        assert "east" in ask(network, east, "london", "keys evict", "east", "--type", TYPE).out
+        assert ask(network, east, "ops", "keys join").status == 0
+        eventually(lambda: epochs(network, east) >= {4})
+        assert east.stop() == 0
+    assert not secrets_in(network.folder)
+    (network.folder / "keys.kek").unlink()
+    network.ok("key", "new-kek", "keys.kek")
+    assert network("up", file).code == "keys.wrong-kek"
+    assert network("up", node_file(network, "east", KEYS.replace("keys.kek", "env:NONE"))).code == "keys.no-kek"
+
+
+FETCH = ("keys fetch", "logs.ring", "--kek", "keys.kek", "--type", TYPE)
+
+
+def fetched(network: Shell, east: Running) -> None:
+    """Fetch old keys: those that there is a right to, and no others."""
+    assert ask(network, east, "engineer", *FETCH).code == "keys.not-entitled"
+    assert not (network.folder / "logs.ring").exists()
+    ran = ask(network, east, "engineer", *FETCH, "--credential", "history.cert", "-o", "json")
+    assert ran.json["refused"] == {"plate": "keys.not-entitled"}
+    assert ran.json["keys"]["speed"] == {"first": 1, "last": 1, "epochs": 1}
+    ring = read_key_ring(network.folder / "logs.ring", read_kek(network.folder / "keys.kek"))
+    assert {epoch for _, epoch, _ in ring.items()} == {1}
+    assert len([*ring.items()]) == 2
+
+
+def secrets_in(folder: Path) -> list[str]:
+    """Return files of the broker that show the key that keys lie under, or one of the keys that were fetched."""
+    kek = read_kek(folder / "keys.kek")
+    ring = read_key_ring(folder / "logs.ring", kek)
+    secret = [kek, *(key for _, _, key in ring.items())]
+    shown = [form for one in secret for form in (one.expose(), one.expose().hex().encode())]
+    files = [*folder.glob("east.*.log"), *folder.glob("*.jsonl"), *folder.glob("east.state/**/*")]
+    return [path.name for path in files if path.is_file() and any(form in path.read_bytes() for form in shown)]
