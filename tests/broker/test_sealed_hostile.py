@@ -148,6 +148,7 @@ def test_plaintext_beside_of_an_equal_is_opened_no_more_and_stops_with_its_right
 def test_plaintext_beside_of_who_reads_less_hides_nothing() -> None:
     line = Line({"pub": ALL, "less": (str(CAR.key), SPEED), "sub": ALL}, equals={("less", "sub")})
     line.advertise("pub")
+    line.subscribe("less")
     line.subscribe("sub")
     line.publish("pub", CARS[0])
     assert sent(line, "less", "sub")[0].beside
@@ -218,6 +219,15 @@ def test_a_broker_that_starts_anew_takes_nothing_from_before() -> None:
     hand_on(again, renumbered(old, 100))
     assert not again.delivered
     assert again.codes() == [("sub", "seal.too-old")]
+
+
+def test_a_block_that_nobody_has_to_read_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line({"pub": ALL, "between": ALL, "sub": ALL})
+    line.advertise("pub")
+    line.subscribe("sub")
+    monkeypatch.setattr(line.routers["between"]._carrier._vault, "open", lambda _octets: pytest.fail("it was opened"))
+    line.publish("pub", *CARS)
+    assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
 # Epochs.

@@ -103,12 +103,13 @@ def test_a_signature_counts_while_its_signer_may_publish() -> None:
 def test_plaintext_beside_is_checked_against_what_was_signed() -> None:
     equals = {("between", "sub"), ("sub", "between")}
     line = row(equals=equals)
+    line.subscribe("between")
     line.publish("pub", *CARS)
     (block,) = sent(line)
     assert block.beside
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
     lie = Event.of(CAR, {"plate": "LIE", "speed": 1}, id="lie", time=NOW).to_transit()
-    hand_on(line, replace(block, numbers=(101, 102), events=(lie, block.events[1])))
+    hand_on(line, replace(block, numbers=(101, 102), events=(lie, block.events[1]), _header=None, _columns=b""))
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
     assert line.codes() == [("sub", "seal.bad-signature")]
 

@@ -109,7 +109,7 @@ class Carrier:
     def _carry_sealed(self, block: SealedPublications, came_from: Side) -> Carried:
         """Take a sealed block.
 
-        1. A copy is known by its numbers, and not opened a second time.
+        1. A copy is known by its numbers, and not opened a second time; nor is a block that nobody here has to read.
         2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
         3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
            demands it, a broker that may publish it has signed it.
@@ -117,6 +117,9 @@ class Carrier:
         """
         if self._copies.knows(block):
             return _NOTHING
+        readers = bool(self._matchers(block))
+        if block.closed and not readers and not self._is_asked(block):
+            return self._carry_events(block, came_from)
         waiting = Waiting(block, came_from, self._vault.now())
         try:
             opened = self._open(block, came_from, waiting.arrived)
@@ -124,9 +127,14 @@ class Carrier:
             # Whoever did this need not be the neighbour.
             return Carried(unopened=(_refused(waiting, error),))
         carried = self._carry_events(opened, came_from)
-        if opened.closed and self._matchers(opened):
+        if opened.closed and readers:
             return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
         return carried
+
+    def _is_asked(self, block: SealedPublications) -> bool:
+        """Say whether it matters to the way of a block what it holds."""
+        tree = self._forest.trees.get(block.type)
+        return tree is not None and tree.sealed.asks
 
     def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
         signed = self._vault.demands(block.type)

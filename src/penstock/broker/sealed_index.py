@@ -60,6 +60,12 @@ class SealedIndex(Generic[K]):
         columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
         return self._matcher(columns).match if columns else None
 
+    @property
+    def asks(self) -> bool:
+        """Whether it matters to some filter what a block holds."""
+        self._refresh()
+        return bool(self._asked)
+
     def rekeyed(self) -> bool:
         """Say whether keys that came or went since the last time have opened or closed something."""
         self._refresh()

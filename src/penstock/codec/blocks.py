@@ -185,12 +185,7 @@ def write_fixed(fixed: Fixed) -> bytes:
 
 
 def read_fixed(octets: bytes) -> Fixed:
-    """Read the fixed part of a header, with whatever stands behind it. Raises `MalformedError` (`block.malformed`)."""
-    return _read_fixed(octets[: _FIXED.size + _EPOCH_BYTES * _columns(octets)])
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _read_fixed(octets: bytes) -> Fixed:
+    """Read the fixed part of a header. Raises `MalformedError` (`block.malformed`)."""
     return _read_short(octets) if len(octets) <= _SHORT else _read_fixed(octets)
 
 
