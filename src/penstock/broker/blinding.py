@@ -99,7 +99,8 @@ class BlindingRouter(Router):
     def __init__(self, me: Principal, incarnation: int, settings: Settings, labels: Labels) -> None:
         super().__init__(me, incarnation, settings)
         self._labels = labels
-        self._version = labels.version
+        #: the version of the labels under which wishes stand
+        self.labelled = labels.version
         self._offers = _Wishes(self._offer, self._withdraw, labels.trees)
         self._requests = _Wishes(self._request, super().unsubscribe, labels.line)
         #: of each advertisement under labels, under which somebody wants it; and what the client was told
@@ -151,9 +152,9 @@ class BlindingRouter(Router):
 
     def labels_changed(self) -> list[Output]:
         """Let wishes stand in other trees than before, if labels or blinded types have come or gone."""
-        if self._version == self._labels.version:
+        if self.labelled == self._labels.version:
             return []
-        self._version = self._labels.version
+        self.labelled = self._labels.version
         return [*self._offers.place_all(), *self._requests.place_all()]
 
     # What the router is told.

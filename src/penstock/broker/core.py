@@ -144,12 +144,14 @@ class Core:
             limits=settings.limits,
         )
         self.labels = Labels(self.library, self.now, settings.limits)
+        #: the same vault, for those who speak with other brokers
+        self.sealing = BlindedVault(self.vault, self.labels)
         routing = replace(
             settings.router,
             proof=proof,
             may_route=self.may_route,
             admitted=self.admitted,
-            vault=BlindedVault(self.vault, self.labels),
+            vault=self.sealing,
             limits=settings.limits,
         )
         #: what other brokers have shown, those that are neighbours and those that are not
@@ -282,6 +284,13 @@ class Core:
         self.overlay.change(sources.credentials, sources.revocations)
         self.settle(self.local.change(self.now(), sources=sources))
         self.trust_changed()
+
+    def relabel(self) -> None:
+        """Let what clients want stand under the labels that there are now."""
+        before = self.router.labelled
+        self.settle(self.router.labels_changed())
+        if before != self.router.labelled:
+            self.exchange.asked()
 
     def trust_changed(self) -> None:
         """Ask anew who is in the network, and who carries what."""

@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from penstock.broker.blinded_vault import renamed
 from penstock.broker.core import Core
 from penstock.broker.fabric_bodies import read_body, write_body
 from penstock.broker.fabric_members import FabricMembers, check_future
@@ -41,7 +42,6 @@ from penstock.fabric import Fabric, Sample
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import Sealing
 from penstock.trust.signed import SignedValue
 from penstock.trust.stamps import CarriedStamp, TimeStamp
 
@@ -68,7 +68,10 @@ class FabricSettings:
 
 
 def topic_of(key: TypeKey) -> str:
-    """Return the topic of a type in all its versions: h(owner ‖ name), in hexadecimal digits."""
+    """Return the topic of a type in all its versions: h(owner ‖ name), in hexadecimal digits.
+
+    Of a blinded type that is the name that its label makes, or whoever runs the servers would find it by trying.
+    """
     return type_digest(key).hex()
 
 
@@ -144,7 +147,8 @@ class FabricNetwork:
 
     def reads(self, key: TypeKey) -> bool:
         """Say whether events of a type that are published now will arrive here."""
-        return key in self._readings and self._readings[key].up
+        trees = self._core.labels.trees(key)
+        return bool(trees) and all(tree in self._readings and self._readings[tree].up for tree in trees)
 
     # Events that come.
 
@@ -167,10 +171,10 @@ class FabricNetwork:
             task.add_done_callback(self._closing.discard)
 
     def _wanted(self) -> Iterator[TypeKey]:
-        now, library = self._core.now(), self._core.library
+        now, library, labels = self._core.now(), self._core.library, self._core.labels
         for key in self._core.router.wanted():
-            yield key
-            yield from (verified.event_type.key for verified in library.below(key, now))
+            below = {verified.event_type.key for verified in library.below(key, now)}
+            yield from (tree for one in (key, *below) for tree in labels.trees(one))
 
     async def _hear(self, key: TypeKey, sample: Sample) -> None:
         """Take events of a type, as the module says."""
@@ -223,6 +227,9 @@ class FabricNetwork:
 
     def _spread(self, events: tuple[TransitEvent, ...]) -> None:
         core, key = self._core, events[0].key
+        if core.labels.blinds(key):
+            key = core.labels.in_use(key)
+            events = tuple(renamed(events, key))
         if not core.may_route(key, core.principal):
             core.counts["not carried"] += len(events)
             return
@@ -240,7 +247,7 @@ class FabricNetwork:
         writing.put(events)
 
     def _seals(self, key: TypeKey) -> bool:
-        return self._core.library.sealing(key) is not Sealing.NONE
+        return self._core.sealing.seals(key)
 
     def _may_cross(self, key: TypeKey) -> bool:
         return self._settings.unsafe_plaintext or is_reserved(key.name) or self._seals(key)
@@ -262,7 +269,7 @@ class FabricNetwork:
         """Return a block as a sample of a topic."""
         now = self._core.now()
         if self._seals(block.type):
-            block = SealedPublications.sealing(block, self._core.vault)
+            block = SealedPublications.sealing(block, self._core.sealing)
         body = write_body(block)
         made = SignedSample(self._core.principal, self._members.incarnation, number, now, body)
         return Composed(made.sign(topic, self._proof).to_bytes(), len(block.events), now)

@@ -343,7 +343,7 @@ class Keys:
                 case Resume(group):
                     self._waiting.pop(group, None)
                     changed = True
-        self._core.settle(self._core.router.labels_changed())
+        self._core.relabel()
         if changed:
             self._core.settle(self._core.router.keys_changed())
             self._core.settle(self._core.exchange.released())
@@ -352,7 +352,7 @@ class Keys:
         """Go by the labels of now, and ask for those that others still use."""
         core = self._core
         core.labels.tick()
-        core.settle(core.router.labels_changed())
+        core.relabel()
         pause = timedelta(milliseconds=core.settings.limits.key_retry)
         for group, member in list(self._members.items()):
             missing = core.labels.missing(group.type) if group.labels else None
