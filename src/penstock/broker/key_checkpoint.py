@@ -19,7 +19,7 @@ from penstock.broker.key_sealing import open_state, wrap_state
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, Secret, unopened
-from penstock.errors import LimitError
+from penstock.errors import LimitError, PenstockError
 from penstock.model.limits import Limits
 from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import KeyGroup
@@ -38,8 +38,7 @@ def write_state(known: Known, kek: Secret, salt: bytes, *, since: datetime | Non
 
     Epochs that were over before `since` are left out.
     """
-    states = (b"groups", *(state.to_sexp() for state in known.groups.values()))
-    sealed = wrap_state(kek, canonical((b"key-state", states, known.archive.to_sexp(since=since))), salt, known.number)
+    sealed = wrap_state(kek, _written(known, since), salt, known.number)
     size = limits.key_checkpoint_bytes
     parts = [sealed[at : at + size] for at in range(0, len(sealed), size)]
     if len(parts) > limits.key_checkpoint_parts:
@@ -51,12 +50,26 @@ def write_state(known: Known, kek: Secret, salt: bytes, *, since: datetime | Non
     return parts
 
 
+def _written(known: Known, since: datetime | None) -> bytes:
+    states = (b"groups", *(state.to_sexp() for state in known.groups.values()))
+    return canonical((b"key-state", states, known.archive.to_sexp(since=since)))
+
+
 def read_state(
     parts: Iterable[KeyCheckpoint], archive: Archive, kek: Secret, limits: Limits
 ) -> tuple[dict[KeyGroup, GroupState], Archive]:
-    """Return what the parts of a checkpoint hold. Raises `RefusedError` (`keys.unopened`) and `MalformedError`."""
-    found = list(parts)
-    content = open_state(kek, b"".join(part.sealed for part in found), found[0].salt, found[0].first)
+    """Return what the parts of a checkpoint hold. Raises `RefusedError` (`keys.unopened`)."""
+    try:
+        return _read([*parts], archive, kek, limits)
+    except PenstockError:
+        # What was read of it is not to be seen in any report.
+        raise unopened() from None
+
+
+def _read(
+    parts: list[KeyCheckpoint], archive: Archive, kek: Secret, limits: Limits
+) -> tuple[dict[KeyGroup, GroupState], Archive]:
+    content = open_state(kek, b"".join(part.sealed for part in parts), parts[0].salt, parts[0].first)
     # It is our own, as long as it may be.
     own = replace(limits, sexp_bytes=len(content), sexp_nodes=len(content))
     match parse_canonical(content, limits=own):

@@ -38,6 +38,7 @@ from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path, w
 from penstock.broker.key_wishes import Applicant, Wishes
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
+from penstock.crypto.hpke import check_public
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
@@ -389,6 +390,9 @@ class KeyManager:
             raise RefusedError(
                 "keys.old-request", "a request is too old, or has come before", hint="sign a new one; set the clocks"
             )
+        if request.public:
+            # Before anything is recorded: what is in the log can be answered.
+            check_public(request.public)
         return request
 
     def _member(self, request: KeyRequest) -> tuple[GroupState, Holder]:

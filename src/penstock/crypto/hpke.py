@@ -25,6 +25,8 @@ _SUITE: Final = b"HPKE\x00\x20\x00\x01\x00\x02"
 _VERSION: Final = b"HPKE-v1"
 _BASE_MODE: Final = b"\x00"
 _NONCE_BYTES: Final = 12
+#: to find out about the keys of others; nothing is sealed with it
+_ANYBODY: Final = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 class SealingKey:
@@ -41,13 +43,23 @@ class SealingKey:
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
         """Return what was sealed to this key for `info`. Raises `RefusedError` (`keys.unopened`)."""
-        encapsulated, box = sealed[:KEY_BYTES], sealed[KEY_BYTES:]
         try:
-            shared = self._private.exchange(X25519PublicKey.from_public_bytes(encapsulated))
-            key, nonce = _schedule(shared, encapsulated + self.public, info)
-            return AESGCM(key).decrypt(nonce, box, b"")
+            return self._opened(sealed[:KEY_BYTES], sealed[KEY_BYTES:], info)
         except (InvalidTag, ValueError):
             raise unopened() from None
+
+    def _opened(self, encapsulated: bytes, box: bytes, info: bytes) -> bytes:
+        shared = self._private.exchange(X25519PublicKey.from_public_bytes(encapsulated))
+        key, nonce = _schedule(shared, encapsulated + self.public, info)
+        return AESGCM(key).decrypt(nonce, box, b"")
+
+
+def check_public(public: bytes) -> None:
+    """Check that something can be sealed to a key, before there is anything to seal. Raises as `seal_to`."""
+    try:
+        _ANYBODY.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise _weak() from None
 
 
 def seal_to(public: bytes, content: bytes, info: bytes, random: RandomBytes) -> bytes:
@@ -58,11 +70,15 @@ def seal_to(public: bytes, content: bytes, info: bytes, random: RandomBytes) -> 
         # Raises ValueError where the result is zero, whatever our key: a point of small order (RFC 9180, 7.1.4).
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        raise RefusedError(
-            "keys.weak-key", "what is sealed to this key is no secret", hint="make a new one, and ask again"
-        ) from None
+        raise _weak() from None
     key, nonce = _schedule(shared, encapsulated + public, info)
     return encapsulated + AESGCM(key).encrypt(nonce, content, b"")
+
+
+def _weak() -> RefusedError:
+    return RefusedError(
+        "keys.weak-key", "what is sealed to this key is no secret", hint="make a new one, and ask again"
+    )
 
 
 def _schedule(exchanged: bytes, context: bytes, info: bytes) -> tuple[bytes, bytes]:

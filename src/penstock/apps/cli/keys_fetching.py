@@ -51,10 +51,8 @@ class _Fetched:
 @click.pass_obj
 @example(
     """
-penstock key new-kek logs.kek
 penstock keys fetch plates.ring --kek logs.kek --type pito/Numberplate --credential history.cert \\
   --broker penstock://127.0.0.1:7600 --network pito/London --key engineer.key
-penstock open plates.sealed --keys plates.ring --kek logs.kek --type numberplate.type
 """
 )
 def fetch(  # noqa: PLR0913  # one argument an option
@@ -76,7 +74,8 @@ def fetch(  # noqa: PLR0913  # one argument an option
     For who has the right `history` on the type or on some of its attributes: show the certificate with --credential.
     The broker passes the request on to a key manager, which decides, and seals the keys to a key that only this command
     has. A ring that exists gets what it has not. The broker's operators get the keys too that it uses now, where the
-    broker itself has the right.
+    broker itself has the right. `penstock key new-kek` makes what the ring lies under; `penstock open` and jobs on
+    Spark read it.
     """
     call = Call.of(**connection)
     kek = load_kek(kek_file, kek_passphrase_file)
