@@ -31,8 +31,9 @@ from penstock.codec.blocks import (
     write_fixed,
 )
 from penstock.codec.cells import microseconds
-from penstock.errors import PenstockError
+from penstock.errors import LimitError, PenstockError
 from penstock.model.events import TransitEvent
+from penstock.model.limits import Limits
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Scalar
@@ -58,6 +59,22 @@ def event(id_: str, **values: Scalar) -> TransitEvent:
     ids = {"own": OWN, "inherited": INHERITED}
     found = MappingProxyType({ids[name]: value for name, value in values.items()})
     return TransitEvent(TYPE, (PARENT,), found, id_, NOW)
+
+
+def test_a_block_that_was_read_last_is_read_by_the_limits_at_hand() -> None:
+    data = bytes(bytearray(DATA))
+    parts = read_block(data)
+    assert read_block(data) is parts
+    assert read_block(bytes(bytearray(data))) == parts
+    for limits in (Limits(block_bytes=10), Limits(block_rows=8)):
+        with pytest.raises(LimitError):
+            read_block(data, limits=limits)
+
+
+@pytest.mark.parametrize("rows", [[{"own": 1}, {"own": 2}], [{"own": 1, "inherited": 2}, {"inherited": 3, "own": 4}]])
+def test_events_with_the_same_attributes_come_back(rows: list[dict[str, Scalar]]) -> None:
+    events = [event(str(number), **row) for number, row in enumerate(rows)]
+    assert Block.of(events).events() == events
 
 
 def test_events_are_laid_out_by_column() -> None:

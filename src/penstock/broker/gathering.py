@@ -79,8 +79,11 @@ class Gathering:
             raise RefusedError(
                 "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
             )
-        key, octets = events[0].key, sum(map(_octets, events))
+        key = events[0].key
         batch = self._batches.get(key)
+        if batch is None and self._is_full(events) and not self.holds(key):
+            return [tuple(events)]
+        octets = sum(map(_octets, events))
         ready: list[tuple[TransitEvent, ...]] = []
         if batch is not None and not self._fits(batch, len(events), octets):
             ready += self._take(key)
@@ -114,6 +117,11 @@ class Gathering:
     def all(self) -> list[tuple[TransitEvent, ...]]:
         """Return everything that can be sealed: nothing is to linger any longer, or there are other keys."""
         return [events for key in list(self._batches) for events in self._take(key)]
+
+    def _is_full(self, events: Sequence[TransitEvent]) -> bool:
+        """Say whether events are a block by themselves: nothing lingers, or there are enough."""
+        enough = not self._lingering.linger or len(events) >= self._lingering.events
+        return enough and len(events) <= self._limits.route_block_events
 
     def _fits(self, batch: _Batch, events: int, octets: int) -> bool:
         fits = batch.octets + octets <= self._limits.seal_gather_bytes

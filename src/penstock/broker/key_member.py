@@ -246,7 +246,13 @@ class KeyMember:
 
     def seals(self, now: datetime) -> bool:
         """Say whether events may be sealed at this very moment: not in an epoch that is over, or is not the last."""
-        return self._word is not None and self._known <= self.epoch and in_utc(now) <= self._word.until + self._skew
+        until = self.seals_until
+        return until is not None and in_utc(now) <= until
+
+    @property
+    def seals_until(self) -> datetime | None:
+        """Until when events may be sealed, if nothing else is heard; None where they may not be now."""
+        return None if self._word is None or self._known > self.epoch else self._word.until + self._skew
 
     # What follows.
 

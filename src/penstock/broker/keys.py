@@ -83,6 +83,8 @@ class Keys:
         self._claims = KeyClaims(core)
         self._ring = ring
         self._members: dict[KeyGroup, KeyMember] = {}
+        #: until when events of a type can be sealed, as far as was heard about keys: every block asks
+        self._sealing: dict[TypeKey, datetime] = {}
         self._followed: set[Principal] = set()
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
@@ -185,11 +187,19 @@ class Keys:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
         if self._core.library.sealing(of_type) is Sealing.NONE:
             return False
-        now = self._core.now()
-        members = [member for group, member in self._members.items() if group.type == of_type]
-        if not members or not all(member.seals(now) for member in members):
+        return not self._can_seal(self._core.now(), of_type) or not self._core.labels.trees(of_type)
+
+    def _can_seal(self, now: datetime, of_type: TypeKey) -> bool:
+        """Say whether all keys of a type are there, and are the current ones."""
+        known = self._sealing.get(of_type)
+        if known is not None and now <= known:
             return True
-        return not self._core.labels.trees(of_type)
+        ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
+        until = min([end for end in ends if end is not None], default=now)
+        if not ends or None in ends or now > until:
+            return False
+        self._sealing[of_type] = until
+        return True
 
     # Groups and rights.
 
@@ -266,6 +276,8 @@ class Keys:
             return
         member = self._members.get(value.word.group)
         if member is not None:
+            # Also where what was said is refused in the end.
+            self._sealing.clear()
             self._carry_out(member.receive(now, told))
 
     def _released(
@@ -319,6 +331,7 @@ class Keys:
         self._publish(group, output.value)
 
     def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
+        self._sealing.clear()
         changed = False
         for output in outputs:
             match output:
