@@ -145,6 +145,22 @@ def test_plaintext_beside_of_an_equal_is_opened_no_more_and_stops_with_its_right
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
+def test_plaintext_beside_is_carried_on_to_equals_as_it_came_and_from_others_not_at_all() -> None:
+    names = ("pub", "between", "sub")
+    equals = {(one, other) for one in names for other in names}
+    line = Line(dict.fromkeys(names, ALL), equals=equals)
+    line.advertise("pub")
+    line.subscribe("sub")
+    line.publish("pub", CARS[0])
+    assert sent(line, "pub", "between")[0].to_tree()[8] == sent(line)[0].to_tree()[8]
+    assert b"SECRET-1" in line.over("between", "sub")
+    equals.discard(("between", "pub"))
+    line.publish("pub", CARS[1])
+    assert b"SECRET-2" in line.over("pub", "between")
+    assert b"SECRET-2" not in line.over("between", "sub")
+    assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
+
+
 def test_plaintext_beside_of_who_reads_less_hides_nothing() -> None:
     line = Line({"pub": ALL, "less": (str(CAR.key), SPEED), "sub": ALL}, equals={("less", "sub")})
     line.advertise("pub")
@@ -155,13 +171,25 @@ def test_plaintext_beside_of_who_reads_less_hides_nothing() -> None:
     assert dict(line.delivered["sub"][0].values) == {PLATE: "SECRET-1", SPEED: 30}
 
 
-def test_plaintext_beside_has_the_attributes_of_its_block() -> None:
-    line = row()
-    line.publish("pub", CARS[0])
+def test_plaintext_beside_that_is_none_is_no_reason_to_believe_less_of_the_block() -> None:
+    equals = {("between", "sub"), ("sub", "between")}
+    line = Line({"pub": ALL, "between": ALL, "sub": ALL}, equals=equals)
+    line.advertise("pub")
+    line.subscribe("sub")
     other = TransitEvent(CAR.key, CAR.ancestors, {f"{CAR.key}#other": 1}, "x", NOW)
-    tree = replace(sent(line)[0], events=(other,), closed=False, beside=True).to_tree()
+
+    def written(body: SealedPublications) -> SealedPublications:
+        octets = replace(body, events=(other,), closed=False, beside=True).to_tree()
+        return SealedPublications.from_tree(octets)
+
+    line.meddle = lambda here, hop: (
+        replace(hop, body=written(hop.body)) if here == "between" and isinstance(hop.body, SealedPublications) else hop
+    )
+    line.publish("pub", CARS[0])
     with pytest.raises(MalformedError):
-        SealedPublications.from_tree(tree)
+        written(sent(line)[0]).believed()
+    assert line.ids("sub") == ["SECRET-1"]
+    assert not line.cuts
 
 
 def test_events_of_a_sealed_type_that_come_without_a_seal_are_refused() -> None:

@@ -73,7 +73,7 @@ class Carrier:
         unopened: list[Unopened] = []
         for waiting in self._waiting.empty():
             try:
-                block = self._open(waiting.block, waiting.came_from, waiting.arrived)
+                block = self._open(waiting.block, waiting.arrived)
             except (RefusedError, MalformedError) as error:
                 unopened.append(_refused(waiting, error))
                 continue
@@ -117,12 +117,14 @@ class Carrier:
         """
         if self._copies.knows(block):
             return _NOTHING
+        if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
+            block = block.hidden()
         readers = bool(self._matchers(block))
-        if block.closed and not readers and not self._is_asked(block):
+        if not readers and not self._is_asked(block):
             return self._carry_events(block, came_from)
         waiting = Waiting(block, came_from, self._vault.now())
         try:
-            opened = self._open(block, came_from, waiting.arrived)
+            opened = self._open(block, waiting.arrived)
         except (RefusedError, MalformedError) as error:
             # Whoever did this need not be the neighbour.
             return Carried(unopened=(_refused(waiting, error),))
@@ -136,22 +138,16 @@ class Carrier:
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
-    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
+    def _open(self, block: SealedPublications, arrived: datetime) -> SealedPublications:
         signed = self._vault.demands(block.type)
         verified = signed and bool(self._matchers(block))
-        if block.beside and not self._is_believed(block, came_from, verified=verified):
-            block = block.hidden()
+        if block.beside:
+            block = _believed(block, verified=verified)
         opened = block.opened(self._vault, verified=verified)
         # Who reads could have sealed a block under another's name: what is not verified is not remembered.
         if opened.closed or opened.header is None or (signed and not verified):
             return opened
         return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
-
-    def _is_believed(self, block: SealedPublications, came_from: Side, *, verified: bool) -> bool:
-        """Say whether plaintext beside a block is taken for what is in it; a part of a block cannot be verified."""
-        if came_from is None or (verified and not block.is_whole):
-            return False
-        return self._vault.reads_as_much(came_from, block.type)
 
     def _wait(self, waiting: Waiting) -> list[Unopened]:
         return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]
@@ -236,6 +232,17 @@ class Carrier:
         if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
             return True
         return bool(tree.interests) and not any(side is not None for side in tree.advertisements)
+
+
+def _believed(block: SealedPublications, *, verified: bool) -> SealedPublications:
+    """Return a block with what stands beside it, where that makes sense. A part of a block cannot be verified."""
+    if verified and not block.is_whole:
+        return block.hidden()
+    try:
+        return block.believed()
+    except (MalformedError, LimitError):
+        # Whoever wrote it need not be the neighbour; what is sealed may be what it should.
+        return block.hidden()
 
 
 def _refused(waiting: Waiting, reason: PenstockError) -> Unopened:

@@ -122,7 +122,7 @@ class SealedPublications(Publications):
     block: bytes = field(default=_NO_BLOCK, repr=False)
     places: tuple[int, ...] = ()
     closed: bool = True
-    #: whether the events go in plaintext beside the block
+    #: whether the events go in plaintext beside the block; while it is closed nobody has looked at it
     beside: bool = False
     #: what the block says of itself, where it came from somebody else
     header: Header | None = field(default=None, repr=False, compare=False)
@@ -171,10 +171,24 @@ class SealedPublications(Publications):
 
     def hidden(self) -> "SealedPublications":
         """Return the same without the plaintext beside, of which nothing is believed."""
-        if self.closed:
+        if self.closed and not self._columns:
             return self
         events = (TransitEvent(self.type, self.ancestors, MappingProxyType({})),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
+
+    def believed(self) -> "SealedPublications":
+        """Return the same with the events that stand beside. Raises `MalformedError` and `LimitError`."""
+        if not self.closed or self._header is None or self.header is None:
+            return self
+        numbers, events = read_columns(self._header.octets, self._columns)
+        line = self.type, self.ancestors
+        if numbers != self.numbers or (events[0].key, events[0].ancestors) != line:
+            malformed("plaintext beside a block of other events")
+        route = self.header.route
+        names = () if isinstance(route, Blinded) else route.names.attributes
+        if not {*chain.from_iterable(event.values for event in events)} <= {*names}:
+            malformed("plaintext beside a block without such attributes")
+        return self._with(numbers, events, self.places, closed=False, beside=True, written=True)
 
     @property
     def is_whole(self) -> bool:
@@ -217,7 +231,7 @@ class SealedPublications(Publications):
 
     def shown(self, *, beside: bool) -> "SealedPublications":
         """Return the same for a neighbour that gets the plaintext beside, or does not."""
-        beside = beside and not self.closed
+        beside = beside and (not self.closed or bool(self._columns))
         if beside == self.beside:
             return self
         return self._with(self.numbers, self.events, self.places, closed=self.closed, beside=beside)
@@ -237,7 +251,9 @@ class SealedPublications(Publications):
         closed: bool,
         hops: int | None = None,
         beside: bool = False,
+        written: bool = False,
     ) -> "SealedPublications":
+        written = written or events is self.events
         return SealedPublications(
             self.origin,
             self.incarnation,
@@ -251,8 +267,8 @@ class SealedPublications(Publications):
             closed=closed,
             beside=beside,
             header=self.header,
-            _header=self._header if events is self.events else None,
-            _columns=self._columns if events is self.events else b"",
+            _header=self._header if written else None,
+            _columns=self._columns if written else b"",
         )
 
     def to_tree(self) -> list[Tree]:
@@ -285,16 +301,7 @@ class SealedPublications(Publications):
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
         events = (TransitEvent(*found, MappingProxyType({})),) * len(numbers)
-        written, columns = None, b""
-        if plain:
-            if isinstance(header.route, Blinded):
-                malformed("plaintext beside a blinded block")
-            counted, events = read_columns(*plain)
-            written, columns = PlainHeader.read(plain[0]), plain[1]
-            if counted != tuple(numbers) or (events[0].key, events[0].ancestors) != found:
-                malformed("plaintext beside a block of other events")
-            if not {*chain.from_iterable(event.values for event in events)} <= {*header.route.names.attributes}:
-                malformed("plaintext beside a block without such attributes")
+        written, columns = _read_beside(plain, header.route)
         return cls(
             read_principal(origin),
             incarnation,
@@ -305,7 +312,6 @@ class SealedPublications(Publications):
             state,
             block=block,
             places=tuple(places),
-            closed=not plain,
             beside=bool(plain),
             header=header,
             _header=written,
@@ -313,6 +319,18 @@ class SealedPublications(Publications):
         )
 
     _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
+
+
+def _read_beside(plain: list[object], route: Route) -> tuple[PlainHeader | None, bytes]:
+    """Return the plaintext beside a block as it is written: who only carries it does not look into it."""
+    if not plain:
+        return None, b""
+    header, columns = plain if len(plain) == 2 else (None, None)  # as events have
+    if type(header) is not bytes or type(columns) is not bytes or not columns or isinstance(route, Blinded):
+        malformed("what stands beside a sealed block")
+    if len(columns) > DEFAULT_LIMITS.route_block_bytes:
+        too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
+    return PlainHeader.read(header), columns
 
 
 def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
