@@ -6,13 +6,10 @@ program must; the figure with bare octets, which nobody could use, stands beside
 """
 
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
 from network_parts import NETWORK, OWNER, READER, SIGHTING, SIGNED, TYPE, credentials
@@ -27,72 +24,24 @@ from penstock.testing.nats import NatsServer
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, read_type
 from penstock.trust.validity import ALWAYS
+from processes import Part, Way
 
 EVENTS = 60_000
 ROUNDS = 5
-PARTS = Path(__file__).with_name("network_parts.py")
-
-
-class Part:
-    """A process of network_parts."""
-
-    def __init__(self, stack: ExitStack, *words: object) -> None:
-        self._process = stack.enter_context(
-            subprocess.Popen(  # noqa: S603  # our own program
-                [sys.executable, str(PARTS), *map(str, words)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-        )
-        stack.callback(self._end)
-
-    def _end(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.terminate()
-
-    def say(self, word: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-
-    def hear(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
-        if not line:
-            raise RuntimeError("a process of the benchmark has ended")
-        return line
-
-
-class Way:
-    """A way from a publisher to a subscriber."""
-
-    def __init__(self, publisher: Part, subscriber: Part) -> None:
-        self._publisher, self._subscriber = publisher, subscriber
-        publisher.hear()
-        subscriber.hear()
-        self.rates: list[float] = []
-
-    def carry(self, events: int) -> float:
-        """Return events per second."""
-        self._subscriber.say(events)
-        self._publisher.say(events)
-        return (events - 1) / float(self._subscriber.hear())
+PARTS = "network_parts.py"
 
 
 def through_nats(stack: ExitStack, port: str, *words: str) -> Way:
-    subscriber = Part(stack, "nats-subscriber", port, *words)
-    return Way(Part(stack, "nats-publisher", port, *words), subscriber)
+    subscriber = Part(stack, PARTS, "nats-subscriber", port, *words)
+    return Way(Part(stack, PARTS, "nats-publisher", port, *words), subscriber)
 
 
 def through_brokers(stack: ExitStack, brokers: int, *words: str) -> Way:
     ports: list[str] = []
     for number in range(brokers):
-        ports.append(Part(stack, "broker", number, *ports[:1], *words).hear())
-    subscriber = Part(stack, "subscriber", ports[0], *words)
-    return Way(Part(stack, "publisher", ports[-1], *words), subscriber)
+        ports.append(Part(stack, PARTS, "broker", number, *ports[:1], *words).hear())
+    subscriber = Part(stack, PARTS, "subscriber", ports[0], *words)
+    return Way(Part(stack, PARTS, "publisher", ports[-1], *words), subscriber)
 
 
 class Unsigned(Library):

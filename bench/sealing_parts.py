@@ -1,0 +1,196 @@
+"""The processes of bench_sealing: `python sealing_parts.py <role> …`, set up as in Figure 7.7 of the dissertation.
+
+A publisher at one broker, a subscriber without a filter at the other. Brokers carry types of 1 to 25 attributes, each
+plain, sealed by event and sealed by attribute, so that all are measured in the same processes. Who publishes or reads
+waits for lines `<events> <type> <rows>` on standard input; rows are the events of one message. To `cpu` everybody
+answers how much of the processor it has taken, in seconds.
+
+    cache      brokers send the plaintext beside to each other, since both may read everything
+    no-cache   they do not: the second broker has to open what the first one sealed
+    presealed  with the cache, and nothing is sealed in the time that is measured: the blocks are made before
+    gathering  without the cache, and events of several messages are sealed together, as nodes do by default
+
+In the first three a message is a block. `presealed` is what the dissertation measured for Figure 7.9: a broker that has
+plaintext and ciphertext, and passes them on.
+"""
+
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from itertools import count
+
+from penstock import connect
+from penstock.broker.core import NodeSettings, PeerAddress
+from penstock.broker.gathering import LINGERING, Lingering
+from penstock.broker.key_log import MemoryLog
+from penstock.broker.keys import Managing
+from penstock.broker.node import Node
+from penstock.crypto import SigningKey
+from penstock.crypto.wrapping import Secret
+from penstock.guard import Recorder
+from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
+from penstock.trust.capabilities import Right, event_tag, network_tag
+from penstock.trust.certificates import Authorisation, Certificate, issue
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import sign_type
+from penstock.trust.validity import ALWAYS
+
+OWNER, WRITER, READER, *BROKERS = (SigningKey(bytes([number]) * 32) for number in range(41, 46))
+NETWORK = NetworkName(OWNER.principal, "Bench")
+WIDTHS = (1, 10, 25)
+LENGTH = 30
+
+
+def definition(name: str) -> TypeDefinition:
+    """Return the type of a name such as `attribute.W10`: how it is sealed, and how many attributes it has."""
+    spec = AttributeSpec(Kind.STRING)
+    attributes = tuple(AttributeDefinition(one, one, spec) for one in values(name))
+    return TypeDefinition(TypeName(OWNER.principal, name), attributes, sealing=Sealing(name.partition(".")[0]))
+
+
+def values(name: str) -> dict[str, str]:
+    """Return the values of an event."""
+    return {f"a{place}": f"{place:0{LENGTH}}" for place in range(int(name.partition("W")[2]))}
+
+
+NAMES = [f"{level}.W{width}" for width in WIDTHS for level in Sealing]
+SIGNED = {name: sign_type(definition(name), OWNER) for name in NAMES}
+
+
+def _issue(who: SigningKey, tag: object) -> Certificate:
+    return issue(Authorisation(OWNER.principal, who.principal, tag, False, ALWAYS), OWNER)  # type: ignore[arg-type]  # a tag
+
+
+def credentials() -> Credentials:
+    """Everybody may do everything: both brokers have the same rights, and the first one manages the keys."""
+    rights = [Right.PUBLISH, Right.SUBSCRIBE]
+    found = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)]
+    for name in NAMES:
+        tag = event_tag(OWNER.principal, name, None, rights)
+        found += [_issue(who, tag) for who in (WRITER, READER)]
+        found += [
+            _issue(who, event_tag(OWNER.principal, name, None, [*rights, Right.ROUTE, Right.KEYS])) for who in BROKERS
+        ]
+    return Credentials.of(*found)
+
+
+class Presealed:
+    """Seals beforehand: when it is asked for a block, it has one of as many events."""
+
+    def __init__(self, seal: Callable[[Sequence[TransitEvent]], bytes]) -> None:
+        self._seal = seal
+        self._made = defaultdict[tuple[TypeKey, int], list[bytes]](list)
+        self._sample: dict[tuple[TypeKey, int], Sequence[TransitEvent]] = {}
+
+    def make(self, blocks: int) -> None:
+        """Make as many blocks as the next round takes, of what was sealed last."""
+        for kind, events in self._sample.items():
+            self._made[kind] = [self._seal(events) for _ in range(blocks)][::-1]
+
+    def __call__(self, events: Sequence[TransitEvent], /) -> bytes:
+        """Return a block of such events."""
+        kind = events[0].key, len(events)
+        made = self._made[kind]
+        if made:
+            return made.pop()
+        self._sample = {kind: events}
+        return self._seal(events)
+
+
+async def broker(number: int, mode: str, *called: int) -> None:
+    """Run a broker that calls the first one, if it is told where that listens; it says when it has all keys."""
+    numbers = count(1)
+    settings = NodeSettings(
+        key=BROKERS[number],
+        network=NETWORK,
+        peers=tuple(PeerAddress("127.0.0.1", port, BROKERS[0].principal) for port in called),
+        credentials=credentials(),
+        types=tuple(SIGNED.values()),
+        sealing=LINGERING if mode == "gathering" else Lingering(),
+    )
+    recorder = Recorder(
+        source="bench",
+        sink=lambda _record: None,
+        clock=lambda: datetime.now(UTC),
+        timer=time.perf_counter_ns,
+        ids=lambda: str(next(numbers)),
+    )
+    managing = None if called else Managing(MemoryLog(), Secret(bytes(32)))
+    async with Node(settings, recorder, managing=managing) as node:
+        print(node.port, flush=True)
+        if mode in ("no-cache", "gathering"):
+            node.core.reads_as_much = lambda _peer, _of_type: False
+        presealed = Presealed(node.core.vault.seal)
+        if mode == "presealed":
+            node.core.vault.seal = presealed  # type: ignore[method-assign]  # for comparison only
+        # A key for each type that is sealed, and one for each attribute that is sealed by itself.
+        wanted = sum(2 + width for width in WIDTHS)
+        async for word in _words():
+            match word:
+                case ["keys"]:
+                    held = node.keys.status()["held"]
+                    assert isinstance(held, dict)
+                    seal = [one for one in held.values() if isinstance(one, dict) and one["seals"]]
+                    print(len(seal) == wanted, flush=True)
+                case ["make", blocks]:
+                    presealed.make(int(blocks))
+                    print("made", flush=True)
+
+
+async def _words() -> AsyncIterator[list[str]]:
+    """Yield what is asked for, line by line, except for what everybody answers in the same way."""
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if line == "cpu\n":
+            print(time.process_time(), flush=True)
+        else:
+            yield line.split()
+
+
+async def publisher(port: int) -> None:
+    """Publish through a broker."""
+    async with connect(f"penstock://127.0.0.1:{port}", key=WRITER, network=NETWORK) as client:
+        feeds = {name: await client.advertise(signed) for name, signed in SIGNED.items()}
+        print("ready", flush=True)
+        async for events, name, rows in _words():
+            feed, event = feeds[name], values(name)
+            while feed.quiet:
+                await asyncio.sleep(0.01)
+            for _ in range(int(events) // int(rows)):
+                for _ in range(int(rows)):
+                    await feed.post(event)
+                await feed.flush()
+
+
+async def subscriber(port: int) -> None:
+    """Read through a broker, and tell how long it took from the first to the last."""
+    async with connect(f"penstock://127.0.0.1:{port}", key=READER, network=NETWORK) as client:
+        held = {name: await client.subscribe(signed) for name, signed in SIGNED.items()}
+        print("ready", flush=True)
+        async for number, name, _ in _words():
+            events, expected = held[name], values(name)
+            first = await anext(events)
+            assert dict(first.values) == expected
+            start = time.perf_counter()
+            for _ in range(int(number) - 1):
+                await anext(events)
+            print(time.perf_counter() - start, flush=True)
+
+
+def main(role: str, *words: str) -> None:
+    match role:
+        case "broker":
+            asyncio.run(broker(int(words[0]), words[1], *map(int, words[2:])))
+        case "publisher":
+            asyncio.run(publisher(int(words[0])))
+        case "subscriber":
+            asyncio.run(subscriber(int(words[0])))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
