@@ -3,9 +3,9 @@
 import hashlib
 
 from tests.broker.node_kit import BROKERS, bag, client_of, run, running, until
-from tests.broker.sports import AGENCY, NETWORK, NEWS, PDA, grant
+from tests.broker.sports import AGENCY, NETWORK, NEWS, PDA, TENNIS, grant
 
-from penstock.broker.shown import resting
+from penstock.broker.shown import discreet, resting
 from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, Naming, issue
@@ -42,6 +42,13 @@ def test_names_that_may_stand_for_the_broker_are_shown() -> None:
     other = named(GROUP, b"brokers", PDA.principal)
     shown = resting(BROKER.principal, Credentials.of(other, *chain))
     assert {one.id for one in shown} == {one.id for one in chain}
+
+
+def test_rights_on_blinded_types_are_not_shown() -> None:
+    rights = grant(PDA, NEWS, Right.ROUTE), grant(PDA, TENNIS, Right.ROUTE), grant(PDA, None, Right.CONNECT)
+    everything = Credentials.of(*rights)
+    assert discreet(everything, ()) is everything
+    assert {one.id for one in discreet(everything, [NEWS.name.key])} == {one.id for one in rights[1:]}
 
 
 def test_a_broker_with_the_rights_of_many_clients() -> None:

@@ -25,6 +25,7 @@ from penstock.codec.blocks import (
     read_header,
     read_parts,
     reroute,
+    says_labels,
     split,
     write_block,
     write_bound,
@@ -199,6 +200,8 @@ def test_a_blinded_block_is_split_under_its_labels() -> None:
     assert [*columns] == [FIRST, LABELS[2].hex(), LABELS[3].hex()]
     assert join(header, columns) == blinded
     assert reroute(blinded, Plain(NAMES)) == DATA
+    assert says_labels(blinded)
+    assert not any(says_labels(octets) for octets in (DATA, b"", DATA[:40], DATA[:80]))
     for labels in ((LABELS[2],), (LABELS[2], LABELS[2])):
         assert code_of(split, reroute(DATA, Blinded(LABELS[0], (), labels))) == "block.malformed"
 

@@ -5,7 +5,7 @@ import hmac
 from tests.crypto.seal_kit import PARENT, TYPE, attributes, code_of, fresh
 
 from penstock.codec.block_names import Plain, names
-from penstock.crypto.blinding import Directory, blind, label
+from penstock.crypto.blinding import NOBODY, Directory, blind, blinded_key, is_blinded, label
 from penstock.crypto.wrapping import Secret
 
 NAMES = names(TYPE, (PARENT,), attributes(3))
@@ -33,3 +33,14 @@ def test_a_directory_knows_both_generations() -> None:
     # One attribute that is not known is enough.
     directory.remove(new, (), NAMES.attributes[2:])
     assert code_of(directory.resolve, blind(new, NAMES)) == "seal.unknown-label"
+
+
+def test_a_label_makes_a_name_that_nobody_owns() -> None:
+    key = Secret(fresh(32))
+    name = blinded_key(label(key, str(TYPE)))
+    assert is_blinded(name)
+    assert not is_blinded(TYPE)
+    assert name.owner == NOBODY
+    assert name != blinded_key(label(key, str(PARENT)))
+    assert str(TYPE.owner) not in str(name)
+    assert TYPE.name not in str(name)
