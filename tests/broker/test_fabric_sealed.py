@@ -135,7 +135,7 @@ def test_nothing_stands_beside_a_block_on_a_fabric() -> None:
             event = TransitEvent(NEWS.name.key, (), {}, "id", now())
             plain = Publications(pub.core.principal, 1, (1,), (event,))
             sealed = SealedPublications.sealing(plain, pub.core.vault)
-            made.extend(write_body(block) for block in (plain, sealed, sealed.shown(beside=True)))
+            made.extend(write_body(block) for block in (plain, sealed, sealed.onward(beside=True)))
 
     run(main())
     plain, sealed, beside = made

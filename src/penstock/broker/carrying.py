@@ -203,7 +203,7 @@ class Carrier:
 
     def _parts_for(self, peer: Principal, block: Publications, came_from: Side) -> Iterable[Publications]:
         if isinstance(block, SealedPublications):
-            return block.onward().shown(beside=self._vault.reads_as_much(peer, block.type)).parts(self._limits)
+            return block.onward(beside=self._vault.reads_as_much(peer, block.type)).parts(self._limits)
         return self._parts(block, came_from)
 
     def _parts(self, block: Publications, came_from: Side) -> list[Publications]:

@@ -225,16 +225,10 @@ class SealedPublications(Publications):
         events = tuple([self.events[place] for place in places])
         return self._with(numbers, events, tuple([self.places[place] for place in places]), closed=self.closed)
 
-    def onward(self) -> "SealedPublications":
-        """Return the same, one hop further."""
-        return self._with(self.numbers, self.events, self.places, closed=self.closed, hops=self.hops + 1)
-
-    def shown(self, *, beside: bool) -> "SealedPublications":
-        """Return the same for a neighbour that gets the plaintext beside, or does not."""
+    def onward(self, *, beside: bool = False) -> "SealedPublications":
+        """Return the same, one hop further, for a neighbour that gets the plaintext beside, or does not."""
         beside = beside and (not self.closed or bool(self._columns))
-        if beside == self.beside:
-            return self
-        return self._with(self.numbers, self.events, self.places, closed=self.closed, beside=beside)
+        return self._with(self.numbers, self.events, self.places, closed=self.closed, hops=self.hops + 1, beside=beside)
 
     def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
         """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
