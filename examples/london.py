@@ -50,8 +50,9 @@ from london_cast import (
 )
 from london_network import BROKERS, Company, eventually, slug, write_files, write_sightings
 from london_refusals import Refusals
+from london_wire import Tap, withdraw
 from penstock.guard import CapabilityAuthority, EventRequest, decide
-from penstock.model import Event, Principal, Scalar, TypeName
+from penstock.model import Event, EventType, Principal, Scalar, TypeName
 from penstock.pipeline.policy import Policy
 from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
 from penstock.trust.policy_events import Revoke
@@ -160,12 +161,20 @@ async def run_network(scene: Scene, count: int, seed: int) -> tuple[london_pipel
     async with Company(scene.out / "network") as company:
         scene.chapter(f"The network: {len(DOMAINS)} domains, each with a broker of its own")
         await start(scene, company)
-        scene.chapter(f"{count:,} sightings, seed {seed}")
-        sent, live = await publish(scene, company, count, seed)
-        scene.chapter("The court order is revoked, while cars pass")
-        await revoke(scene, company)
-        scene.chapter("What is refused, and why")
-        await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
+        async with Tap(company.urls["Thames Valley Broker"], tuple(scene.library.values()), scene.issued) as tap:
+            # The key of the type, and those of two attributes.
+            await eventually(lambda: tap.keys() == 3, "the statistics office's broker gets its keys")
+            scene.chapter(f"{count:,} sightings, seed {seed}")
+            sent, live = await publish(scene, company, count, seed)
+            scene.chapter("The statistics office runs a broker of its own, which keeps every octet that it is sent")
+            tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
+            scene.chapter("The court order is revoked, while cars pass")
+            author = PolicyAuthor(PITO)
+            await revoke(scene, company, author)
+            scene.chapter("What is refused, and why")
+            await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
+            scene.chapter("PITO takes the right to read from the Met: its broker loses the keys")
+            await withdraw(scene.console, company.urls, author, scene.issued.met_reads)
         if any(await company.stop_brokers()):
             raise SystemExit("a broker has not ended well; see its log")
     return sent, live
@@ -282,11 +291,10 @@ def show_views(scene: Scene, live: london_pipeline.Live) -> None:
 # --- A live revocation -----------------------------------------------------------------------------------------------
 
 
-async def revoke(scene: Scene, company: Company) -> None:
+async def revoke(scene: Scene, company: Company, author: PolicyAuthor) -> None:
     """Let the suspect drive by again and again, and revoke the court order meanwhile."""
     smith, billing = company.readers["Detective Smith"], company.readers["Billing Office"]
     before = billing.lines
-    author = PolicyAuthor(PITO)
     driving = asyncio.gather(*_drive(scene, company, "before", 40, 25))
     await eventually(lambda: any(id_.startswith("before") for id_ in smith.got), "Detective Smith follows the suspect")
     async with penstock.connect(company.urls["PITO Broker"], key=PITO, network=NETWORK) as pito:
@@ -318,12 +326,15 @@ def _drive(scene: Scene, company: Company, name: str, times: int, pause: int) ->
     found = []
     for place, camera in company.cameras.items():
         event_type = scene.versions[scene.spoken(place)].event_type
-        plate = "license-plate" if "license-plate" in event_type.by_name else "numberplate"
-        values: dict[str, Scalar] = {plate: SUSPECT, "timestamp": NOW, "location": place}
+        values: dict[str, Scalar] = {_plate(event_type): SUSPECT, "timestamp": NOW, "location": place}
         events = [Event.of(event_type, values, id=f"{name}-{place}-{n}", time=NOW) for n in range(times)]
         file = write_sightings(company.folder / f"{name}-{slug(CAMERAS[place].principal)}.jsonl", events)
         found.append(asyncio.create_task(camera.send(file, pause)))
     return found
+
+
+def _plate(event_type: EventType) -> str:
+    return "license-plate" if "license-plate" in event_type.by_name else "numberplate"
 
 
 def _policy(told: str) -> Sequence[str]:

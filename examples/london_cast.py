@@ -25,6 +25,7 @@ from penstock.model import (
     TypeName,
 )
 from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
 from penstock.pipeline.policy import Subscriber
 from penstock.selector import parse
 from penstock.trust import (
@@ -67,6 +68,7 @@ MANAGER, PITO_BROKER = key("Type Manager"), key("PITO Broker")
 CCS_BROKER, MET_BROKER = key("CCS Broker"), key("Met Broker")
 BILLING, STATISTICS, SMITH, MALLORY = key("Billing"), key("Statistics"), key("Detective Smith"), key("Mallory")
 JONES = key("Detective Jones")
+BROKER_OF_STATISTICS = key("Statistics Broker")
 CAMERAS = {place: key(f"Camera {place}") for place in PLACES}
 
 NETWORK = NetworkName(PITO.principal, "UK Police Network")
@@ -91,7 +93,7 @@ DOMAINS = [
     Domain(
         "Congestion Charge Service",
         CCS.principal,
-        brokers=(CCS_BROKER.principal,),
+        brokers=(CCS_BROKER.principal, BROKER_OF_STATISTICS.principal),
         clients=(BILLING.principal, STATISTICS.principal, *(camera.principal for camera in CAMERAS.values())),
     ),
     Domain(
@@ -116,6 +118,7 @@ NAMES = Petnames(
         STATISTICS.principal: "Statistics Office",
         SMITH.principal: "Detective Smith",
         JONES.principal: "Detective Jones",
+        BROKER_OF_STATISTICS.principal: "Statistics Broker",
         MALLORY.principal: "Mallory",
         **{camera.principal: f"Camera {place}" for place, camera in CAMERAS.items()},
     }
@@ -146,6 +149,8 @@ def define_types() -> tuple[UnverifiedType, UnverifiedType, Credentials]:
             AttributeDefinition("timestamp", "1", AttributeSpec(Kind.TIMESTAMP)),
             AttributeDefinition("location", "2", AttributeSpec(Kind.STRING)),
         ),
+        # Each attribute under keys of its own, which only brokers get that may read it.
+        sealing=Sealing.ATTRIBUTE,
     )
     second = first.rename("license-plate", "numberplate", version="7f3a")
     to_manager = Credentials.of(
@@ -160,10 +165,14 @@ def define_types() -> tuple[UnverifiedType, UnverifiedType, Credentials]:
 
 @dataclass(frozen=True)
 class Issued:
-    """Every capability of the example, by who holds it, and the court order by which Detective Smith reads."""
+    """Every capability of the example, by who holds it.
+
+    Among them the court order by which Detective Smith reads, and what all of the Met's reading rests on.
+    """
 
     held: Mapping[Principal, Credentials]
     order: Certificate
+    met_reads: Certificate
 
     def of(self, *holders: SigningKey) -> Credentials:
         """Return what some can show."""
@@ -193,17 +202,19 @@ def issue_credentials(plates: EventType) -> Issued:
         MET, SMITH.principal,
         on_plates(Right.SUBSCRIBE, attributes=uid.values(), forced={uid["numberplate"]: SUSPECT}), MONTH,
     )  # fmt: skip
+    met_reads = grant(PITO, MET.principal, read, pass_on=True)
     held: dict[SigningKey, list[Certificate]] = {
         # First tier: the owner authorises domains, and lets them pass it on.
         CCS: [
             grant(PITO, CCS.principal, tag, pass_on=True)
             for tag in (connect, route, on_plates(Right.PUBLISH, Right.SUBSCRIBE))
         ],
-        MET: [grant(PITO, MET.principal, tag, pass_on=True) for tag in (connect, route, read)],
+        MET: [met_reads, *(grant(PITO, MET.principal, tag, pass_on=True) for tag in (connect, route))],
         # A domain that has the right to carry events, and no other.
         THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (connect, route)],
         # Second tier, brokers: CCS issues a blanket capability, the Met a group (section 5.1.3).
-        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (connect, route)],
+        # PITO has its broker keep the keys.
+        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (connect, route, on_plates(Right.KEYS))],
         THAMES_BROKER: [grant(THAMES, THAMES_BROKER.principal, tag) for tag in (connect, route)],
         CCS_BROKER: [
             grant(CCS, CCS_BROKER.principal, network_tag(PITO.principal)),
@@ -213,6 +224,11 @@ def issue_credentials(plates: EventType) -> Issued:
             grant(MET, met_brokers, connect),
             grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE)),
             issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
+        ],
+        # An office that wants a broker of its own: it reads what the office reads.
+        BROKER_OF_STATISTICS: [
+            grant(CCS, BROKER_OF_STATISTICS.principal, tag)
+            for tag in (connect, route, on_plates(Right.SUBSCRIBE, attributes=seeing[STATISTICS]))
         ],
         # Second tier, clients: no more than each needs (section 5.2.2).
         **{
@@ -233,7 +249,7 @@ def issue_credentials(plates: EventType) -> Issued:
         SMITH: [grant(MET, SMITH.principal, connect, MONTH), order],
         JONES: [grant(MET, JONES.principal, connect), grant(MET, JONES.principal, read, LAST_YEAR)],
     }  # fmt: skip
-    return Issued({holder.principal: Credentials.of(*given) for holder, given in held.items()}, order)
+    return Issued({holder.principal: Credentials.of(*given) for holder, given in held.items()}, order, met_reads)
 
 
 # --- Who listens -----------------------------------------------------------------------------------------------------

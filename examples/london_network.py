@@ -6,6 +6,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
@@ -39,8 +40,10 @@ from london_cast import (
 )
 from penstock.apps.cli.files import SECRET, as_text, write_bytes
 from penstock.crypto import SigningKey, private_key_to_sexp
+from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.model import Event, Principal, Scalar
 from penstock.model.instants import parse_instant
+from penstock.store.keks import create_kek
 from penstock.trust import UnverifiedType
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
@@ -69,6 +72,10 @@ brokers = "route-right"
 
 [domains]
 {homes}
+{keys}"""
+_KEYS = """
+[keys]
+kek = "{slug}.kek"
 """
 _PEER = """
 [[peers]]
@@ -103,6 +110,7 @@ def write_files(folder: Path, types: Iterable[UnverifiedType], issued: Issued) -
         (folder / f"{slug(holder)}.certs").write_bytes(credentials.to_bytes())
     for one in types:
         (folder / "types" / f"numberplate-{one.definition.name.version}.type").write_bytes(one.to_bytes())
+    create_kek(folder / f"{slug(PITO_BROKER.principal)}.kek", Secret(os.urandom(SECRET_BYTES)))
     names = "".join(f'"{name}" = "{principal}"\n' for principal, name in NAMES.items())
     (folder / "names.toml").write_text(names, encoding="utf-8")
 
@@ -119,6 +127,7 @@ def write_node_file(folder: Path, name: str, urls: Mapping[str, str]) -> Path:
         slug=slug(key.principal),
         credentials=json.dumps(shown),
         peers=peers,
+        keys=_KEYS.format(slug=slug(key.principal)) if key == PITO_BROKER else "",
         homes="\n".join(f'"{member}" = "{domain.name}"' for domain in DOMAINS for member in domain.members()),
     )
     path = folder / f"{slug(key.principal)}.toml"
