@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.conftest import Ran, Shell
+from tests.apps.conftest import NOW, Ran, Shell
 
 from penstock.crypto.kek import protect_kek
 from penstock.crypto.passphrases import Cost
@@ -13,6 +13,8 @@ from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.store.keks import create_kek, read_kek
 from penstock.store.key_rings import read_key_ring, write_key_ring
+from penstock.store.quarantine_folder import QuarantineFolder
+from penstock.store.sealed_files import read_sealed
 
 EVENTS: list[dict[str, object]] = [
     {"plate": "ABC123", "speed": 31, "at": "2026-05-01T12:00:00Z"},
@@ -110,8 +112,8 @@ def test_an_attribute_without_a_key_is_null_and_named(shell: Shell) -> None:
 def test_files_are_put_together_and_a_block_that_comes_twice_is_shown_once(shell: Shell) -> None:
     once = Path("events.sealed").read_bytes()
     Path("both.sealed").write_bytes(once + once)
-    ran = shell.ok("open", "both.sealed", *KEYS, "--out", "both.jsonl", "-o", "json").json
-    assert (ran["events"], ran["repeated"], ran["file"]) == (3, 2, "both.jsonl")
+    ran = shell.ok("open", "both.sealed", "events.sealed", *KEYS, "--out", "both.jsonl", "-o", "json").json
+    assert (ran["events"], ran["repeated"], ran["file"]) == (3, 4, "both.jsonl")
     assert len(Path("both.jsonl").read_text().splitlines()) == 3
     assert Path("both.jsonl").stat().st_mode & 0o777 == 0o600
 
@@ -167,6 +169,18 @@ def test_a_key_of_another_epoch_is_none(shell: Shell) -> None:
     ran = shell("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek")
     assert (ran.status, ran.out, ran.code) == (1, "", "open.refused")
     assert ran.err.count("[seal.unknown-key]") == 2
+
+
+def test_what_a_broker_has_refused_can_be_opened_when_there_are_keys(shell: Shell) -> None:
+    with Path("events.sealed").open("rb") as stream:
+        blocks = [*read_sealed(stream)]
+    folder = QuarantineFolder(Path("quarantine"))
+    for block in (*blocks, blocks[0][:-1]):
+        folder.keep(NOW, "seal.unknown-key", None, block)
+    files = sorted(map(str, Path("quarantine").iterdir()))
+    ran = shell("open", *files, *KEYS, "--verify", "-o", "json")
+    assert (ran.status, len(opened(ran))) == (1, 3)
+    assert f"{files[2]}, block 1: " in ran.err
 
 
 def test_unsigned_blocks_are_not_verified(shell: Shell) -> None:

@@ -31,7 +31,7 @@ _Print = Callable[[Event, Principal], None]
 
 
 @click.command("open")
-@click.argument("file")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @types_options
 @ring_options
 @click.option("--verify", is_flag=True, help="Open signed blocks alone, and say who has signed them.")
@@ -45,13 +45,14 @@ _Print = Callable[[Event, Principal], None]
 penstock open sightings.sealed --type numberplate.type --keys statistics.ring --kek statistics.kek
 penstock open sightings.sealed --type numberplate.type --keys plates.ring --kek plates.kek \\
     --verify --out sightings.jsonl
+penstock open met.state/quarantine/*.sealed --type numberplate.type --keys plates.ring --kek plates.kek
 """
 )
 def open_(  # noqa: PLR0913  # one argument an option
     session: Session,
     /,
     *,
-    file: str,
+    files: tuple[str, ...],
     type_files: tuple[str, ...],
     parent: tuple[str, ...],
     previous: tuple[str, ...],
@@ -64,12 +65,13 @@ def open_(  # noqa: PLR0913  # one argument an option
     names_file: str | None,
     **keys: Any,
 ) -> None:
-    """Open the sealed blocks in FILE, and show what can be read of them; - is standard input.
+    """Open the sealed blocks in each FILE, and show what can be read of them; - is standard input.
 
-    These are blocks that `penstock seal` wrote, or a broker that could not open them. An attribute for which the ring
-    has no key is null, and named at the end. A block that does not open is listed with its code; the others are shown,
-    and the status is 1. One that comes twice is shown once. With --out or -o json each event is a CloudEvent, which
-    `penstock pub` and `penstock seal` take; its source is who has sealed it.
+    These are blocks that `penstock seal` wrote, or that a broker keeps because it refused them (`quarantine` in the
+    folder of its state). An attribute for which the ring has no key is null, and named at the end. A block that does
+    not open is listed with its code; the others are shown, and the status is 1. One that comes twice is shown once.
+    With --out or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` take; its source is who
+    has sealed it.
 
     A signature says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
     """
@@ -77,10 +79,12 @@ def open_(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     types = Types.load(names, type_files, parent, previous, moment(at, session))
     opening = _Opening(Opener(load_ring(**keys)), types, verify=verify)
-    with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live), reading(file) as source:
-        for events, sender in opening.events(read_sealed(source)):
-            for event in events:
-                show(event, sender)
+    with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live):
+        for file in files:
+            with reading(file) as source:
+                for events, sender in opening.events(file, read_sealed(source)):
+                    for event in events:
+                        show(event, sender)
     _report(opening, destination, names, output)
     if opening.codes:
         code, total = opening.codes.most_common(1)[0][0], opening.codes.total()
@@ -103,21 +107,21 @@ class _Opening:
     seen: set[bytes] = field(default_factory=set, repr=False)
     repeated: int = 0
 
-    def events(self, blocks: Iterator[bytes]) -> Iterator[tuple[Sequence[Event], Principal]]:
-        """Yield the events of one block after another, and who has sealed them."""
+    def events(self, file: str, blocks: Iterator[bytes]) -> Iterator[tuple[Sequence[Event], Principal]]:
+        """Yield the events of one block of a file after another, and who has sealed them."""
         number = 0
         try:
             for number, data in enumerate(blocks, 1):
                 try:
                     found = self._open(data)
                 except (MalformedError, RefusedError) as error:
-                    self._refuse(number, error)
+                    self._refuse(file, number, error)
                     continue
                 if found is not None:
                     yield found
         except MalformedError as error:
             # The file itself ends here.
-            self._refuse(number + 1, error)
+            self._refuse(file, number + 1, error)
 
     def _open(self, data: bytes) -> tuple[Sequence[Event], Principal] | None:
         block, header = self.opener.open(data), read_header(data)
@@ -138,10 +142,10 @@ class _Opening:
         self.done.octets += len(data)
         return events, header.sender
 
-    def _refuse(self, number: int, error: PenstockError) -> None:
+    def _refuse(self, file: str, number: int, error: PenstockError) -> None:
         self.codes[error.code] += 1
         if len(self.problems) < _SHOWN:
-            self.problems.append({"block": number, "code": error.code, "message": error.message})
+            self.problems.append({"file": file, "block": number, "code": error.code, "message": error.message})
 
     def as_dict(self) -> dict[str, object]:
         """Return what became of the blocks as plain data."""
@@ -216,4 +220,4 @@ def _lines(opening: _Opening, names: Names) -> Iterator[str]:
     if opening.repeated:
         yield f"left out, because they came before: {opening.repeated:,} blocks"
     for problem in opening.problems:
-        yield f"block {problem['block']}: {problem['message']} [{problem['code']}]"
+        yield f"{problem['file']}, block {problem['block']}: {problem['message']} [{problem['code']}]"
