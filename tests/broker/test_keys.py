@@ -15,10 +15,12 @@ from penstock.broker.keys import Managing
 from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
 from penstock.crypto.wrapping import Secret
+from penstock.model.names import AttributeId
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
+from penstock.trust.key_messages import KeyGroup
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
 
@@ -92,6 +94,34 @@ def test_sealed_events_cross_a_broker_that_cannot_read_them() -> None:
                 assert not any(b"SECRET" in block for block in seen)
 
     run(test())
+
+
+def test_what_nobody_wants_stays_at_its_broker_in_each_epoch() -> None:
+    async def test() -> None:
+        headline = AttributeId(NEWS.name.owner, NEWS.name.name, NEWS.attributes[0].uid)
+        async with three(*POLICY) as (pub, between, sub):
+            await until(lambda: holds(pub) == holds(sub) == 4)
+            seen, ring = watch(between), pub.core.ring
+            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                news = await reader.subscribe(NEWS.name, "headline LIKE 'SECRET%'")
+                feed = await writer.advertise(NEWS.name)
+                for number in (1, 2):
+                    await until(lambda: asks(pub, headline, ring.current(headline)))
+                    await feed.publish(headline="another", location="London")
+                    await feed.publish(headline="SECRET", location="London")
+                    assert (await news.next(10))["headline"] == "SECRET"
+                    assert len(seen) == number
+                    before = ring.current(headline) or 0
+                    pub.keys.rotate(KeyGroup(NEWS.name.key, headline))
+                    await until(lambda: (ring.current(headline) or 0) > before)  # noqa: B023  # in the same round
+
+    run(test())
+
+
+def asks(node: Broker, attribute: str, epoch: int | None) -> bool:
+    """Say whether an open filter of a neighbour is about an attribute in an epoch."""
+    tree = node.core.router._forest.trees.get(NEWS.name.key)
+    return tree is not None and (str(attribute), epoch) in tree.sealed._asked
 
 
 def test_a_broker_that_loses_its_right_loses_the_key() -> None:
