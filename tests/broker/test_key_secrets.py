@@ -1,4 +1,4 @@
-"""No key is shown: not by what prints itself, not in logs, and not in a report with all variables when something fails."""
+"""No key is shown: not by what prints itself, not in logs, not in a report of all variables where something fails."""
 
 import asyncio
 import faulthandler
