@@ -181,6 +181,19 @@ def test_an_owner_that_begins_to_blind_a_type_hides_it_from_then_on() -> None:
     assert b"Numberplate" not in later
 
 
+def test_a_type_that_is_blinded_is_not_named_even_once_more() -> None:
+    row = Row(types=(version(CAR_MADE, blinded=False),))
+    row.advertise("pub")
+    row.subscribe("sub")
+    row.libraries["pub"].add(version(CAR_MADE, name=replace(CAR_MADE.name, version="1"), previous="0"), NOW)
+    row.labels["pub"].put(CAR.key, 1, label_key(1), NOW)
+    before = len(row.said)
+    row.publish("pub", "1")
+    assert b"enter" in b"".join(octets for _, _, octets in row.said[before:])
+    assert not any(b"Numberplate" in octets for _, _, octets in row.said[before:])
+    assert CAR.key not in row.routers["pub"]._forest.trees.keys()
+
+
 def tell(row: Row, body: Publications) -> None:
     """Let the broker between say something to the reader's."""
     hop = row.routers["between"]._neighbours[principal("sub")].hops.say(body)
