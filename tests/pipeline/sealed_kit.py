@@ -36,9 +36,9 @@ def make_type(name: str, sealing: Sealing, parent: EventType | None = None) -> E
     return EventType.of(TypeDefinition(TypeName(OWNER, name), attributes, extends, sealing=sealing), parent)
 
 
-CAR = make_type("Car", Sealing.ATTRIBUTE)
-TRUCK = make_type("Truck", Sealing.ATTRIBUTE, CAR)
-WHOLE = make_type("Whole", Sealing.EVENT)
+CAR = make_type("org.Car", Sealing.ATTRIBUTE)
+TRUCK = make_type("org.Truck", Sealing.ATTRIBUTE, CAR)
+WHOLE = make_type("org.Whole", Sealing.EVENT)
 TYPES = (CAR, TRUCK, WHOLE)
 PLATE, SPEED, RATIO, FINED, SEEN = (str(a.id) for a in CAR.attributes)
 SCOPES = {

@@ -26,6 +26,8 @@ from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_row
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.sealed_log import SEALED, KeyFiles, read_log
+from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.tagging import TYPE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -87,6 +89,8 @@ class OfEvents:
 
     path: str
     types: tuple[EventType, ...]
+    #: where the keys are, if it is a sealed log
+    keys: KeyFiles | None = field(default=None, kw_only=True)
 
     @property
     def source(self) -> str:
@@ -96,7 +100,7 @@ class OfEvents:
     @property
     def files(self) -> str:
         """Where the events stand."""
-        return f"{self.path}/{EVENTS}"
+        return f"{self.path}/{EVENTS if self.keys is None else SEALED}"
 
     @property
     def schema(self) -> StructType:
@@ -105,7 +109,7 @@ class OfEvents:
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the events of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
-        return read_part(spark, self.path, EVENTS, complete(spark, self.path), self.schema)
+        return self._of(spark, complete(spark, self.path))
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
         """Return the commits of the other job as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
@@ -113,7 +117,12 @@ class OfEvents:
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the events of the batches that were committed."""
-        return read_part(batch.sparkSession, self.path, EVENTS, named(batch), self.schema)
+        return self._of(batch.sparkSession, named(batch))
+
+    def _of(self, spark: SparkSession, batches: list[int]) -> DataFrame:
+        if self.keys is None:
+            return read_part(spark, self.path, EVENTS, batches, self.schema)
+        return sealed_events(read_log(spark, self.path, batches), self.types, self.keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@
 attributes that the log has columns for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
@@ -22,15 +22,12 @@ from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.jobs_ingest import EVENTS, QUARANTINE
-from penstock.pipeline.layout import commits
 from penstock.pipeline.sealed_compacting import Compacting
-from penstock.pipeline.sealed_log import ROWS, KeyFiles, sealed_schema
+from penstock.pipeline.sealed_log import ATTRIBUTES, HEAD, ROWS, SEALED, KeyFiles, read_log, sealed_schema
 from penstock.pipeline.sealed_reading import WAITING, Reading, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import REASON
 
-SEALED: Final = "sealed"
-ATTRIBUTES: Final = "attributes"
 _PLAIN: Final = {"parquet.enable.dictionary": "false"}
 """No two sealed columns are equal: looking for it takes time and memory."""
 
@@ -55,7 +52,7 @@ class Seal(OfEvents):
         tagged = writing.tagged(events)
         _write(writing.blocks(_good(tagged)), output, SEALED, batch)
         output.write(_bad(tagged), QUARANTINE, batch)
-        blocks, sealed = _counted(_read(output.spark, output.path, [batch], writing.columns))
+        blocks, sealed = _counted(read_part(output.spark, output.path, SEALED, [batch], sealed_schema(writing.columns)))
         schema = StructType([StructField(REASON, StringType())])
         bad = _by_reason(output.spark.read.schema(schema).parquet(output.part(QUARANTINE, batch)))
         counts = {"read": events.count(), "sealed": sealed, "quarantined": sum(bad.values())}
@@ -102,7 +99,7 @@ class LogBlocks:
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the blocks of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
-        return self.of(spark, complete(spark, self.path))
+        return read_log(spark, self.path, complete(spark, self.path))
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
         """Return the commits of the log as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
@@ -110,19 +107,7 @@ class LogBlocks:
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the blocks of the batches that were committed."""
-        return self.of(batch.sparkSession, named(batch))
-
-    def of(self, spark: SparkSession, batches: Iterable[int]) -> DataFrame:
-        """Return the blocks of some batches."""
-        chosen = list(batches)
-        said = commits(spark, self.path)
-        columns = dict.fromkeys(name for batch in chosen for name in _attributes(said.get(batch, {})))
-        return _read(spark, self.path, chosen, columns)
-
-
-def _attributes(said: Said) -> list[str]:
-    found = said.get(ATTRIBUTES)
-    return [str(name) for name in found] if isinstance(found, list) else []
+        return read_log(batch.sparkSession, self.path, named(batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +179,7 @@ class Unseal(OfBlocks):
         return {
             "counts": {**counts, "blocks": blocks},
             "reasons": reasons,
-            ATTRIBUTES: list(sealed_columns(events)),
+            ATTRIBUTES: [name for name in events.columns if name not in HEAD],
         }
 
 
@@ -216,19 +201,10 @@ class Compact(OfBlocks):
         # Tasks put together what they have: there must not be more of them than there will be blocks.
         tasks = max(1, -(-rows // self.compacting.rows))
         _write(self.compacting.blocks(events.coalesce(tasks)), output, SEALED, batch)
-        columns = sealed_columns(events)
-        after, kept = _counted(_read(output.spark, output.path, [batch], columns))
+        after, kept = _counted(read_part(output.spark, output.path, SEALED, [batch], events.schema))
         check_sum(rows, {"sealed": kept})
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}
-        return {"counts": counts, ATTRIBUTES: list(columns)}
-
-
-def sealed_events(
-    spark: SparkSession, path: str, batches: Iterable[int], types: Iterable[EventType], keys: KeyFiles
-) -> DataFrame:
-    """Return the events of some batches of a sealed log, as if they had been stored as they are; all must open."""
-    blocks = LogBlocks(path).of(spark, batches)
-    return Reading.of(keys, types, sealed_columns(blocks)).events(blocks, strict=True)
+        return {"counts": counts, ATTRIBUTES: [name for name in events.columns if name not in HEAD]}
 
 
 def _good(tagged: DataFrame) -> DataFrame:
@@ -241,10 +217,6 @@ def _bad(tagged: DataFrame) -> DataFrame:
 
 def _write(frame: DataFrame, output: Output, part: str, batch: int) -> None:
     frame.write.mode("overwrite").options(**_PLAIN).parquet(output.part(part, batch))
-
-
-def _read(spark: SparkSession, path: str, batches: list[int], columns: Iterable[str]) -> DataFrame:
-    return read_part(spark, path, SEALED, batches, sealed_schema(columns))
 
 
 def _counted(blocks: DataFrame) -> tuple[int, int]:

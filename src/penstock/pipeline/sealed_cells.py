@@ -72,7 +72,8 @@ class Cells(NamedTuple):
 
     def numbers(self, starts: Places, dtype: "np.dtype[Any]") -> NDArray[Any]:
         """Return a number at each of some places."""
-        return self.octets[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+        found: NDArray[Any] = self.octets[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+        return found
 
     def texts(self, starts: Places, lengths: Places) -> Any:
         """Return an array of the texts at some places. Raises `pa.ArrowInvalid`."""

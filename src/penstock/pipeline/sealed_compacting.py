@@ -29,7 +29,7 @@ from penstock.errors import LimitError, PenstockError
 from penstock.model.principals import Principal
 from penstock.model.values import Kind
 from penstock.pipeline.sealed_columns import ARROW_TYPES, CODES, decode_array, encode_array
-from penstock.pipeline.sealed_log import FIRST, HEADER, ROWS, KeyFiles
+from penstock.pipeline.sealed_log import FIRST, HEADER, ROWS, KeyFiles, map_arrow
 from penstock.pipeline.sealed_writing import BLOCK_ROWS, LogRows
 
 _KINDS: Final = {code: kind for kind, code in CODES.items()}
@@ -44,7 +44,7 @@ class Compacting:
 
     def blocks(self, blocks: DataFrame) -> DataFrame:
         """Return blocks with the same events, in fewer of them."""
-        return blocks.mapInArrow(self._compacted, blocks.schema)
+        return map_arrow(blocks, self._compacted, blocks.schema)
 
     def _compacted(self, batches: Iterable[Any]) -> Iterator[Any]:
         merger, log = _Merger(self), None

@@ -14,12 +14,13 @@ Those who hold keys are processes, not plans: what a plan knows is the two paths
 runs. See ADR 20.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from penstock.codec.sexp import parse
@@ -28,6 +29,8 @@ from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.types import EventType, Sealing
 from penstock.pipeline.frames import attributes_of
+from penstock.pipeline.jobs import read_part
+from penstock.pipeline.layout import commits
 from penstock.store.files import read_file, within
 from penstock.store.keks import read_kek
 from penstock.store.key_rings import read_key_ring
@@ -36,6 +39,12 @@ HEADER: Final = "@header"
 ROWS: Final = "@rows"
 FIRST: Final = "@first"
 HEAD: Final = (HEADER, ROWS, FIRST)
+BLOCK: Final = "@block"
+"""A block that came as a message, and has no columns here."""
+SEALED: Final = "sealed"
+"""The part of an output that is a sealed log."""
+ATTRIBUTES: Final = "attributes"
+"""What a commit says of it: the attributes that have a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,24 @@ def sealed_arrow(attributes: Iterable[str]) -> Any:
     """Return the same schema in Arrow."""
     head = [(HEADER, pa.binary()), (ROWS, pa.int32()), (FIRST, pa.binary())]
     return pa.schema([*head, *((name, pa.binary()) for name in attributes)])
+
+
+def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
+    """Return the blocks of some batches of a sealed log."""
+    said = commits(spark, path)
+    found = [said.get(batch, {}).get(ATTRIBUTES) for batch in batches]
+    columns = dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names)
+    return read_part(spark, path, SEALED, batches, sealed_schema(columns))
+
+
+def map_arrow(frame: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType) -> DataFrame:
+    """Apply a function to the batches of a frame; Spark would not find columns whose names have a dot."""
+    columns = tuple(frame.columns)
+
+    def named(batches: Iterable[Any]) -> Iterator[Any]:
+        return function(batch.rename_columns(columns) for batch in batches)
+
+    return frame.toDF(*(f"c{place}" for place in range(len(columns)))).mapInArrow(named, schema)
 
 
 def columns_of(types: Iterable[EventType]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
-from penstock.codec.blocks import read_parts
+from penstock.codec.blocks import read_block, read_parts
 from penstock.crypto.opener import Opener
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.principals import Principal
@@ -23,7 +23,7 @@ from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
 from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_group
 from penstock.pipeline.sealed_columns import ARROW_TYPES, decode_array
-from penstock.pipeline.sealed_log import FIRST, HEAD, HEADER, ROWS, KeyFiles, readable
+from penstock.pipeline.sealed_log import BLOCK, FIRST, HEAD, HEADER, ROWS, KeyFiles, map_arrow, readable
 from penstock.pipeline.tagging import REASON, TYPE
 
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
@@ -59,11 +59,11 @@ class Reading:
         """
         read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted)))
         opened = self._strict if strict else self._opened
-        return read.mapInArrow(opened, events_schema(self.types))
+        return map_arrow(read, opened, events_schema(self.types))
 
     def failures(self, blocks: DataFrame) -> DataFrame:
         """Return the blocks that do not open, as they are, with the code in `@reason`."""
-        return blocks.mapInArrow(self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
+        return map_arrow(blocks, self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
 
     def _opened(self, batches: Iterable[Any]) -> Iterator[Any]:
         yield from _gathered(found for found in self._read(batches) if not isinstance(found, Failed))
@@ -142,7 +142,7 @@ class _Reader:
     def _open(self, batch: Any, row: int) -> Any:
         header = batch.column(HEADER)[row].as_py()
         if header is None:
-            raise MalformedError("block.malformed", "a row of a sealed log without a header")
+            raise _headless(batch.column(BLOCK)[row].as_py() if BLOCK in batch.schema.names else None)
         cells = {"": batch.column(FIRST)[row], **{name: batch.column(name)[row] for name in self._read}}
         columns = {name: cell.as_py() for name, cell in cells.items() if cell.is_valid}
         encoded = self._opener.open_encoded(header, columns, self._wanted)
@@ -164,7 +164,7 @@ class _Reader:
             own = [(t, {str(a.id) for a in t.attributes}) for t in self._types if t.key == names.type]
             fitting = [t for t, known in own if known == ids] or [t for t, known in own if known > ids]
             if not fitting:
-                raise MalformedError(UNKNOWN_TYPE, "a block of a type, or with attributes, that are not known here")
+                raise _unknown_type()
             found = self._versions[names.octets] = str(fitting[0].name)
         return found
 
@@ -177,6 +177,19 @@ class _Reader:
             [*fixed, *(array if array is not None else empty for array, empty in zip(arrays, own, strict=True))],
             schema=self._schema,
         )
+
+
+def _headless(block: bytes | None) -> PenstockError:
+    """Return what is wrong with a row without a header."""
+    try:
+        read_block(block or b"")
+    except PenstockError as error:
+        return error
+    return _unknown_type()
+
+
+def _unknown_type() -> MalformedError:
+    return MalformedError(UNKNOWN_TYPE, "a block of a type, or with attributes, that are not known here")
 
 
 def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
@@ -198,4 +211,12 @@ def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
 
 def sealed_columns(blocks: DataFrame) -> tuple[str, ...]:
     """Return the attributes that a frame of blocks has columns for."""
-    return tuple(name for name in blocks.columns if name not in HEAD)
+    return tuple(name for name in blocks.columns if name not in (*HEAD, BLOCK))
+
+
+def sealed_events(blocks: DataFrame, types: Iterable[EventType], keys: KeyFiles) -> DataFrame:
+    """Return the events of a sealed log as if they had been stored as they are.
+
+    A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside.
+    """
+    return Reading.of(keys, types, sealed_columns(blocks)).events(blocks, strict=True)

@@ -5,7 +5,7 @@ another. A task seals what its partition holds; the last block of each type may 
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -15,8 +15,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no type
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.codec.block_names import names
+from penstock.codec.block_names import Names, names
 from penstock.codec.blocks import Level, read_parts, split
+from penstock.codec.columns import encode_column
 from penstock.codec.encoded_blocks import EncodedBlock
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.errors import LimitError, RefusedError
@@ -24,13 +25,14 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, TIME, quoted
-from penstock.pipeline.sealed_columns import EARLIEST, LATEST, encode_array
+from penstock.pipeline.sealed_columns import ARROW_TYPES, EARLIEST, LATEST, encode_array
 from penstock.pipeline.sealed_log import (
     FIRST,
     HEADER,
     ROWS,
     KeyFiles,
     columns_of,
+    map_arrow,
     read_signer,
     sealed_arrow,
     sealed_schema,
@@ -39,6 +41,8 @@ from penstock.pipeline.tagging import REASON, TYPE
 
 BLOCK_ROWS: Final = 65_536
 """Rows of a block unless told otherwise."""
+_SMALL: Final = 64
+"""Blocks of fewer events are written value by value: Arrow takes longer to begin than that."""
 _BATCH_BYTES: Final = 16 << 20
 _BATCH_ROWS: Final = 4_096
 
@@ -72,7 +76,7 @@ class Writing:
 
     def blocks(self, events: DataFrame) -> DataFrame:
         """Return the blocks of events, all of which can be sealed."""
-        return events.mapInArrow(self._sealed, sealed_schema(self.columns))
+        return map_arrow(events, self._sealed, sealed_schema(self.columns))
 
     def _sealed(self, batches: Iterable[Any]) -> Iterator[Any]:
         writer = _Writer(self)
@@ -91,7 +95,7 @@ def _problem(events: DataFrame, types: Iterable[EventType]) -> Column:
     torn = [~F.is_valid_utf8(quoted(name)) for name in texts if name in events.columns]
     far = [~F.unix_micros(quoted(name)).between(EARLIEST, LATEST) for name in moments if name in events.columns]
     return (
-        F.when(~F.coalesce(quoted(TYPE).isin(*known), F.lit(False)), F.lit("seal.no-sealing"))
+        F.when(~F.coalesce(quoted(TYPE).isin(*known), F.lit(False)), F.lit("seal.level"))
         .when(quoted(ID).isNull(), F.lit("block.malformed"))
         .when(_any(torn), F.lit("value.text"))
         .when(_any(far), F.lit("value.range"))
@@ -103,23 +107,22 @@ def _any(conditions: list[Column]) -> Column:
 
 
 def _gathered(batches: Iterable[Any], types: Iterable[EventType], rows: int) -> Iterator[tuple[EventType, Any]]:
-    """Gather events of each type, and yield so many rows of one as are to be a block."""
+    """Gather events of each type, and yield as many of one as make up whole blocks; in the end, what is left."""
     by_name = {str(t.name): t for t in types}
     waiting: dict[str, list[Any]] = {}
     for batch in batches:
         found = batch.column(TYPE)
         for name in pc.unique(found).to_pylist():
-            own = batch.filter(pc.equal(found, name))
-            waiting.setdefault(name, []).append(own)
-            if sum(part.num_rows for part in waiting[name]) >= rows:
-                table = pa.Table.from_batches(waiting[name]).combine_chunks()
+            parts = waiting.setdefault(name, [])
+            parts.append(batch.filter(pc.equal(found, name)))
+            if sum(part.num_rows for part in parts) >= rows:
+                table = pa.Table.from_batches(parts)
                 whole = table.num_rows - table.num_rows % rows
-                for start in range(0, whole, rows):
-                    yield by_name[name], table.slice(start, rows)
+                yield by_name[name], table.slice(0, whole)
                 waiting[name] = table.slice(whole).to_batches()
     for name, parts in waiting.items():
         if parts:
-            yield by_name[name], pa.Table.from_batches(parts).combine_chunks()
+            yield by_name[name], pa.Table.from_batches(parts)
 
 
 class _Writer:
@@ -136,24 +139,33 @@ class _Writer:
         return Sealer(self._keys, writing.sender, os.urandom, settings=writing.settings, signing=signing)
 
     def seal(self, event_type: EventType, table: Any) -> Iterator[bytes]:
-        """Seal a table as one block, or as several where it would be too large."""
+        """Seal a table, in blocks of as many rows as are asked for."""
         level = Level.EVENT if event_type.sealing is Sealing.EVENT else Level.ATTRIBUTE
         own = names(event_type.key, event_type.ancestors, tuple(str(a.id) for a in event_type.attributes))
-        encoded = EncodedBlock(
-            own,
-            table.num_rows,
-            encode_array(_array(table, ID), Kind.STRING),
-            encode_array(_array(table, TIME), Kind.TIMESTAMP),
-            [encode_array(_array(table, str(a.id)), a.spec.kind) for a in event_type.attributes],
+        kinds = {ID: Kind.STRING, TIME: Kind.TIMESTAMP, **{str(a.id): a.spec.kind for a in event_type.attributes}}
+        arrays = {name: _array(table, name).cast(ARROW_TYPES[kind]) for name, kind in kinds.items()}
+        rows = self._writing.rows
+        small = rows < _SMALL
+        columns = {name: array.to_pylist() for name, array in arrays.items()} if small else arrays
+        for start in range(0, table.num_rows, rows):
+            part = [(column[start : start + rows], kinds[name]) for name, column in columns.items()]
+            yield from self._blocks(own, part, level)
+
+    def _blocks(self, own: Names, columns: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes]:
+        """Seal columns as one block, or as several where it would be too large."""
+        ids, times, *rest = (
+            encode_column(column) if isinstance(column, list) else encode_array(column, kind)
+            for column, kind in columns
         )
+        rows = len(columns[0][0])
         try:
-            yield self._seal(encoded, level)
+            yield self._seal(EncodedBlock(own, rows, ids, times, rest), level)
         except LimitError:
-            half = table.num_rows // 2
+            half = rows // 2
             if not half:
                 raise
-            yield from self.seal(event_type, table.slice(0, half))
-            yield from self.seal(event_type, table.slice(half))
+            yield from self._blocks(own, [(column[:half], kind) for column, kind in columns], level)
+            yield from self._blocks(own, [(column[half:], kind) for column, kind in columns], level)
 
     def _seal(self, encoded: EncodedBlock, level: Level) -> bytes:
         try:

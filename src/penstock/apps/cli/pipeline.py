@@ -1,7 +1,5 @@
 """`penstock pipeline`: the jobs on Spark."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -16,20 +14,25 @@ from penstock.apps.cli.pipeline_answers import (
     counted,
     known,
     show_comparison,
-    show_done,
     show_plan,
     show_quarantine,
     show_report,
 )
-from penstock.apps.cli.pipeline_options import html_option, out_options, policy_option, spark_options, stream_options
+from penstock.apps.cli.pipeline_how import Run, cluster_of, pairs, run_job
+from penstock.apps.cli.pipeline_options import (
+    html_option,
+    key_files_options,
+    out_options,
+    policy_option,
+    spark_options,
+    stream_options,
+)
 from penstock.apps.cli.pipeline_runs import (
-    Place,
     admit_job,
     audit_job,
     bound_mapping,
     comparison,
     deliver_job,
-    execute,
     ingest_job,
     load,
     plan,
@@ -37,64 +40,17 @@ from penstock.apps.cli.pipeline_runs import (
     view_rows,
     whatif_job,
 )
-from penstock.apps.cli.pipeline_spark import Cluster
+from penstock.apps.cli.pipeline_sealed import compact, seal, unseal
 from penstock.apps.cli.pipeline_spark import session as spark_session
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.pipeline.audit import AuditReport
-from penstock.pipeline.jobs import Job, Streaming
 from penstock.pipeline.jobs_report import Question, audited
 from penstock.pipeline.layout import Layout
 from penstock.pipeline.quarantine import open_quarantine
 from penstock.pipeline.whatif import fails_on
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """How a job runs, as the options say: where it writes, where Spark is, and how to answer."""
-
-    place: Place | None
-    cluster: Cluster
-    dry_run: bool
-    overwrite: bool
-    output: str
-    #: the folder as it was given
-    out: str
-
-    @classmethod
-    def of(  # noqa: PLR0913  # one argument an option
-        cls,
-        output: str,
-        *,
-        out: str | None,
-        overwrite: bool,
-        dry_run: bool,
-        stream: bool,
-        drain: bool,
-        files: int,
-        **where: Any,
-    ) -> "Run":
-        """Read the options. Raises `MalformedError` (`cli.stream`, `cli.pair`)."""
-        if drain and not stream:
-            raise MalformedError("cli.stream", "--drain is for streams", hint="say --stream too, or leave it out")
-        if stream and out is None:
-            raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
-        streaming = Streaming(files, drain) if stream else None
-        cluster = cluster_of(**where)
-        place = None if out is None else Place(cluster.path(out), streaming, overwrite)
-        return cls(place, cluster, dry_run, overwrite, output, out or "")
-
-    @property
-    def streams(self) -> bool:
-        """Whether it is a stream."""
-        return self.place is not None and self.place.streaming is not None
-
-
-def cluster_of(*, master: str, remote: str | None, conf: tuple[str, ...], spark_log: str | None) -> Cluster:
-    """Return where Spark runs. Raises `MalformedError` (`cli.pair`)."""
-    return Cluster(master, remote, _pairs(conf, "--conf"), spark_log)
 
 
 @click.group(cls=Verbs)
@@ -157,7 +113,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     messages = None
     if from_jetstream is not None:
         url, stream = from_jetstream
-        messages = {"url": url, "stream": stream, **_pairs(jetstream_options, "--jetstream")}
+        messages = {"url": url, "stream": stream, **pairs(jetstream_options, "--jetstream")}
     bound = None if mapping is None else bound_mapping(mapping, parent, previous, session)
     types = tuple(load_verified_type(file, parent, previous, session.now)[0] for file in type_files)
     if policy_file is not None:
@@ -170,11 +126,12 @@ def ingest(  # noqa: PLR0913  # one argument an option
         )
     how = Run.of(output, **rest)
     path = None if source is None else how.cluster.path(source)
-    _run(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
+    run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
 
 
 @pipeline.command()
 @click.argument("source", metavar="FOLDER")
+@key_files_options(required=False)
 @policy_option
 @out_options(required=True)
 @stream_options
@@ -182,18 +139,32 @@ def ingest(  # noqa: PLR0913  # one argument an option
 @options.output_option()
 @click.pass_obj
 @example("penstock pipeline admit ingested --policy policy.toml --out admitted")
-def admit(session: Session, /, *, source: str, policy_file: str, output: str, **rest: Any) -> None:
+def admit(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    source: str,
+    policy_file: str,
+    ring_file: str | None,
+    kek_file: str | None,
+    output: str,
+    **rest: Any,
+) -> None:
     """Let in what publishers may publish: forced values are set, what they may not set is taken away.
 
     FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason; each publisher's decision is
     recorded in `decisions/`, with how many events it let through.
     """
     how = Run.of(output, **rest)
-    _run(admit_job(session, how.cluster.path(source), load(policy_file, session)), how)
+    run_job(
+        admit_job(session, how.cluster.path(source), load(policy_file, session), how.sealed_input(ring_file, kek_file)),
+        how,
+    )
 
 
 @pipeline.command()
 @click.argument("source", metavar="FOLDER")
+@key_files_options(required=False)
 @policy_option
 @click.option(
     "--layout",
@@ -208,13 +179,25 @@ def admit(session: Session, /, *, source: str, policy_file: str, output: str, **
 @options.output_option()
 @click.pass_obj
 @example("penstock pipeline deliver admitted --policy policy.toml --out delivered")
-def deliver(session: Session, /, *, source: str, policy_file: str, layout: str, output: str, **rest: Any) -> None:
+def deliver(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    source: str,
+    policy_file: str,
+    layout: str,
+    ring_file: str | None,
+    kek_file: str | None,
+    output: str,
+    **rest: Any,
+) -> None:
     """Give all subscribers of a policy what they may see, in one pass over the events.
 
     FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
     """
     how = Run.of(output, **rest)
-    _run(deliver_job(session, how.cluster.path(source), load(policy_file, session), Layout(layout)), how)
+    keys = how.sealed_input(ring_file, kek_file)
+    run_job(deliver_job(session, how.cluster.path(source), load(policy_file, session), Layout(layout), keys), how)
 
 
 @pipeline.command()
@@ -260,6 +243,7 @@ def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
 
 @pipeline.command()
 @click.argument("source", metavar="FOLDER")
+@key_files_options(required=False)
 @click.option("--before", required=True, metavar="FILE", help="The policy file as it is.")
 @click.option("--after", required=True, metavar="FILE", help="The policy file as it would be.")
 @click.option("--samples", type=click.IntRange(1, 100), default=5, show_default=True, help="Ids that a change names.")
@@ -284,6 +268,8 @@ def whatif(  # noqa: PLR0913  # one argument an option
     before: str,
     after: str,
     samples: int,
+    ring_file: str | None,
+    kek_file: str | None,
     fail_on: Literal["gain", "loss", "any"] | None,
     html: str | None,
     output: str,
@@ -296,7 +282,8 @@ def whatif(  # noqa: PLR0913  # one argument an option
     """
     how = Run.of(output, **rest)
     old, new = load(before, session), load(after, session)
-    job = whatif_job(how.cluster.path(source), old, new, samples)
+    keys = how.sealed_input(ring_file, kek_file)
+    job = whatif_job(how.cluster.path(source), old, new, samples, keys)
     page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
     page.check()
     with spark_session(how.cluster) as on:
@@ -369,23 +356,9 @@ def audit(  # noqa: PLR0913  # one argument an option
     show_report(found[0], done, names, output)
 
 
-def _run(job: Job, how: Run) -> None:
-    with spark_session(how.cluster) as on:
-        if how.dry_run:
-            show_plan(job, plan(job, on.spark, how.place), how.output)
-        elif how.place is not None:
-            show_done(job, how.out, execute(job, on, how.place), how.output)
-
-
-def _pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:
-    found = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise MalformedError("cli.pair", f"{option} `{text[:80]}` is not NAME=VALUE", hint="write name=value")
-        found[name] = value
-    return found
-
-
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_instant(text)
+
+
+for _command in (seal, unseal, compact):
+    pipeline.add_command(_command)

@@ -113,6 +113,11 @@ def _sum(job: Job, done: Done) -> str:
         return f"{counted(whole, 'record')} = {events} + {counts['quarantined']:,} in quarantine"
     if job.name == "admit":
         return f"{counted(whole, 'event')} = {counts['events']:,} admitted + {counts['refused']:,} refused"
+    if job.name == "seal":
+        return f"{counted(whole, 'event')} = {counts['sealed']:,} sealed + {counts['quarantined']:,} in quarantine"
+    if job.name == "unseal":
+        kept = f"{counts['sealed']:,} still sealed + {counts['quarantined']:,} in quarantine"
+        return f"{counted(whole, 'event')} = {counts['events']:,} opened + {kept}"
     return f"{counted(whole, 'event')} read"
 
 

@@ -61,3 +61,30 @@ def policy_option(function: F) -> F:
 def html_option(function: F) -> F:
     """Add `--html`."""
     return click.option("--html", metavar="FILE", help="Write the report as a page that needs no network.")(function)
+
+
+def key_files_options(*, required: bool) -> Callable[[F], F]:
+    """Add `--keys` and `--kek`, which tasks read where they run."""
+
+    def decorate(function: F) -> F:
+        log = "" if required else " FOLDER is a sealed log then."
+        for option in (
+            click.option(
+                "--kek",
+                "kek_file",
+                required=required,
+                metavar="FILE",
+                help="The key-encryption key of the key ring, under no passphrase.",
+            ),
+            click.option(
+                "--keys",
+                "ring_file",
+                required=required,
+                metavar="FILE",
+                help=f"A key ring, which tasks read where they run.{log}",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorate

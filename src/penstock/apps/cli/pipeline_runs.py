@@ -29,6 +29,7 @@ from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once
 from penstock.pipeline.layout import Layout, commits, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.sealed_log import KeyFiles
 from penstock.pipeline.whatif import Comparison
 from penstock.trust.event_types import VerifiedType
 
@@ -188,19 +189,19 @@ def ingest_job(
     return Ingest(records, clock(session))
 
 
-def admit_job(session: Session, path: str, loaded: LoadedPolicy) -> Admit:
-    """Return the job `admit`."""
-    return Admit(path, _types(loaded), _desk(loaded, "admit", session))
+def admit_job(session: Session, path: str, loaded: LoadedPolicy, keys: KeyFiles | None) -> Admit:
+    """Return the job `admit`; with keys, over a sealed log."""
+    return Admit(path, _types(loaded), _desk(loaded, "admit", session), keys=keys)
 
 
-def deliver_job(session: Session, path: str, loaded: LoadedPolicy, layout: Layout) -> Deliver:
-    """Return the job `deliver`."""
-    return Deliver(path, _types(loaded), _desk(loaded, "deliver", session), layout)
+def deliver_job(session: Session, path: str, loaded: LoadedPolicy, layout: Layout, keys: KeyFiles | None) -> Deliver:
+    """Return the job `deliver`; with keys, over a sealed log."""
+    return Deliver(path, _types(loaded), _desk(loaded, "deliver", session), layout, keys=keys)
 
 
-def whatif_job(path: str, before: LoadedPolicy, after: LoadedPolicy, samples: int) -> WhatIf:
-    """Return the job `whatif`. Raises `MalformedError` (`whatif.environment`)."""
-    return WhatIf(path, _types(after, before), before, after, samples)
+def whatif_job(path: str, before: LoadedPolicy, after: LoadedPolicy, samples: int, keys: KeyFiles | None) -> WhatIf:
+    """Return the job `whatif`; with keys, over a sealed log. Raises `MalformedError` (`whatif.environment`)."""
+    return WhatIf(path, _types(after, before), before, after, samples, keys=keys)
 
 
 def audit_job(spark: SparkSession, path: str) -> Audit:

@@ -1,0 +1,111 @@
+"""Sealed blocks as messages of JetStream, which are the blocks that brokers send, and as rows of a sealed log.
+
+What is no block, or has attributes that the log has no column for, stands in `@block` as it came, and in no column.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from penstock.codec.blocks import join, read_header
+from penstock.errors import PenstockError
+from penstock.model.types import EventType
+from penstock.pipeline.frames import quoted
+from penstock.pipeline.jetstream import register
+from penstock.pipeline.jetstream_options import parse_options
+from penstock.pipeline.jetstream_records import read_jetstream
+from penstock.pipeline.jobs import Streaming
+from penstock.pipeline.jobs_messages import check_stream
+from penstock.pipeline.records import ORIGINAL
+from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, columns_of, map_arrow, sealed_arrow, sealed_schema
+from penstock.pipeline.sealed_writing import LogRows
+
+_MESSAGE: Final = StructType([StructField("id", StringType()), StructField("payload", BinaryType())])
+
+
+def split_messages(records: DataFrame, columns: Iterable[str]) -> DataFrame:
+    """Return the payloads of messages (`@original`) as rows of a log with columns for some attributes."""
+    cut = _Cut(tuple(columns))
+    schema = StructType([*sealed_schema(cut.columns), StructField(BLOCK, BinaryType())])
+    return map_arrow(records.select(quoted(ORIGINAL)), cut.rows, schema)
+
+
+def block_messages(blocks: DataFrame) -> DataFrame:
+    """Return blocks as what `penstock.jetstream` writes, under the names that brokers know them by."""
+    return map_arrow(blocks, _messages, _MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Cuts blocks into the columns of a log."""
+
+    columns: tuple[str, ...]
+
+    def rows(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield rows of a log."""
+        log = LogRows(sealed_arrow(self.columns).append(pa.field(BLOCK, pa.binary())))
+        for batch in batches:
+            for data in batch.column(ORIGINAL).to_pylist():
+                yield from log.add(self._row(data or b""))
+        yield from log.rest()
+
+    def _row(self, data: bytes) -> Mapping[str, Any]:
+        try:
+            row = LogRows.row(data)
+        except PenstockError:
+            return {BLOCK: data}
+        known = row.keys() <= {HEADER, ROWS, FIRST, *self.columns}
+        return row if known else {BLOCK: data, ROWS: row[ROWS]}
+
+
+def _messages(batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
+        blocks = [_joined(row) for row in batch.to_pylist()]
+        names = [f"{header.sender}/{header.id.hex()}" for header in map(read_header, blocks)]
+        yield pa.RecordBatch.from_arrays([pa.array(names), pa.array(blocks, pa.binary())], ["id", "payload"])
+
+
+def _joined(row: Mapping[str, Any]) -> bytes:
+    columns = {name: data for name, data in row.items() if data is not None and name not in (HEADER, ROWS, FIRST)}
+    return join(row[HEADER], {"": row[FIRST], **columns})
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBlocks:
+    """The blocks in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
+
+    options: Mapping[str, str]
+    types: tuple[EventType, ...]
+
+    @property
+    def name(self) -> str:
+        """The stream, without the address of its server."""
+        return f"nats:{parse_options(self.options).stream}"
+
+    @property
+    def files(self) -> None:
+        """None: messages stand in no files."""
+        return
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return the blocks that there are. Raises as `check_stream`."""
+        return self.arrived(self._messages(spark, stream=False))
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:  # noqa: ARG002  # of files
+        """Return the messages as they arrive. Raises as `check_stream`."""
+        return self._messages(spark, stream=True)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the blocks in some messages."""
+        return split_messages(batch, columns_of(self.types))
+
+    def _messages(self, spark: SparkSession, *, stream: bool) -> DataFrame:
+        # Of Spark Connect the session is another class, and it is the server that must reach the stream.
+        if isinstance(spark, SparkSession):
+            check_stream(parse_options(self.options))
+        register(spark)
+        return read_jetstream(spark.readStream if stream else spark.read, self.options)

@@ -1,0 +1,74 @@
+"""`penstock pipeline seal`, `unseal` and `compact`, and the other jobs over a sealed log."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.apps.conftest import Shell
+from tests.pipeline.jobs_plant import FIRST, NAME, SECOND, SENSOR, build, good, interpreted, write_events
+from tests.pipeline.sealed_kit import key_files
+from tests.trust.kit import key, who
+
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.model.types import EventType, Sealing
+from penstock.trust import sign_type
+
+RECORDS = 42
+POLICY = ("--policy", "plant/policy.toml")
+WHOLE, SOME = (("--keys", f"{name}/ring", "--kek", f"{name}/kek") for name in ("whole", "some"))
+
+
+@pytest.fixture(autouse=True)
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def plant(penstock: Shell) -> Shell:
+    """Return a plant whose readings are sealed, with all keys and with all but that of the sensor."""
+    build(penstock.folder / "plant")
+    for number, definition in enumerate((FIRST, SECOND)):
+        sealed = replace(definition, sealing=Sealing.ATTRIBUTE)
+        (penstock.folder / "plant" / f"reading-{number}.type").write_bytes(sign_type(sealed, key(1)).to_bytes())
+    whole, some = KeyRing(), KeyRing()
+    for scope in (f"{who(1)}/{NAME}", *(str(a.id) for a in EventType.of(FIRST).attributes)):
+        secret = Secret(os.urandom(32))
+        for ring in (whole, some) if scope != str(SENSOR) else (whole,):
+            ring.put(scope, 1, secret)
+    key_files(penstock.folder / "whole", whole)
+    key_files(penstock.folder / "some", some)
+    write_events(penstock.folder / "in" / "0.jsonl", range(RECORDS))
+    return penstock
+
+
+def test_from_events_to_a_sealed_log_and_back(plant: Shell) -> None:
+    events = len(good(RECORDS))
+    plant.ok("pipeline", "ingest", "in", *POLICY, "--out", "ingested")
+    sealing = ("pipeline", "seal", "ingested", *POLICY, *WHOLE, "--out", "sealed")
+    assert plant(*sealing).code == "cli.sender"
+    done = plant.ok(*sealing, "--sender", str(who(2)), "--rows", "4")
+    assert f"{events} events = {events} sealed + 0 in quarantine" in done.out
+    found = plant.ok("pipeline", "compact", "sealed", *WHOLE, "--out", "compacted", "-o", "json").json
+    assert found["counts"] == {"read": events, "sealed": events, "blocks read": 9, "blocks": 1}
+    opened = plant.ok("pipeline", "unseal", "compacted", *POLICY, *SOME, "--out", "opened")
+    assert f"{events} events = {events} opened + 0 still sealed + 0 in quarantine" in opened.out
+    # A job that is given keys reads the log itself, and delivers the same.
+    plant.ok("pipeline", "deliver", "opened", *POLICY, "--out", "once")
+    plant.ok("pipeline", "deliver", "sealed", *POLICY, *SOME, "--out", "twice")
+    once, twice = (plant.ok("pipeline", "view", name, "engineer", "-o", "json").json for name in ("once", "twice"))
+    assert once == twice
+    assert once["rows"] > 0
+    assert {(event["probe"], event["@source"]) for event in once["events"]} == {(None, str(who(2)))}
+
+
+def test_what_is_wrong_is_told(plant: Shell) -> None:
+    assert plant("pipeline", "deliver", "x", *POLICY, "--keys", "whole/ring", "--out", "y").code == "cli.keys"
+    wrong = ("--keys", "whole/ring", "--kek", "some/kek")
+    assert plant("pipeline", "unseal", "x", *POLICY, *wrong, "--out", "y").code == "keys.wrong-kek"
+    assert plant("pipeline", "unseal", *POLICY, *WHOLE, "--out", "y").code == "cli.resource"
+    assert plant("pipeline", "unseal", "x", *WHOLE, "--out", "y").code == "cli.type-file"
+    assert plant("pipeline", "compact", "x", *WHOLE, "--out", "y").code == "pipeline.no-input"
