@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.broker.blinded_kit import Row
 from tests.broker.network import filter_of, make_type, principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, PLATE, SPEED, Line, ring
 from tests.budget import examples
@@ -284,6 +285,19 @@ def test_a_filter_that_came_as_it_is_says_nothing() -> None:
     line.subscribe("thief")
     line.publish("pub", *CARS)
     assert rows(line, "pub", "thief") == [2]
+
+
+@pytest.mark.parametrize("first", ["pub", "sub"])
+def test_filters_on_blinded_types_name_neither_type_nor_attribute(first: str) -> None:
+    row = Row()
+    row.advertise("pub")
+    row.subscribe("sub", text="plate = 'B'")
+    for name in dict.fromkeys((first, "pub", "sub")):
+        row.give(name)
+    row.publish("pub", "A", "B")
+    sent = [Hop.from_tree(decode(octets)).body for _, there, octets in row.said if there == "between"]
+    assert [len(body.numbers) for body in sent if isinstance(body, SealedPublications)] == [1]
+    assert b"plate" not in row.over("sub", "between")
 
 
 # When keys change.
