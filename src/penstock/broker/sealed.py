@@ -9,9 +9,9 @@ type alone, and carries them by that.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
+from operator import lt
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from penstock.broker.publications import Header as PlainHeader
 from penstock.broker.publications import Publications, read_columns
@@ -186,7 +186,8 @@ class SealedPublications(Publications):
             malformed("plaintext beside a block of other events")
         route = self.header.route
         names = () if isinstance(route, Blinded) else route.names.attributes
-        if not {*chain.from_iterable(event.values for event in events)} <= {*names}:
+        # No event has others than its header says.
+        if not {*self._header.attributes} <= {*names}:
             malformed("plaintext beside a block without such attributes")
         return self._with(numbers, events, self.places, closed=False, beside=True, written=True)
 
@@ -334,14 +335,13 @@ def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
     return route.names.type, route.names.ancestors
 
 
-def _check_rising(numbers: list[object], most: int) -> None:
-    last = -1
+def _check_rising(numbers: list[Any], most: int) -> None:
     if not numbers or len(numbers) > DEFAULT_LIMITS.route_block_events:
         malformed("no events, or too many")
-    for number in numbers:
-        if type(number) is not int or not last < number <= most:
-            malformed("numbers that do not rise")
-        last = number
+    if {*map(type, numbers)} != {int} or not 0 <= numbers[0] <= numbers[-1] <= most:
+        malformed("numbers that are none")
+    if not all(map(lt, numbers, numbers[1:])):
+        malformed("numbers that do not rise")
 
 
 def not_sealed(of_type: TypeKey) -> RefusedError:

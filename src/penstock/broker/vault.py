@@ -110,12 +110,15 @@ class KeyVault:
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
             self._forms.clear()
-        of_type = events[0].key
+        of_type, last = events[0].key, None
         for event in events:
-            form = of_type, tuple(event.values)
-            if form not in self._forms:
-                self._check_form(*form)
-                self._forms.add(form)
+            attributes = tuple(event.values)
+            # Mostly they are those of the event before.
+            if attributes != last:
+                last, form = attributes, (of_type, attributes)
+                if form not in self._forms:
+                    self._check_form(*form)
+                    self._forms.add(form)
 
     def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
         whole = self._level_of(of_type) is Sealing.EVENT or not self.keys.is_expected(str(of_type))
