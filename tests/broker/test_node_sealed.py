@@ -66,7 +66,9 @@ def test_what_was_taken_goes_before_its_advertisement_does() -> None:
                 feed = await writer.advertise(NEWS.name)
                 await feed.publish(headline="last words")
                 assert not news.waiting
-            await until(lambda: news.waiting)
+            await until(lambda: node.held == 1)
+            assert len(node.core.exchange.gathering) == 0
+            assert await headlines(news, 1) == ["last words"]
             assert sizes == [1]
 
     run(test())

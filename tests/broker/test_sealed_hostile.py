@@ -34,11 +34,11 @@ def sent(line: Line, here: str = "between", there: str = "sub") -> list[SealedPu
     return [body for body in bodies if isinstance(body, SealedPublications)]
 
 
-def hand_on(line: Line, block: Publications) -> None:
-    """Let the one between say something to the reader."""
-    router = line.routers["between"]
-    router._say(principal("sub"), block)
-    line.run("between", router._settle())
+def hand_on(line: Line, block: Publications, here: str = "between", there: str = "sub") -> None:
+    """Let the one between say something to the reader, or another to another."""
+    router = line.routers[here]
+    router._say(principal(there), block)
+    line.run(here, router._settle())
 
 
 def changed(block: SealedPublications, place: int, value: object) -> SealedPublications:
@@ -97,9 +97,7 @@ def test_what_a_broker_has_sealed_does_not_come_back_to_it() -> None:
     line.subscribe("between")
     line.publish("pub", *CARS)
     (block,) = sent(line, "pub", "between")
-    router = line.routers["between"]
-    router._say(principal("pub"), renumbered(block, 100))
-    line.run("between", router._settle())
+    hand_on(line, renumbered(block, 100), "between", "pub")
     assert line.ids("pub") == ["SECRET-1", "SECRET-2"]
     assert line.codes() == [("pub", "seal.replayed")]
 
