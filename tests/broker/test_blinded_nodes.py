@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, run, running, until
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
 from tests.broker.sports import AGENCY, NUMBER, PDA, REPORTER, TEXT, grant
 
 from penstock.broker.feeds import Subscription
 from penstock.broker.key_log import MemoryLog
+from penstock.broker.key_protocol import LABELS as ASKED
+from penstock.broker.key_protocol import KeyWord
 from penstock.broker.keys import Managing
 from penstock.broker.link import Link
 from penstock.codec.wire import Encoded, encode
@@ -188,5 +190,22 @@ def test_who_loses_its_right_loses_the_label() -> None:
             pub.policy(*(one for one in POLICY if one != may(SUB, Right.SUBSCRIBE, Right.ROUTE)))
             await until(lambda: pub.core.labels.trees(TYPE) != [known] and labels(pub) == 1)
             assert pub.core.labels.in_use(TYPE) not in sub.core.labels.trees(TYPE)
+
+    run(test())
+
+
+def test_labels_change_when_somebody_asks_for_that_and_not_with_the_keys() -> None:
+    async def test() -> None:
+        policy = (*POLICY, grant(OWNER, None, Right.CONNECT))
+        async with (
+            running(*policy, key=PUB, types=(SIGNED,), managing=managing()) as pub,
+            client_of(pub, OWNER) as owner,
+        ):
+            await until(lambda: labels(pub) == 1)
+            assert LABELS.scope not in await owner.keys(KeyWord.ROTATE, TYPE)
+            assert await owner.keys(KeyWord.ROTATE, TYPE, ASKED) == {LABELS.scope: 2}
+            await refused("keys.too-soon", owner.keys(KeyWord.ROTATE, TYPE, ASKED))
+            # What has to wait is not waited for.
+            assert set(await owner.keys(KeyWord.EVICT, TYPE, evicted=PUB.principal)) > {LABELS.scope}
 
     run(test())

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.broker.core import Core
+from penstock.broker.key_protocol import LABELS
 from penstock.broker.key_rights import PUBLISHERS, READERS, Grounds, entitlement
 from penstock.broker.outcomes import settled
 from penstock.errors import RefusedError
@@ -46,6 +47,8 @@ class KeyClaims:
 
     def attribute_name(self, group: KeyGroup) -> str:
         """Return what people call the attribute of a group; nothing for groups of a whole type."""
+        if group.labels:
+            return LABELS
         for verified in self.sealed(group.type):
             for attribute in verified.event_type.attributes:
                 if attribute.id == group.attribute:

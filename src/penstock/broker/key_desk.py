@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
-from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord
+from penstock.broker.key_protocol import LABELS, AskKeys, FetchKeys, KeyWord
 from penstock.broker.key_sealing import seal_history
 from penstock.broker.keys import Keys, Released
 from penstock.codec.sexp import parse_canonical
@@ -117,7 +117,9 @@ class KeyDesk:
     # What is changed.
 
     def _rotate(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
-        before = {group: self._epoch(group) for group in self._meant(asker, question)}
+        before = {group: self._epoch(group) for group in self._meant(asker, question) if _is_asked(group, question)}
+        if any(self._keys.manager.relabels(self._core.now(), group) for group in before):
+            raise RefusedError("keys.too-soon", "the labels are changing already", hint="wait until that is over")
         for group in before:
             self._keys.rotate(group)
         self._later(
@@ -133,8 +135,10 @@ class KeyDesk:
             raise RefusedError("keys.not-member", "this broker holds none of these keys", hint="see the status")
         for group in groups:
             self._keys.evict(group, broker)
+        # Labels may have to wait until they have changed the last time.
+        awaited = [group for group in groups if not group.labels]
         self._later(
-            lambda: not any(broker in manager.holders(group) for group in groups),
+            lambda: not any(broker in manager.holders(group) for group in awaited),
             lambda: {group.scope: self._epoch(group) for group in groups},
             answer,
         )
@@ -154,7 +158,7 @@ class KeyDesk:
         groups = [group for group in self._keys.managed() if of_type in (None, group.type)]
         if name and of_type is not None:
             ids = self._keys.claims.attributes(of_type, name)
-            groups = [group for group in groups if group.attribute in ids]
+            groups = [group for group in groups if group.attribute in ids or (group.labels and name == LABELS)]
         if not groups:
             raise RefusedError(
                 "keys.not-managed",
@@ -257,3 +261,8 @@ _REASONS: Final = {
     "keys.not-entitled": "you show no right `history` to this key",
     "keys.no-history": "none of these epochs is over and kept",
 }
+
+
+def _is_asked(group: KeyGroup, question: AskKeys) -> bool:
+    """Say whether a group is to begin an epoch: not that of the labels, where all keys of a type are meant."""
+    return not group.labels or question.attribute == LABELS

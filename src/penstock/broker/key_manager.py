@@ -231,6 +231,10 @@ class KeyManager:
         """Where in the log the last checkpoint begins."""
         return self._fold.checkpoint
 
+    def relabels(self, now: datetime, group: KeyGroup) -> bool:
+        """Say whether labels are changing, so that the next change has to wait."""
+        return self._refreshing.overlaps(self._state(group), now)
+
     def groups(self) -> Iterator[KeyGroup]:
         """Yield the groups that have begun."""
         return iter(self._fold.groups)

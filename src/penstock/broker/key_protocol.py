@@ -4,7 +4,8 @@
     ["fetch-keys", <number>, <signed request>]
 
 The words are those of `KeyWord`. A type is `owner/name`, or an empty text where all are meant; an attribute is named as
-people name it, and an empty text where all of the type are meant.
+people name it, and an empty text where all of the type are meant. The key of a blinded type's labels is asked for as
+that of `LABELS`, and is not among all others.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from penstock.trust.signed import read_signed
 
 #: of the name of an attribute
 _LONGEST: Final = 256
+LABELS: Final = "(labels)"
+"""What stands for the labels of a blinded type where the name of an attribute does for others."""
 
 
 class KeyWord(StrEnum):

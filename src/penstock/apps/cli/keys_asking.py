@@ -14,7 +14,7 @@ from penstock.apps.cli.net_answers import plain
 from penstock.apps.cli.net_client import Call, client_options, talk
 from penstock.apps.cli.options import JSON, WHO
 from penstock.apps.cli.session import say, say_json
-from penstock.broker.key_protocol import KeyWord
+from penstock.broker.key_protocol import LABELS, KeyWord
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError
 from penstock.model.instants import parse_instant
@@ -72,6 +72,7 @@ def join(*, output: str, **connection: Any) -> None:
 @keys.command()
 @_TYPE
 @_ATTRIBUTE
+@click.option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
 @client_options
 @options.output_option()
 @example(
@@ -79,13 +80,14 @@ def join(*, output: str, **connection: Any) -> None:
 penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """
 )
-def rotate(*, type_name: str, attribute: str, output: str, **connection: Any) -> None:
+def rotate(*, type_name: str, attribute: str, labels: bool, output: str, **connection: Any) -> None:
     """Begin a new epoch of the keys of a type, at the broker that manages them.
 
     Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
     """
     call = Call.of(**connection)
-    _show(_ask(call, KeyWord.ROTATE, type_name, attribute), call, "a new epoch has begun", output)
+    which = LABELS if labels else attribute
+    _show(_ask(call, KeyWord.ROTATE, type_name, which), call, "a new epoch has begun", output)
 
 
 @keys.command()
