@@ -39,10 +39,15 @@ contracts: setup
 # Tests that share a Spark session stay in one process; ARGS="-n0" runs all of them in one, say for a debugger.
 PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-worker-restart=0 --durations=30
 
-unit: setup ## the tests alone; ARGS="-k name" narrows them
+# Begins to hold for a fresh .venv; the stamp is what `setup` leaves.
+.venv/penstock.stamp: | setup ;
+.tools/spark.jsa: tools/spark_archive.py .venv/penstock.stamp
+	@$(run) python tools/spark_archive.py
+
+unit: setup .tools/spark.jsa ## the tests alone; ARGS="-k name" narrows them
 	@$(run) $(PYTEST) $(ARGS)
 
-soak: setup ## the property tests with TIMES=20 as many examples; takes hours
+soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many examples; takes hours
 	@$(run) TIMES=$(or $(TIMES),20) $(PYTEST) -m hypothesis --hypothesis-profile=soak -o faulthandler_timeout=0 $(ARGS)
 
 format: setup ## format the code and apply safe lint fixes

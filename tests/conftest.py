@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from tests import java
 from tests.budget import USUAL
 from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 # `make soak` tries so many times more examples.
 settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
-# A Java that lives for some minutes does not earn back what optimising its code costs.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+java.tell()
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
 GROUPS = ("spark", "cluster", "demo")

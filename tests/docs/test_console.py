@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests import java
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = Path(__file__).with_name("spark")
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: ports on pages; they may be taken where the pages are tested
 PORT = re.compile(r"\b27\d{3}\b")
@@ -46,7 +46,7 @@ def test_pages_are_tested_on_ports_that_are_free() -> None:
 def test_commands_run_as_shown(page: Path, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
-    environment["SPARK_CONF_DIR"] = str(SETTINGS)
+    environment["SPARK_SUBMIT_OPTS"] = java.options(java.INTERPRETED)
     for block in CONSOLE.findall(with_free_ports(page.read_text(encoding="utf-8"))):
         for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *promised = step.rstrip().splitlines()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
+from tests import java
 from tests.pipeline.anywhere import PATIENCE
 from tests.pipeline.jobs_plant import build, write_events
 
@@ -22,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
 SPARK = Path(pyspark.__file__).parent
 RECORDS = 42
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.execute.manager.detachedTimeout": f"{PATIENCE}s",
@@ -31,12 +31,10 @@ SETTINGS = {
     "spark.eventLog.compress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "Pacific/Auckland",
-    # What lives for a minute does not earn back what optimising and compiling it costs.
-    "spark.driver.extraJavaOptions": BRIEF,
-    "spark.executor.extraJavaOptions": BRIEF,
+    # The driver is told by the environment.
+    "spark.executor.extraJavaOptions": java.options(),
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    **java.INTERPRETED,
 }
 
 

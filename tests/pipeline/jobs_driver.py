@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.java import INTERPRETED
 
 from penstock.apps.cli.main import cli
 
@@ -16,12 +17,7 @@ from penstock.apps.cli.main import cli
 def main(folder: Path) -> None:
     """Run until killed."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.log.level": "OFF",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }.items():
+    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED}.items():
         spark = spark.config(name, value)
     spark.getOrCreate()
     policy = str(folder / "plant" / "policy.toml")

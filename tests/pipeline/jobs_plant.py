@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.java import INTERPRETED
 from tests.trust.kit import NOW, grant, key, who
 
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
@@ -120,9 +121,8 @@ def seen(subscriber: str, count: int) -> list[tuple[str, str | None, str, float]
 @contextmanager
 def interpreted(spark: SparkSession) -> Iterator[None]:
     """Let Spark interpret expressions: for a handful of rows, compiling them takes most of the time."""
-    chosen = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    before = {name: spark.conf.get(name, None) for name in chosen}
-    for name, value in chosen.items():
+    before = {name: spark.conf.get(name, None) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
     yield
     for name, old in before.items():

@@ -1,0 +1,30 @@
+"""What every Java is told that a test starts: Spark's, mostly, which lives for a minute."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+_ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
+"""What `tools/spark_archive.py` made, or an empty file."""
+#: what lives for a minute does not earn back what optimising it costs
+_BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: the folder of these settings would be on the class path, where an archive bears none
+_LOGGED: Final = f"-Dlog4j2.configurationFile={ROOT / 'tools' / 'spark' / 'log4j2.properties'}"
+#: for who has a handful of rows, which do not earn back what compiling for them costs
+INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+def options(settings: dict[str, str] | None = None) -> str:
+    """Return options of Java for one that lives briefly, and has these settings of Spark."""
+    made = _ARCHIVE.exists() and _ARCHIVE.stat().st_size
+    archive = [f"-XX:SharedArchiveFile={_ARCHIVE}"] if made else []
+    return " ".join([*_BRIEF, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())])
+
+
+def tell() -> None:
+    """Let each Spark that this process starts begin so, and each that its children start."""
+    os.environ.pop("SPARK_CONF_DIR", None)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
+    # A Java before it, which only says how the other is to be started.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_BRIEF))
