@@ -25,8 +25,13 @@ SCOPE = str(NEWS.name.key)
 TYPES = (signed(SEALED),)
 #: the first broker manages, the second publishes and reads
 TWO = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH, Right.SUBSCRIBE))
-HASTY = replace(LIMITS, key_retry=200)
+#: what is told before a link is there is told again soon
+HASTY = replace(LIMITS, key_retry=200, key_notice=300)
 EXACT = TrustSettings(skew=timedelta(0))
+
+
+def start(managing: Managing, peer: Broker) -> AbstractAsyncContextManager[Broker]:
+    return running(*TWO, types=TYPES, peers=(peer.address,), managing=managing, limits=HASTY)
 
 
 def epoch(node: Broker) -> int:
@@ -35,15 +40,15 @@ def epoch(node: Broker) -> int:
 
 def test_a_manager_starts_again_from_its_folder_and_nobody_notices(tmp_path: Path) -> None:
     async def test() -> None:
-        async with running(*TWO, key=BROKERS[1], types=TYPES) as pub:
+        async with running(*TWO, key=BROKERS[1], types=TYPES, limits=HASTY) as pub:
             for _ in range(2):
                 managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
-                async with running(*TWO, types=TYPES, peers=(pub.address,), managing=managing) as manager:
+                async with start(managing, pub) as manager:
                     await until(lambda: holds(pub) == holds(manager) == 4)
                     assert epoch(pub) == epoch(manager) == 1
             records = len(list((tmp_path / "keys").glob("*.record")))
             managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
-            async with running(*TWO, types=TYPES, peers=(pub.address,), managing=managing) as manager:
+            async with start(managing, pub) as manager:
                 # The trees are the same: who was told nothing since then follows the next epoch.
                 await until(lambda: holds(manager) == 4)
                 for group in list(manager.keys._members):
@@ -120,13 +125,13 @@ def test_two_replicas_of_a_manager_share_a_log_and_one_goes_on_when_the_other_is
 def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_lasts(tmp_path: Path) -> None:
     short = Refreshing(period=300, longest=700)
 
-    def start(key: SigningKey, *peers: PeerAddress) -> AbstractAsyncContextManager[Broker]:
+    def begin(key: SigningKey, *peers: PeerAddress) -> AbstractAsyncContextManager[Broker]:
         managing = Managing(KeyFolder(tmp_path / "keys"), KEK, refreshing=short) if peers else None
         return running(*TWO, key=key, types=TYPES, trust=EXACT, limits=HASTY, peers=peers, managing=managing)
 
     async def test() -> None:
-        async with start(BROKERS[1]) as pub:
-            async with start(BROKERS[0], pub.address):
+        async with begin(BROKERS[1]) as pub:
+            async with begin(BROKERS[0], pub.address):
                 await until(lambda: holds(pub) == 4)
             async with client_of(pub, REPORTER) as writer, client_of(pub, PDA) as reader:
                 news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
@@ -135,7 +140,7 @@ def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_las
                 await feed.publish(headline="late")
                 await until(lambda: "keys.no-manager" in pub.codes)
                 assert not news.waiting
-                async with start(BROKERS[0], pub.address):
+                async with begin(BROKERS[0], pub.address):
                     assert (await news.next(20))["headline"] == "late"
 
     run(test())
@@ -143,7 +148,7 @@ def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_las
 
 @pytest.mark.parametrize("managed", [True, False])
 def test_an_epoch_ends_when_enough_was_sealed(tmp_path: Path, *, managed: bool) -> None:
-    limits = replace(LIMITS, key_blocks=3, key_refresh=1)
+    limits = replace(HASTY, key_blocks=3, key_refresh=1)
 
     async def test() -> None:
         managing = Managing(KeyFolder(tmp_path / "keys"), KEK, refreshing=Refreshing(blocks=3))

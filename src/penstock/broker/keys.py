@@ -1,9 +1,5 @@
 """The keys of a node: it joins the key groups of what it may read, seals and opens with what it gets, and may manage.
 
-Statements about keys travel as events of a type that every owner has and no client may name (`penstock.keys`), so that
-they reach the brokers that follow the owner: what members ask, what a manager answers, and what it tells all of them.
-Everything in them that is secret is wrapped for those whom it is for.
-
 A broker asks to join the groups of which it has a right by what it shows itself (`key_rights`); the manager decides for
 itself. What can neither be sealed nor opened yet waits, within bounds.
 """
@@ -14,50 +10,38 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
-from penstock.broker.exchange import OWN
 from penstock.broker.key_claims import MEMBERS, KeyClaims
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
-from penstock.broker.policy_transport import KEYS
-from penstock.broker.requests import Publish
-from penstock.codec.sexp import head as sexp_head
-from penstock.codec.sexp import parse, transport
+from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
-from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.errors import FailedError, RefusedError
 from penstock.model.instants import in_utc
-from penstock.model.names import AttributeId, TypeKey
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_messages import (
-    KeyEpoch,
     KeyGroup,
     KeyHistory,
-    KeyNotice,
     KeyPathAnswer,
     KeyRequest,
     KeyWelcome,
     Wish,
 )
 from penstock.trust.key_refusals import REASONS, KeyRefusal
-from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed, sign_value
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sign_value
 
-_UID: Final = "statement"
-_KEY: Final = f"{OWN}keys "
 _AGAIN: Final = timedelta(minutes=1)
-_TOLD: Final = {kind.HEAD: kind for kind in (KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice)}
-
-Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice | KeyRefusal
 Released: TypeAlias = SignedValue[KeyHistory] | SignedValue[KeyRefusal]
 OnReleased: TypeAlias = Callable[[Released], None]
 
@@ -85,7 +69,7 @@ class Keys:
         self._members: dict[KeyGroup, KeyMember] = {}
         #: until when events of a type can be sealed, as far as was heard about keys: every block asks
         self._sealing: dict[TypeKey, datetime] = {}
-        self._followed: set[Principal] = set()
+        self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
         #: groups of labels of which an old key was asked for, and when it may be asked for again
@@ -116,7 +100,6 @@ class Keys:
                 failed=core.note,
                 period=settings.limits.key_follow / 1000,
             )
-        core.exchange.own[KEYS] = self._arrived
         core.exchange.gathering.holds = self.holds
 
     # Running.
@@ -136,7 +119,7 @@ class Keys:
         """Join what is new and may be joined, ask again, forget what is over."""
         now = self._core.now()
         for verified in self._claims.sealed():
-            self._follow(verified.event_type.key.owner)
+            self._transport.follow(verified.event_type.key.owner)
             for group in _groups(verified):
                 self._join(now, group)
         missed = self._ring.missed()
@@ -155,7 +138,7 @@ class Keys:
         sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
         for of_type, blocks in sealed.items():
             for group, member in list(self._members.items()):
-                if group.type != of_type:
+                if group.type != of_type or group.labels:
                     continue
                 if self._manager is not None and self._claims.served(of_type):
                     self._tell(self._manager.sealed(now, group, blocks))
@@ -230,44 +213,6 @@ class Keys:
 
     # What comes and goes.
 
-    def _follow(self, owner: Principal) -> None:
-        if owner in self._followed:
-            return
-        self._followed.add(owner)
-        core, of_type = self._core, TypeKey(owner, KEYS)
-        core.settle(core.router.advertise(f"{_KEY}{owner}", of_type))
-        core.settle(core.router.subscribe(f"{_KEY}{owner}", of_type))
-
-    def _publish(self, group: KeyGroup, value: SignedValue[Statement]) -> None:
-        owner = group.type.owner
-        self._follow(owner)
-        text = transport(value.to_sexp()).decode("ascii")
-        key = TypeKey(owner, KEYS)
-        values = MappingProxyType({str(AttributeId(owner, KEYS, _UID)): text})
-        event = TransitEvent(key, (), values, value.digest.hex(), self._core.now())
-        self._core.settle((Publish(f"{_KEY}{owner}", (event,)),))
-
-    def _arrived(self, now: datetime, event: TransitEvent) -> None:
-        held = event.values.get(AttributeId(event.key.owner, KEYS, _UID))
-        try:
-            self._hear(now, held)
-        except (RefusedError, MalformedError) as error:
-            self._core.note(error)
-
-    def _hear(self, now: datetime, held: object) -> None:
-        if not isinstance(held, str) or not held.isascii():
-            raise malformed("an event about keys has one attribute, which is a text")
-        written = parse(held.encode("ascii"), limits=self._core.settings.limits)
-        body = written[1] if isinstance(written, tuple) and len(written) > 1 else b""
-        kind = _TOLD.get(sexp_head(body) or b"")
-        if sexp_head(body) == KeyRefusal.HEAD:
-            refusal = read_signed(written, KeyRefusal)
-            self._released(now, refusal.value.group, refusal.value.manager, refusal)
-        elif kind is None:
-            self._asked(now, read_signed(written, KeyRequest))
-        else:
-            self._told(now, cast("UnverifiedValue[Heard]", read_signed(written, kind)))
-
     def _told(self, now: datetime, told: UnverifiedValue[Heard]) -> None:
         value = told.value
         if isinstance(value, KeyHistory):
@@ -279,6 +224,9 @@ class Keys:
             # Also where what was said is refused in the end.
             self._sealing.clear()
             self._carry_out(member.receive(now, told))
+
+    def _refused(self, now: datetime, refusal: UnverifiedValue[KeyRefusal]) -> None:
+        self._released(now, refusal.value.group, refusal.value.manager, refusal)
 
     def _released(
         self,
@@ -320,7 +268,7 @@ class Keys:
             if error.code in REASONS:
                 me, time = self._core.principal, in_utc(now)
                 refusal = KeyRefusal(me, value.group, value.broker, value.public, error.code, time)
-                self._publish(value.group, sign_value(refusal, self._core.settings.key))
+                self._transport.publish(value.group, sign_value(refusal, self._core.settings.key))
 
     def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
         if self._scribe is not None:
@@ -328,7 +276,7 @@ class Keys:
 
     def _send(self, output: Tell | Reply) -> None:
         group = output.group if isinstance(output, Tell) else output.value.value.word.group
-        self._publish(group, output.value)
+        self._transport.publish(group, output.value)
 
     def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
         self._sealing.clear()
@@ -336,7 +284,7 @@ class Keys:
         for output in outputs:
             match output:
                 case Ask(request):
-                    self._publish(request.value.group, request)
+                    self._transport.publish(request.value.group, request)
                 case Opened(KeyGroup(labels=True) as group, epoch, key, begun=begun):
                     self._core.labels.put(group.type, epoch, key, begun)
                     changed = True
@@ -420,10 +368,10 @@ class Keys:
 
     def forward(self, request: SignedValue[KeyRequest]) -> None:
         """Send the request of a client to the managers."""
-        self._publish(request.value.group, request)
+        self._transport.publish(request.value.group, request)
 
     def status(self) -> dict[str, Wire]:
-        """Return which keys are held, and who holds those that are managed here, as plain data."""
+        """Return which keys are held, and how many hold those that are managed here, as plain data."""
         held: dict[str, Wire] = {
             group.scope: {"epoch": member.epoch, "seals": member.seals(self._core.now())}
             for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)
@@ -431,7 +379,7 @@ class Keys:
         managed: dict[str, Wire] = {}
         if self._manager is not None:
             for group in self._manager.groups():
-                managed[group.scope] = [str(broker) for broker in sorted(self._manager.holders(group))]
+                managed[group.scope] = len(self._manager.holders(group))
         return {"held": held, "managed": managed}
 
 

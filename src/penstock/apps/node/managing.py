@@ -83,7 +83,7 @@ def _refreshing(file: Strict, table: Mapping[str, object], limits: Limits) -> Re
     if longest < period:
         raise file.wrong(_in("longest_seconds"), "no less than `keys.epoch_seconds`")
     blocks = _whole(file, "epoch_blocks", table.get("epoch_blocks", limits.key_blocks), DEFAULT_LIMITS.key_blocks)
-    return replace(Refreshing(), period=period * 1000, blocks=blocks, longest=longest * 1000)
+    return replace(Refreshing.by(limits), period=period * 1000, blocks=blocks, longest=longest * 1000)
 
 
 def _in(name: str) -> str:

@@ -86,6 +86,7 @@ class _Sizes(Collector):
         for code, number in core.unopened.items():
             refused.add_metric((code,), number)
         yield refused
+        members, now = node.keys.members.values(), core.now()
         size, owners = core.router.size(), node.policies.status().values()
         fresh = sum(isinstance(state, dict) and state.get("state") == "fresh" for state in owners)
         held = {
@@ -98,6 +99,12 @@ class _Sizes(Collector):
                 "Owners whose policy is not known to be current: nothing is delivered.",
                 len(owners) - fresh,
             ),
+            "keys": ("Keys of sealed types that are held, or wanted.", len(members)),
+            "keys_missing": (
+                "Of these, keys under which nothing may be sealed now: publications wait.",
+                sum(not member.seals(now) for member in members),
+            ),
+            "publications_waiting": ("Events of clients that wait to be sealed.", len(core.exchange.gathering)),
             "client_entries": ("Subscriptions and advertisements of clients.", size.clients),
             "entered_entries": ("What neighbours have entered.", size.entered),
             "entered_subscriptions": ("Subscriptions among what neighbours have entered.", size.subscriptions),
