@@ -8,7 +8,7 @@ from tests.broker.blinded_kit import CAR, CAR_MADE, LIMITS, LORRY, NOW, OVERLAP,
 
 from penstock.broker.labels import Labels
 from penstock.broker.library import Library
-from penstock.codec.block_names import names
+from penstock.codec.block_names import Plain, names, write_route
 from penstock.crypto.blinding import blind, blinded_key, label
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
@@ -121,13 +121,20 @@ def test_the_version_tells_of_every_change() -> None:
 def test_routes_are_found_again_under_every_key_that_is_held() -> None:
     held = Held()
     found = names(LORRY.key, (CAR.key,), tuple(str(attribute.id) for attribute in LORRY.attributes))
+    plain = write_route(Plain(found))
     for number in (1, 2):
         held.labels.put(LORRY.key, number, label_key(number, LORRY.key), NOW)
-        route = held.labels.route(blinded_key(label(label_key(number, LORRY.key), str(LORRY.key))), found)
-        assert route == blind(label_key(number, LORRY.key), found)
+        lorries = blinded_key(label(label_key(number, LORRY.key), str(LORRY.key)))
+        route = blind(label_key(number, LORRY.key), found)
+        assert held.labels.route(lorries, plain) == write_route(route)
         assert held.labels.resolve(route) == found
+        assert held.labels.names(write_route(route)) == (lorries, plain)
     held.labels.drop(LORRY.key, 2)
-    for refused in (lambda: held.labels.resolve(route), lambda: held.labels.route(tree(1), found)):
+    for refused in (
+        lambda: held.labels.resolve(route),
+        lambda: held.labels.names(write_route(route)),
+        lambda: held.labels.route(tree(1), plain),
+    ):
         with pytest.raises(RefusedError) as caught:
             refused()
         assert caught.value.code == "seal.unknown-label"

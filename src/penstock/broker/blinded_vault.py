@@ -11,9 +11,9 @@ from penstock.broker.entries import AnyFilter, Filter, SealedFilter
 from penstock.broker.labels import Labels
 from penstock.broker.sealed import Vault
 from penstock.broker.sealed_filters import Filters, NoFilters, OpenedFilter
-from penstock.codec.block_names import Blinded, Plain, Route, read_route
-from penstock.codec.blocks import Block, Header, read_block, reroute, says_labels
-from penstock.crypto.blinding import blinded_key, is_blinded, unknown_label
+from penstock.codec.block_names import Blinded, Route
+from penstock.codec.blocks import Header, says_labels, with_route, written_route
+from penstock.crypto.blinding import is_blinded, unknown_label
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
@@ -79,8 +79,8 @@ class BlindedVault:
         of_type = self._labels.type_of(tree)
         if of_type is None:
             raise unknown_label()
-        real = renamed(events, of_type)
-        return reroute(self._vault.seal(real), self._labels.route(tree, Block.of(real).names))
+        octets = self._vault.seal(renamed(events, of_type))
+        return with_route(octets, self._labels.route(tree, written_route(octets)))
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block. Raises `RefusedError` (`seal.*`) and `MalformedError`."""
@@ -91,16 +91,14 @@ class BlindedVault:
 
     def _named(self, octets: bytes) -> tuple[TypeKey, bytes]:
         """Return the label of a block, and the block with the names that its labels stand for."""
-        route = read_route(read_block(octets).route)
         try:
-            names = self._labels.resolve(route)
+            tree, route = self._labels.names(written_route(octets))
         except RefusedError:
             # As with any key that is not there: it may yet come.
             raise RefusedError(
                 "seal.unknown-key", "no key is held here for a blinded block", hint="carry it on, or wait for the key"
             ) from None
-        tree = blinded_key(route.type) if isinstance(route, Blinded) else names.type
-        return tree, reroute(octets, Plain(names))
+        return tree, with_route(octets, route)
 
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type have to be signed."""

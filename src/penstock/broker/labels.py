@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from penstock.broker.library import Library
-from penstock.codec.block_names import Blinded, Names, Route
+from penstock.codec.block_names import Blinded, Names, Plain, Route, read_route, write_route
 from penstock.crypto.blinding import Directory, blind, blinded_key, label, unknown_label
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -44,7 +44,9 @@ class Labels:
         self._trees: dict[TypeKey, _Label] = {}
         self._used: dict[TypeKey, TypeKey] = {}
         self._directory = Directory()
-        self._routes: dict[tuple[TypeKey, bytes], Blinded] = {}
+        #: routes that were written anew, with labels and without
+        self._routes: dict[tuple[TypeKey, bytes], bytes] = {}
+        self._named: dict[bytes, tuple[TypeKey, bytes]] = {}
         self._revision = -1
         self._changes = 0
 
@@ -146,26 +148,49 @@ class Labels:
         found = self._trees.get(tree)
         return None if found is None else found.type
 
-    def route(self, tree: TypeKey, names: Names) -> Blinded:
+    # Routes of blocks, as they are written.
+
+    def route(self, tree: TypeKey, plain: bytes) -> bytes:
         """Return the route of a block that goes under a label. Raises `RefusedError` (`seal.unknown-label`)."""
-        found = self._routes.get((tree, names.digest))
+        found = self._routes.get((tree, plain))
         if found is None:
             if tree not in self._trees:
                 raise unknown_label()
-            if len(self._routes) >= self._limits.seal_streams:
-                self._routes.clear()
-            found = self._routes[tree, names.digest] = blind(self._trees[tree].key, names)
+            made = write_route(blind(self._trees[tree].key, self._directory.resolve(read_route(plain))))
+            found = self._routes[tree, plain] = self._bounded(made)
+        return found
+
+    def names(self, blinded: bytes) -> tuple[TypeKey, bytes]:
+        """Return the label of a block, and its route with the names that its labels stand for.
+
+        Raises `RefusedError` (`seal.unknown-label`) and what reading a route raises.
+        """
+        self._learn()
+        found = self._named.get(blinded)
+        if found is None:
+            route = read_route(blinded)
+            names = self.resolve(route)
+            tree = blinded_key(route.type) if isinstance(route, Blinded) else names.type
+            found = self._named[blinded] = tree, self._bounded(write_route(Plain(names)))
         return found
 
     def resolve(self, route: Route) -> Names:
         """Return the names of a route. Raises `RefusedError` (`seal.unknown-label`)."""
-        if self._revision != self._library.revision:
-            self._learn()
+        self._learn()
         return self._directory.resolve(route)
 
+    def _bounded(self, route: bytes) -> bytes:
+        if len(self._routes) + len(self._named) >= self._limits.seal_streams:
+            self._routes.clear()
+            self._named.clear()
+        return route
+
     def _learn(self) -> None:
-        """Learn the labels of all names anew: types or keys have come or gone."""
+        """Learn the labels of all names anew, where types or keys have come or gone."""
+        if self._revision == self._library.revision:
+            return
         self._revision, self._directory = self._library.revision, Directory()
+        self._named.clear()
         for one in self._trees.values():
             for line, attributes in self._names(one.type):
                 self._directory.add(one.key, line, attributes)

@@ -330,10 +330,27 @@ def _numbers(count: int) -> Struct:
 
 def says_labels(data: bytes) -> bool:
     """Say whether the route of a block is blinded. What is no block may be either."""
-    kind = _FIXED.size + _COUNTS.size
-    if len(data) > kind:
-        kind += _EPOCH_BYTES * _columns(data)
-    return kind < len(data) and data[kind] == 1
+    start = _route_start(data)
+    return start < len(data) and data[start] == 1
+
+
+def written_route(data: bytes) -> bytes:
+    """Return the route of a block as it stands there. Raises `MalformedError` (`block.malformed`)."""
+    start = _route_start(data)
+    if start + ROUTE_HEAD.size > len(data):
+        raise malformed("a block that ends in its header")
+    return data[start : start + ROUTE_HEAD.size + ROUTE_HEAD.unpack_from(data, start)[1]]
+
+
+def with_route(data: bytes, route: bytes) -> bytes:
+    """Return a block with another route, as `write_route` gives it. Raises `MalformedError` (`block.malformed`)."""
+    start, before = _route_start(data), written_route(data)
+    return b"".join((data[:start], route, data[start + len(before) :]))
+
+
+def _route_start(data: bytes) -> int:
+    start = _FIXED.size + _COUNTS.size
+    return start + _EPOCH_BYTES * _columns(data) if len(data) > start else start
 
 
 def read_header(data: bytes) -> Header:
@@ -343,9 +360,8 @@ def read_header(data: bytes) -> Header:
 
 def reroute(data: bytes, route: Route) -> bytes:
     """Return the same block with another route. Nothing is sealed anew."""
-    parts = read_block(data)
-    columns = [column for column in parts.columns if column is not None]
-    return write_block(parts.bound, write_route(route), parts.signature, columns)
+    read_block(data)
+    return with_route(data, write_route(route))
 
 
 def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
