@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from tests.broker.network import principal
-from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line
+from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line, signer
 
 from penstock.broker.messages import Hop
 from penstock.broker.publications import Publications
@@ -254,6 +254,18 @@ def test_a_block_that_nobody_has_to_read_is_not_opened(monkeypatch: pytest.Monke
     monkeypatch.setattr(line.routers["between"]._carrier._vault, "open", lambda _octets: pytest.fail("it was opened"))
     line.publish("pub", *CARS)
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
+
+
+def test_across_a_fabric_a_block_comes_from_who_has_sealed_it_and_may_have_been_kept() -> None:
+    line = row()
+    line.publish("pub", *CARS)
+    away = Line({"sub": ALL}, now=NOW + 3600 * SECOND)
+    away.subscribe("sub")
+    for origin in (principal("between"), signer("pub").principal):
+        block = changed(sent(line)[0], 0, principal_tree(origin))
+        away.run("sub", away.routers["sub"].arrived(block))
+    assert away.codes() == [("sub", "seal.sender")]
+    assert away.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
 # Epochs.

@@ -1,8 +1,7 @@
 """Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TypeAlias
 
 from penstock.broker.copies import Copies
@@ -16,6 +15,7 @@ from penstock.broker.retained import Retained, Sample
 from penstock.broker.sealed import SealedPublications, Vault, not_sealed
 from penstock.broker.trees import Side
 from penstock.broker.waiting import Waiting, WaitingRoom
+from penstock.codec.blocks import Header
 from penstock.crypto.seal_keys import unknown_key
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
@@ -73,7 +73,7 @@ class Carrier:
         unopened: list[Unopened] = []
         for waiting in self._waiting.empty():
             try:
-                block = self._open(waiting.block, waiting.arrived)
+                block = self._open(waiting)
             except (RefusedError, MalformedError) as error:
                 unopened.append(_refused(waiting, error))
                 continue
@@ -113,7 +113,8 @@ class Carrier:
         2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
         3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
            demands it, a broker that may publish it has signed it.
-        4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside.
+        4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside. Across a fabric
+           that is known already, of what comes from who has sealed it.
         """
         if self._copies.knows(block):
             return _NOTHING
@@ -124,7 +125,7 @@ class Carrier:
             return self._carry_events(block, came_from)
         waiting = Waiting(block, came_from, self._vault.now())
         try:
-            opened = self._open(block, waiting.arrived)
+            opened = self._open(waiting)
         except (RefusedError, MalformedError) as error:
             # Whoever did this need not be the neighbour.
             return Carried(unopened=(_refused(waiting, error),))
@@ -138,7 +139,8 @@ class Carrier:
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
-    def _open(self, block: SealedPublications, arrived: datetime) -> SealedPublications:
+    def _open(self, waiting: Waiting) -> SealedPublications:
+        block = waiting.block
         signed = self._vault.demands(block.type)
         verified = signed and bool(self._matchers(block))
         if block.beside:
@@ -147,7 +149,10 @@ class Carrier:
         # Who reads could have sealed a block under another's name: what is not verified is not remembered.
         if opened.closed or opened.header is None or (signed and not verified):
             return opened
-        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
+        if waiting.came_from is None:
+            _check_sender(opened.header, opened.origin)
+            return opened
+        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, waiting.arrived))
 
     def _wait(self, waiting: Waiting) -> list[Unopened]:
         return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]
@@ -201,14 +206,13 @@ class Carrier:
             if peer != came_from and self._allowed(block.type, peer):
                 yield from ((peer, part) for part in self._parts_for(peer, block.pick(wanted), came_from))
 
-    def _parts_for(self, peer: Principal, block: Publications, came_from: Side) -> Iterable[Publications]:
+    def _parts_for(self, peer: Principal, block: Publications, came_from: Side) -> list[Publications]:
         if isinstance(block, SealedPublications):
-            return block.onward(beside=self._vault.reads_as_much(peer, block.type)).parts(self._limits)
-        return self._parts(block, came_from)
-
-    def _parts(self, block: Publications, came_from: Side) -> list[Publications]:
+            onward: Publications = block.onward(beside=self._vault.reads_as_much(peer, block.type))
+        else:
+            onward = block.onward()
         try:
-            return list(block.onward().parts(self._limits))
+            return list(onward.parts(self._limits))
         except LimitError:
             if came_from is None:
                 raise
@@ -243,6 +247,16 @@ def _believed(block: SealedPublications, *, verified: bool) -> SealedPublication
     except (MalformedError, LimitError):
         # Whoever wrote it need not be the neighbour; what is sealed may be what it should.
         return block.hidden()
+
+
+def _check_sender(header: Header, origin: Principal) -> None:
+    """Check that who has signed, numbered and timed a block for a fabric is who has sealed it."""
+    if header.sender != origin:
+        raise RefusedError(
+            "seal.sender",
+            f"{origin.short} sends a block across a fabric that another broker has sealed",
+            hint="it sends again what it was sent",
+        )
 
 
 def _refused(waiting: Waiting, reason: PenstockError) -> Unopened:
