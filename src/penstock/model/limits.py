@@ -217,6 +217,13 @@ class Limits:
     coverage_questions: int = 4
     coverage_merged: int = 16
 
+    #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
+    #: pairs of functions that a detector remembers
+    moderator_id_length: int = 128
+    moderator_publishers: int = 1_024
+    moderator_list: int = 256
+    moderator_answers: int = 262_144
+
     #: a sealed block: octets, rows, values (rows times columns), octets of the names in its header
     block_bytes: int = 64 << 20
     block_rows: int = 1 << 20

@@ -1,0 +1,173 @@
+"""Rules: what publishers and subscribers state about one event type (paper 1, section II).
+
+    (publish-rule (id <id>) (event <owner> <name>) (publishers <principal> …)
+                  (fnc-p <selector>) (fnc-s <selector>) (valid …) (stated-by <principal>))
+    (subscribe-rule (id <id>) (event <owner> <name>) (subscriber <principal>)
+                    (fnc-p <selector>) (valid …) (stated-by <principal>))
+
+`P.publish(e, fnc_p, fnc_s)`: only publishers whose profiles satisfy `fnc_p` publish events of type `e`, and only
+subscribers whose profiles satisfy `fnc_s` receive them. `S.subscribe(e, fnc_p)`: S wants them from such publishers
+alone. A rule is a claim that whoever stated it signs (`penstock.trust.signed`); what it may speak about is for a
+`Vocabulary` to check.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
+
+from penstock.codec.sexp import SExp, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.selector import ALWAYS, Selector, parse
+from penstock.trust.signed import malformed, one, read_owner
+from penstock.trust.validity import ALWAYS as FOREVER
+from penstock.trust.validity import Validity, parse_validity, validity_to_sexp
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRule:
+    """`P.publish(e, fnc_p, fnc_s)`; several publishers where they agreed on one rule (the paper's P_list).
+
+    Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`).
+    """
+
+    HEAD: ClassVar = b"publish-rule"
+    id: str
+    event: TypeKey
+    publishers: tuple[Principal, ...]
+    stated_by: Principal
+    fnc_p: Selector = ALWAYS
+    fnc_s: Selector = ALWAYS
+    validity: Validity = FOREVER
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+        if not self.publishers or len(set(self.publishers)) != len(self.publishers):
+            raise MalformedError("moderator.rule", f"rule `{self.id}` is of no publisher, or of one twice")
+        if len(self.publishers) > DEFAULT_LIMITS.moderator_publishers:
+            raise LimitError(
+                "moderator.limit", f"a rule is of more than {DEFAULT_LIMITS.moderator_publishers} publishers"
+            )
+
+    @property
+    def signer(self) -> Principal:
+        """Whoever stated the rule."""
+        return self.stated_by
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        return (
+            self.HEAD,
+            (b"id", self.id.encode()),
+            _event(self.event),
+            (b"publishers", *(str(publisher).encode() for publisher in self.publishers)),
+            (b"fnc-p", self.fnc_p.text.encode()),
+            (b"fnc-s", self.fnc_s.text.encode()),
+            *_valid(self.validity),
+            (b"stated-by", str(self.stated_by).encode()),
+        )
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "PublishRule":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        publishers = sexp_field(body, b"publishers")
+        if publishers is None:
+            raise malformed("a rule has publishers")
+        return cls(
+            text(one(body, b"id")),
+            _read_event(body),
+            tuple(read_owner(publisher) for publisher in publishers[1:]),
+            read_owner(one(body, b"stated-by")),
+            _read_function(body, b"fnc-p"),
+            _read_function(body, b"fnc-s"),
+            _read_validity(body),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRule:
+    """`S.subscribe(e, fnc_p)`. Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`)."""
+
+    HEAD: ClassVar = b"subscribe-rule"
+    id: str
+    event: TypeKey
+    subscriber: Principal
+    stated_by: Principal
+    fnc_p: Selector = ALWAYS
+    validity: Validity = FOREVER
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
+    @property
+    def signer(self) -> Principal:
+        """Whoever stated the rule."""
+        return self.stated_by
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        return (
+            self.HEAD,
+            (b"id", self.id.encode()),
+            _event(self.event),
+            (b"subscriber", str(self.subscriber).encode()),
+            (b"fnc-p", self.fnc_p.text.encode()),
+            *_valid(self.validity),
+            (b"stated-by", str(self.stated_by).encode()),
+        )
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "SubscribeRule":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        return cls(
+            text(one(body, b"id")),
+            _read_event(body),
+            read_owner(one(body, b"subscriber")),
+            read_owner(one(body, b"stated-by")),
+            _read_function(body, b"fnc-p"),
+            _read_validity(body),
+        )
+
+
+Rule: TypeAlias = PublishRule | SubscribeRule
+
+
+def _check_id(rule_id: str) -> None:
+    if not _ID.fullmatch(rule_id):
+        raise MalformedError(
+            "moderator.rule",
+            f"`{rule_id[:80]}` is no id of a rule",
+            hint="allowed: ASCII letters, digits, `.`, `_`, `:` and `-`, beginning with a letter or a digit",
+        )
+    if len(rule_id) > DEFAULT_LIMITS.moderator_id_length:
+        raise LimitError("moderator.limit", f"an id is longer than {DEFAULT_LIMITS.moderator_id_length}")
+
+
+def _event(event: TypeKey) -> SExp:
+    return (b"event", str(event.owner).encode(), event.name.encode())
+
+
+def _read_event(body: SExp) -> TypeKey:
+    match sexp_field(body, b"event"):
+        case (_, owner, name):
+            return TypeKey(read_owner(owner), text(name))
+    raise malformed("a rule is about one `(event <owner> <name>)`")
+
+
+def _read_function(body: SExp, name: bytes) -> Selector:
+    return parse(text(one(body, name)))
+
+
+def _valid(validity: Validity) -> tuple[SExp, ...]:
+    written = validity_to_sexp(validity)
+    return () if written is None else (written,)
+
+
+def _read_validity(body: SExp) -> Validity:
+    found = sexp_field(body, b"valid")
+    return FOREVER if found is None else parse_validity(found[1:])
