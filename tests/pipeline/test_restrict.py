@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
@@ -27,7 +28,7 @@ from penstock.model import (
 from penstock.pipeline.columns import micros
 from penstock.pipeline.frames import ID, TIME, quoted, transit_sources
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask
-from penstock.selector import ALWAYS, Selector
+from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -38,6 +39,10 @@ TIMES = [
     NOON - timedelta(days=2),
     datetime(1969, 12, 31, 23, 59, 59, 1, UTC),
 ]
+
+WITH_A_NUMBER = EventType.of(
+    TypeDefinition(TypeName(Principal(bytes(32)), "T"), (AttributeDefinition("a", "0", AttributeSpec(Kind.INTEGER)),))
+)
 
 
 def without_guards(restriction: Restriction) -> Restriction:
@@ -82,10 +87,7 @@ def test_columns_show_what_delivery_shows(
 
 
 def test_guards_hold_where_the_log_says_so_and_nowhere_else(spark: SparkSession) -> None:
-    definition = TypeDefinition(
-        TypeName(Principal(bytes(32)), "T"), (AttributeDefinition("a", "0", AttributeSpec(Kind.INTEGER)),)
-    )
-    reader = EventType.of(definition)
+    reader = WITH_A_NUMBER
     sent = [replace(Event.of(reader, {"a": n}).to_transit(), id=str(n), time=NOON) for n in range(3)]
     restriction = Restriction((Branch(action=Right.SUBSCRIBE, guards=frozenset({"on-duty"})),))
     frame = transit_frame(spark, [reader], sent)
@@ -94,6 +96,23 @@ def test_guards_hold_where_the_log_says_so_and_nowhere_else(spark: SparkSession)
     for guards, shown in known:
         masked = mask(restriction, reader, transit_sources([reader]), environment_sources(), guards)
         assert {row[ID] for row in deliver_one(frame, masked, reader).collect()} == shown
+
+
+def test_no_row_is_copied_and_a_filter_of_the_view_reaches_the_events(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = WITH_A_NUMBER
+    restriction = Restriction(
+        (Branch(action=Right.SUBSCRIBE, where=parse("a > 7").rename({"a": reader.by_name["a"].id})),)
+    )
+    masked = mask(restriction, reader, transit_sources([reader]), environment_sources())
+    view = deliver_one(transit_frame(spark, [reader], []), masked, reader)
+    view.where(quoted(ID) == "mine").explain()
+    plan = capsys.readouterr().out.split("== Physical Plan ==")[1]
+    # Whatever can make several rows of one copies each of them.
+    assert "Generate" not in plan
+    assert "NestedLoop" not in plan
+    assert plan.index("Filter") > plan.rindex("BroadcastHashJoin")
 
 
 def test_the_environment_is_that_of_the_broker_s_zone(spark: SparkSession) -> None:

@@ -24,6 +24,7 @@ _STORED: Final[Mapping[Kind, pa.DataType]] = {
     Kind.TIMESTAMP: pa.int64(),
 }
 """The types in which constants stand in tables."""
+_ROW: Final = "@row"
 
 
 def restored(column: Column, kind: Kind) -> Source:
@@ -74,8 +75,19 @@ class OneRow:
         if not self._found:
             return frame
         kinds = {name: kind for name, kind, _ in self._found}
-        row = table(frame.sparkSession, kinds, [[value for _, _, value in self._found]])
-        return frame.crossJoin(F.broadcast(row))
+        # A number that is 0 in every row, which Spark does not see: it would make a cross join of a join by a constant.
+        zero = quoted(frame.columns[0]).isNull().cast("bigint").bitwiseAND(F.lit(0))
+        return look_up(frame, zero, kinds, [0, *(value for _, _, value in self._found)])
+
+
+def look_up(frame: DataFrame, key: Column, kinds: Mapping[str, Kind], row: Sequence[Value | None]) -> DataFrame:
+    """Return the rows of a frame that have a key, an integer, with the columns of a table of one row beside them.
+
+    The first value of the row is its key. Spark copies every row that leaves a cross join or `explode`, because those
+    can make many of one; a join by a key that is unique copies none.
+    """
+    found = table(frame.sparkSession, {_ROW: Kind.INTEGER, **kinds}, [row])
+    return frame.join(F.broadcast(found), key == quoted(_ROW)).drop(_ROW)
 
 
 @dataclass(slots=True)

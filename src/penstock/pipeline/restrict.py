@@ -18,7 +18,7 @@ from penstock.pipeline.columns import Source, condition
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
 from penstock.pipeline.programs import Constants, Shape, answered, shape_branch
-from penstock.pipeline.views import Viewer, columns, keep
+from penstock.pipeline.views import Viewer, columns, keep_uncopied
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
 from penstock.trust.capabilities import Right
@@ -96,7 +96,7 @@ def deliver_one(
     joined = masked.constants.join(viewer.hoist(events))
     made = viewer.shown(masked.shape, masked.parameters)
     frame = joined.select(*columns(events), *(word.alias(name) for name, word in zip(words, made, strict=True)))
-    kept = keep(frame, view[0] != 0, columns(frame))
+    kept = keep_uncopied(frame, view[0] != 0, columns(frame))
     seen = kept.select(*metadata(), *(c.alias(name) for name, c in viewer.values(event_type, view).items()))
     if selector == TRUE:
         return seen
