@@ -13,6 +13,7 @@ from penstock.crypto.wrapping import Secret
 from penstock.model.limits import Limits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_checkpoints import KeyCheckpoint
+from penstock.trust.key_messages import KeyRecord
 from penstock.trust.signed import sign_value
 
 #: so that a checkpoint has several parts
@@ -201,3 +202,16 @@ def test_no_key_can_be_read_in_a_checkpoint() -> None:
     condense(world)
     written = b"".join(world.log.ever)
     assert not any(secret.expose() in written for secret in secrets)
+
+
+def test_nothing_counts_after_half_a_checkpoint_for_one_who_has_not_read_what_was_before() -> None:
+    world = aged()
+    before = read_record(world.log.records[-1]).value
+    assert isinstance(before, KeyRecord)
+    condense(world)
+    fresh = manager(REPLICA, limits=SMALL)
+    first = read_record(world.log.records[0])
+    fresh.take(NOW, first)
+    after = replace(before, number=first.value.number + 1, previous=first.digest)
+    with refused("keys.log"):
+        fresh.take(NOW, sign_value(after, key(50)).unverified())

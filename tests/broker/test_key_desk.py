@@ -146,7 +146,7 @@ def test_a_broker_gets_what_it_holds_for_its_own_jobs_if_it_has_history() -> Non
         async with (
             two(grant(BROKERS[1], NEWS, Right.HISTORY)) as (manager, other),
             client_of(other, AGENCY) as operator,
-            client_of(manager, REPORTER) as nobody,
+            client_of(other, REPORTER) as nobody,
         ):
             found = await operator.fetch_keys(WHOLE, 1, 99)
             assert found == {1: other.core.ring.key(str(TYPE), 1)}

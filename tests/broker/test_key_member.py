@@ -7,7 +7,7 @@ from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.key_manager import Reply, Tell
 from penstock.model.limits import Limits
-from penstock.trust.key_messages import KeyNotice, KeyPathAnswer, KeyRequest, KeyWelcome, Wish, Word
+from penstock.trust.key_messages import KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
 from penstock.trust.signed import SignedValue, sign_value
 
 
@@ -121,9 +121,11 @@ def test_a_welcome_that_comes_twice_or_late_changes_nothing() -> None:
     world = World(20)
     world.pass_time(601)
     (welcome,) = (reply.value for reply in world.replies)
+    assert world.brokers[20].member.receive(world.now, welcome.unverified()) == []
+    assert world.brokers[20].keys[2] == world.key()
+    world.leave(20)
     with refused("keys.unopened"):
         world.brokers[20].member.receive(world.now, welcome.unverified())
-    assert world.brokers[20].keys[2] == world.key()
 
 
 def test_who_is_evicted_finds_out() -> None:
@@ -203,10 +205,12 @@ def test_a_history_that_nobody_asked_for_is_not_taken() -> None:
     world = World(20)
     world.pass_time(601)
     broker = world.brokers[20]
+    answer = KeyHistory(Word(who(MANAGER), GROUP, 1, NOW, 1), who(20), bytes(32), 1, b"")
+    assert broker.member.receive(world.now, sign_value(answer, key(MANAGER)).unverified()) == []
     broker.member.history(world.now, 1, 1)
-    with refused("keys.unopened"):
-        answer = KeyWelcome(Word(who(MANAGER), GROUP, 1, NOW, 1), who(20), bytes(32), b"")
-        broker.member.receive(world.now, sign_value(answer, key(MANAGER)).unverified())
+    for changed in (answer, replace(answer, broker=who(21))):
+        with refused("keys.unopened"):
+            broker.member.receive(world.now, sign_value(changed, key(MANAGER)).unverified())
 
 
 def test_absurd_epochs_cost_no_memory() -> None:
