@@ -74,6 +74,26 @@ def test_what_was_taken_goes_before_its_advertisement_does() -> None:
     run(test())
 
 
+def test_what_was_taken_waits_when_its_keys_have_gone_in_the_meantime() -> None:
+    async def test() -> None:
+        async with one(1.0) as (node, _), client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await feed.publish(headline="taken", location="London")
+            core, scope = node.core, str(NEWS.name.key)
+            epoch = core.ring.current(scope) or 0
+            key = core.ring.key(scope, epoch)
+            assert key is not None
+            core.ring.leave(scope)
+            core.settle(core.exchange.released())
+            assert len(core.exchange.gathering) == 1
+            assert not news.waiting
+            core.ring.begin(scope, epoch, key)
+            core.settle(core.exchange.released())
+            assert await headlines(news, 1) == ["taken"]
+
+    run(test())
+
+
 def test_without_lingering_nothing_waits() -> None:
     async def test() -> None:
         async with one(0) as (node, sizes), client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
