@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.broker.sports import NEWS
 
 from penstock.broker import protocol
+from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord
 from penstock.broker.protocol import Events, Publish, Request, Role, Row, Word, read_request, read_word, write_rows
 from penstock.codec.wire import Wire, decode, encode
 from penstock.errors import LimitError, MalformedError
@@ -29,6 +30,11 @@ REQUESTS: list[Request] = [
     protocol.Evolve(8, b"signed"),
     protocol.Policy(8, NEWS.name.owner, 3),
     protocol.Status(9),
+    AskKeys(9, KeyWord.STATUS),
+    AskKeys(9, KeyWord.ROTATE, NEWS.name.key, "headline"),
+    AskKeys(9, KeyWord.EVICT, NEWS.name.key, broker=NEWS.name.owner),
+    AskKeys(9, KeyWord.FORGET, before=datetime(2026, 5, 1, tzinfo=UTC)),
+    FetchKeys(9, b"signed"),
     protocol.Publish(0, "a", NEWS.name, ROWS),
 ]
 WORDS: list[Word] = [
@@ -75,6 +81,13 @@ def test_a_client_says_nothing_that_a_broker_says_and_the_other_way_round() -> N
         ["subscribe", 1, "s", str(NEWS.name), "", ["text"]],
         ["subscribe", 1, "s", str(NEWS.name), "", [b""] * 97],
         ["subscribe", True, "s", str(NEWS.name), "", []],
+        ["keys", 1, "steal", "", "", ""],
+        ["keys", 1, "evict", "", "", ""],
+        ["keys", 1, "forget", "", "", "now"],
+        ["keys", 1, "rotate", "news", "", ""],
+        ["keys", 1, "rotate", "", "", "more"],
+        ["keys", 1, "rotate", "", "x" * 257, ""],
+        ["fetch-keys", 1, "text"],
         ["publish", -1, "a", str(NEWS.name), []],
         ["publish", 1 << 63, "a", str(NEWS.name), []],
         ["publish", 1, "a", str(NEWS.name), [["id"]]],

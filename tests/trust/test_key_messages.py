@@ -11,6 +11,7 @@ from tests.trust.types_kit import PLATE
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto.key_tree import Rekey, Renewed
 from penstock.model.names import AttributeId, TypeKey
+from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import (
     KeyEpoch,
     KeyGroup,
@@ -25,6 +26,7 @@ from penstock.trust.key_messages import (
     join_parts,
     split,
 )
+from penstock.trust.key_refusals import NO_HISTORY, KeyRefusal
 from penstock.trust.signed import read_signed, sign_value
 
 TYPE = PLATE.name.key
@@ -33,19 +35,24 @@ WORD = Word(who(50), PLATES, 3, NOW, 60_000)
 REKEY = Rekey(
     PLATES.id, 3, b"s" * 16, b"c" * 16, ((b"h" * 16, 5),), ((4, 8),), (Renewed(2, 0, ((4, b"x"), (5, b"y"))),)
 )
-Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice | KeyRecord
+Statement: TypeAlias = (
+    KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice | KeyRecord | KeyCheckpoint | KeyRefusal
+)
 STATEMENTS: list[Statement] = [
     KeyRequest(Wish.JOIN, who(20), PLATES, NOW, public=b"p" * 32),
     KeyRequest(Wish.LEAVE, who(20), KeyGroup(TYPE), NOW),
     KeyRequest(Wish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32),
+    KeyRequest(Wish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32, b"credentials"),
     KeyEpoch(WORD, 0, 1, REKEY),
     KeyWelcome(WORD, who(20), b"p" * 32, b"sealed"),
     KeyPathAnswer(WORD, who(20), b"s" * 16, b"sealed"),
     KeyHistory(WORD, who(20), b"p" * 32, 1, b"sealed"),
     KeyNotice(WORD, NOW),
     KeyRecord(WORD, 7, b"d" * 32, NOW, True, b"s" * 16, b"x", ((who(20), NOW), (who(21), None)), (who(22),), ()),
+    KeyCheckpoint(who(50), 7, b"d" * 32, NOW, 1, 3, b"s" * 16, b"sealed"),
+    KeyRefusal(who(50), PLATES, who(20), b"p" * 32, NO_HISTORY, NOW),
 ]
-KINDS = (KeyRequest, KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice, KeyRecord)
+KINDS = (KeyRequest, KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice, KeyRecord, KeyCheckpoint, KeyRefusal)
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda value: type(value).__name__)
