@@ -42,15 +42,14 @@ STATEMENTS: list[Statement] = [
     KeyRequest(Wish.JOIN, who(20), PLATES, NOW, public=b"p" * 32),
     KeyRequest(Wish.LEAVE, who(20), KeyGroup(TYPE), NOW),
     KeyRequest(Wish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32),
-    KeyRequest(Wish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32, b"credentials"),
     KeyEpoch(WORD, 0, 1, REKEY),
     KeyWelcome(WORD, who(20), b"p" * 32, b"sealed"),
     KeyPathAnswer(WORD, who(20), b"s" * 16, b"sealed"),
     KeyHistory(WORD, who(20), b"p" * 32, 1, b"sealed"),
     KeyNotice(WORD, NOW),
-    KeyRecord(WORD, 7, b"d" * 32, NOW, True, b"s" * 16, b"x", ((who(20), NOW), (who(21), None)), (who(22),), ()),
     KeyCheckpoint(who(50), 7, b"d" * 32, NOW, 1, 3, b"s" * 16, b"sealed"),
     KeyRefusal(who(50), PLATES, who(20), b"p" * 32, NO_HISTORY, NOW),
+    KeyRecord(WORD, 7, b"d" * 32, NOW, True, b"s" * 16, b"x", ((who(20), NOW), (who(21), None)), (who(22),), ()),
 ]
 KINDS = (KeyRequest, KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice, KeyRecord, KeyCheckpoint, KeyRefusal)
 
@@ -61,6 +60,11 @@ def test_statements_are_read_as_they_were_written(statement: Statement) -> None:
     read = read_signed(parse_canonical(signed.to_bytes()), *KINDS)
     assert read.value == statement
     assert read.verify() == signed
+
+
+def test_a_request_may_show_credentials() -> None:
+    request = KeyRequest(Wish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32, b"credentials")
+    assert read_signed(parse_canonical(sign_value(request, key(20)).to_bytes()), KeyRequest).value == request
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda value: type(value).__name__)
@@ -81,11 +85,17 @@ def changed(statement: Statement, name: bytes, *values: SExp) -> Callable[[], ob
 
 
 JOIN, LEAVE, EPOCH, RECORD = STATEMENTS[0], STATEMENTS[1], STATEMENTS[3], STATEMENTS[-1]
+CHECKPOINT, REFUSAL = STATEMENTS[-3:-1]
 
 
 @pytest.mark.parametrize(
     "read",
     [
+        changed(CHECKPOINT, b"part", b"3", b"3"),
+        changed(CHECKPOINT, b"part", b"8", b"9"),
+        changed(CHECKPOINT, b"previous", b"short"),
+        changed(REFUSAL, b"code", b"keys.other"),
+        changed(REFUSAL, b"key", b"short"),
         changed(JOIN, b"wish", b"dance"),
         changed(JOIN, b"key", b"short"),
         changed(LEAVE, b"key", b"p" * 32),
