@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,13 @@ TRUCK = make_type("org.Truck", Sealing.ATTRIBUTE, CAR)
 WHOLE = make_type("org.Whole", Sealing.EVENT)
 TYPES = (CAR, TRUCK, WHOLE)
 PLATE, SPEED, RATIO, FINED, SEEN = (str(a.id) for a in CAR.attributes)
-SCOPES = {
-    scope: number
-    for number, scope in enumerate(
-        dict.fromkeys(s for t in TYPES for s in (str(t.key), *(column_scope(t.key, str(a.id)) for a in t.attributes)))
-    )
-}
+SCOPES = tuple(
+    dict.fromkeys(s for t in TYPES for s in (str(t.key), *(column_scope(t.key, str(a.id)) for a in t.attributes)))
+)
 
 
 def secret(scope: str, epoch: int = 1) -> Secret:
-    return Secret(bytes([SCOPES[scope], epoch]) * 16)
+    return Secret(sha256(f"{scope} {epoch}".encode()).digest())
 
 
 def ring(*without: str, epochs: Iterable[int] = (1,)) -> KeyRing:

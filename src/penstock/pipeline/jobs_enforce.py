@@ -26,7 +26,7 @@ from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_row
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
-from penstock.pipeline.sealed_log import SEALED, KeyFiles, read_log
+from penstock.pipeline.sealed_log import SEALED, KeyFiles, log_senders, read_log
 from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.tagging import TYPE
 from penstock.trust.capabilities import Right
@@ -122,7 +122,8 @@ class OfEvents:
     def _of(self, spark: SparkSession, batches: list[int]) -> DataFrame:
         if self.keys is None:
             return read_part(spark, self.path, EVENTS, batches, self.schema)
-        return sealed_events(read_log(spark, self.path, batches), self.types, self.keys)
+        blocks = read_log(spark, self.path, batches)
+        return sealed_events(blocks, self.types, self.keys, log_senders(spark, self.path))
 
 
 @dataclass(frozen=True, slots=True)

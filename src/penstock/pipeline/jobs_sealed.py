@@ -23,7 +23,17 @@ from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete,
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.jobs_ingest import EVENTS, QUARANTINE
 from penstock.pipeline.sealed_compacting import Compacting
-from penstock.pipeline.sealed_log import ATTRIBUTES, HEAD, ROWS, SEALED, KeyFiles, read_log, sealed_schema
+from penstock.pipeline.sealed_log import (
+    ATTRIBUTES,
+    HEAD,
+    ROWS,
+    SEALED,
+    SENDERS,
+    KeyFiles,
+    log_senders,
+    read_log,
+    sealed_schema,
+)
 from penstock.pipeline.sealed_reading import WAITING, Reading, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import REASON
@@ -57,7 +67,8 @@ class Seal(OfEvents):
         bad = _by_reason(output.spark.read.schema(schema).parquet(output.part(QUARANTINE, batch)))
         counts = {"read": events.count(), "sealed": sealed, "quarantined": sum(bad.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("sealed", "quarantined")})
-        return {"counts": {**counts, "blocks": blocks}, "reasons": bad, ATTRIBUTES: list(writing.columns)}
+        said: Said = {ATTRIBUTES: list(writing.columns), SENDERS: [str(writing.sender)]}
+        return {"counts": {**counts, "blocks": blocks}, "reasons": bad, **said}
 
 
 class Blocks(Protocol):
@@ -70,6 +81,9 @@ class Blocks(Protocol):
     @property
     def files(self) -> str | None:
         """Where the files stand, where they are files."""
+
+    def senders(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return who has sealed them, as far as that is known."""
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return all blocks, as rows of a sealed log."""
@@ -96,6 +110,10 @@ class LogBlocks:
     def files(self) -> str:
         """Where the blocks stand."""
         return f"{self.path}/{SEALED}"
+
+    def senders(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return who has sealed blocks, as far as the commits say."""
+        return log_senders(spark, self.path)
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the blocks of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
@@ -149,7 +167,8 @@ class Unseal(OfBlocks):
     parts: tuple[str, ...] = (EVENTS, SEALED, QUARANTINE)
 
     def _reading(self, blocks: DataFrame) -> Reading:
-        return Reading.of(self.keys, self.types, sealed_columns(blocks))
+        senders = self.blocks.senders(blocks.sparkSession)
+        return Reading.of(self.keys, self.types, sealed_columns(blocks), senders)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""
@@ -180,6 +199,7 @@ class Unseal(OfBlocks):
             "counts": {**counts, "blocks": blocks},
             "reasons": reasons,
             ATTRIBUTES: [name for name in events.columns if name not in HEAD],
+            SENDERS: list(reading.senders),
         }
 
 
@@ -204,7 +224,8 @@ class Compact(OfBlocks):
         after, kept = _counted(read_part(output.spark, output.path, SEALED, [batch], events.schema))
         check_sum(rows, {"sealed": kept})
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}
-        return {"counts": counts, ATTRIBUTES: [name for name in events.columns if name not in HEAD]}
+        attributes = [name for name in events.columns if name not in HEAD]
+        return {"counts": counts, ATTRIBUTES: attributes, SENDERS: list(self.blocks.senders(output.spark))}
 
 
 def _good(tagged: DataFrame) -> DataFrame:

@@ -44,7 +44,8 @@ BLOCK: Final = "@block"
 SEALED: Final = "sealed"
 """The part of an output that is a sealed log."""
 ATTRIBUTES: Final = "attributes"
-"""What a commit says of it: the attributes that have a column."""
+SENDERS: Final = "senders"
+"""What a commit says of it: the attributes that have a column, and senders, of whom there may be others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,12 @@ def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
     found = [said.get(batch, {}).get(ATTRIBUTES) for batch in batches]
     columns = dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names)
     return read_part(spark, path, SEALED, batches, sealed_schema(columns))
+
+
+def log_senders(spark: SparkSession, path: str) -> tuple[str, ...]:
+    """Return who has sealed blocks of a log, as far as its commits say."""
+    found = [said.get(SENDERS) for said in commits(spark, path).values()]
+    return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
 def map_arrow(frame: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType) -> DataFrame:

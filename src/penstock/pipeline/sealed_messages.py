@@ -91,6 +91,10 @@ class MessageBlocks:
         """None: messages stand in no files."""
         return
 
+    def senders(self, spark: SparkSession) -> tuple[str, ...]:  # noqa: ARG002  # a log would ask it
+        """Nobody knows."""
+        return ()
+
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the blocks that there are. Raises as `check_stream`."""
         return self.arrived(self._messages(spark, stream=False))

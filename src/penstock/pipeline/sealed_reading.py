@@ -4,14 +4,15 @@ The keys are read where a task runs, once for each. What does not open is told a
 (`WAITING`: the key, or the type, may come) and those that are to be set aside.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
 from penstock.codec.blocks import read_block, read_parts
@@ -29,6 +30,7 @@ from penstock.pipeline.tagging import REASON, TYPE
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 """Codes of blocks that may open once more is known here."""
+_SENDER: Final = "@sender"
 _SMALL: Final = 8_192
 """Blocks of fewer events are put together before they go to Spark."""
 
@@ -45,12 +47,16 @@ class Reading:
     keys: KeyFiles
     types: tuple[EventType, ...]
     wanted: tuple[str, ...]
+    #: those that are mostly met: their long names need not come from tasks row by row
+    senders: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, keys: KeyFiles, types: Iterable[EventType], columns: Iterable[str]) -> "Reading":
+    def of(
+        cls, keys: KeyFiles, types: Iterable[EventType], columns: Iterable[str], senders: Iterable[str] = ()
+    ) -> "Reading":
         """Look at the keys here, to find out which columns of a log need be read. Raises as `KeyFiles.read`."""
         known = tuple(types)
-        return cls(keys, known, readable(known, keys.read(), columns))
+        return cls(keys, known, readable(known, keys.read(), columns), tuple(senders))
 
     def events(self, blocks: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return the events of the blocks that open; where it is to be `strict`, all must.
@@ -59,7 +65,14 @@ class Reading:
         """
         read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted)))
         opened = self._strict if strict else self._opened
-        return map_arrow(read, opened, events_schema(self.types))
+        schema = events_schema(self.types)
+        numbers = [StructField(name, IntegerType()) for name in (TYPE, _SENDER)]
+        found = map_arrow(read, opened, StructType([*numbers, *(field for field in schema if field.name != TYPE)]))
+        texts = {
+            TYPE: _named([str(t.name) for t in self.types], TYPE),
+            SOURCE: F.coalesce(quoted(SOURCE), _named(self.senders, _SENDER)),
+        }
+        return found.select(*(texts.get(name, quoted(name)).alias(name) for name in schema.names))
 
     def failures(self, blocks: DataFrame) -> DataFrame:
         """Return the blocks that do not open, as they are, with the code in `@reason`."""
@@ -94,6 +107,11 @@ class Reading:
             yield from reader.read(batch)
 
 
+def _named(names: Sequence[str], number: str) -> Column:
+    """Return the name of a number."""
+    return F.element_at(F.array(*map(F.lit, names)).cast("array<string>"), quoted(number) + 1)
+
+
 class Failed(NamedTuple):
     """A block that does not open: its row, and why."""
 
@@ -109,9 +127,11 @@ class _Reader:
         self._read = reading.wanted
         self._kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(reading.types)}
         self._types = reading.types
-        self._versions: dict[bytes, str] = {}
+        self._versions: dict[bytes, int] = {}
+        self._senders = {name: number for number, name in enumerate(reading.senders)}
         self._opener = Opener(reading.keys.read())
-        fields = [(TYPE, pa.string()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP]), (SOURCE, pa.string())]
+        fields = [(TYPE, pa.int32()), (_SENDER, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
+        fields.append((SOURCE, pa.string()))
         self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
 
     def read(self, batch: Any) -> Iterator[Any | Failed]:
@@ -156,27 +176,29 @@ class _Reader:
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
 
-    def _version(self, names: Names) -> str:
-        """Return the version that events are shown in: that with the same attributes, or one with more."""
+    def _version(self, names: Names) -> int:
+        """Return which version events are shown in: that with the same attributes, or one with more."""
         found = self._versions.get(names.octets)
         if found is None:
             ids = {*names.attributes}
-            own = [(t, {str(a.id) for a in t.attributes}) for t in self._types if t.key == names.type]
-            fitting = [t for t, known in own if known == ids] or [t for t, known in own if known > ids]
+            own = [(n, {str(a.id) for a in t.attributes}) for n, t in enumerate(self._types) if t.key == names.type]
+            fitting = [n for n, known in own if known == ids] or [n for n, known in own if known > ids]
             if not fitting:
                 raise _unknown_type()
-            found = self._versions[names.octets] = str(fitting[0].name)
+            found = self._versions[names.octets] = fitting[0]
         return found
 
-    def _events(self, opened: OpenedGroup, version: str) -> Any:
-        rows = len(opened.ids)
-        fixed = [pa.repeat(version, rows), opened.ids, opened.times, pa.repeat(str(Principal(opened.sender)), rows)]
-        arrays = [opened.columns.get(n) for n in self._kinds]
-        own = [pa.nulls(rows, ARROW_TYPES[kind]) for kind in self._kinds.values()]
-        return pa.RecordBatch.from_arrays(
-            [*fixed, *(array if array is not None else empty for array, empty in zip(arrays, own, strict=True))],
-            schema=self._schema,
-        )
+    def _events(self, opened: OpenedGroup, version: int) -> Any:
+        rows, sender = len(opened.ids), str(Principal(opened.sender))
+        known = self._senders.get(sender)
+        number = pa.nulls(rows, pa.int32()) if known is None else pa.repeat(pa.scalar(known, pa.int32()), rows)
+        source = pa.nulls(rows, pa.string()) if known is not None else pa.repeat(sender, rows)
+        fixed = [pa.repeat(pa.scalar(version, pa.int32()), rows), number, opened.ids, opened.times, source]
+        own = [
+            found if (found := opened.columns.get(name)) is not None else pa.nulls(rows, ARROW_TYPES[kind])
+            for name, kind in self._kinds.items()
+        ]
+        return pa.RecordBatch.from_arrays([*fixed, *own], schema=self._schema)
 
 
 def _headless(block: bytes | None) -> PenstockError:
@@ -214,9 +236,11 @@ def sealed_columns(blocks: DataFrame) -> tuple[str, ...]:
     return tuple(name for name in blocks.columns if name not in (*HEAD, BLOCK))
 
 
-def sealed_events(blocks: DataFrame, types: Iterable[EventType], keys: KeyFiles) -> DataFrame:
+def sealed_events(
+    blocks: DataFrame, types: Iterable[EventType], keys: KeyFiles, senders: Iterable[str] = ()
+) -> DataFrame:
     """Return the events of a sealed log as if they had been stored as they are.
 
     A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside.
     """
-    return Reading.of(keys, types, sealed_columns(blocks)).events(blocks, strict=True)
+    return Reading.of(keys, types, sealed_columns(blocks), senders).events(blocks, strict=True)

@@ -1,0 +1,190 @@
+"""Sealed logs on Spark against plain Parquet, in one run, by turns.
+
+The same five attributes, ids and times; what is read goes into a no-op sink. Blocks of one event are held against a
+function that hands batches of the same rows through Arrow, and does nothing with them.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from harness import Result, at_least, observed
+from penstock.crypto.kek import new_kek
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
+from penstock.model.types import Sealing
+from penstock.pipeline.frames import ID, SOURCE, TIME
+from penstock.pipeline.sealed_log import KeyFiles, map_arrow
+from penstock.pipeline.sealed_reading import Reading, sealed_columns
+from penstock.pipeline.sealed_writing import Writing
+from penstock.pipeline.tagging import TYPE
+from penstock.store.keks import create_kek
+from penstock.store.key_rings import write_key_ring
+
+ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
+#: blocks of one event are twenty times as large as what they hold
+SINGLE = ROWS // 5
+WARM, ROUNDS = 2, 5
+OWNER = Principal(b"\1" * 32)
+KINDS = {
+    "plate": Kind.STRING,
+    "place": Kind.INTEGER,
+    "speed": Kind.FLOAT,
+    "toll": Kind.INTEGER,
+    "seen": Kind.TIMESTAMP,
+}
+START = 1_760_000_000_000_000
+OPTIONS = {"parquet.enable.dictionary": "false"}
+
+
+def sighting(name: str, sealing: Sealing) -> EventType:
+    attributes = tuple(
+        AttributeDefinition(attribute, str(uid), AttributeSpec(kind))
+        for uid, (attribute, kind) in enumerate(KINDS.items())
+    )
+    return EventType.of(TypeDefinition(TypeName(OWNER, name), attributes, sealing=sealing))
+
+
+SIGHTING, WHOLE = sighting("Sighting", Sealing.ATTRIBUTE), sighting("Whole", Sealing.EVENT)
+
+
+def spark_session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "3g",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def key_files(folder: Path) -> KeyFiles:
+    ring, kek = KeyRing(), new_kek(os.urandom)
+    for event_type in (SIGHTING, WHOLE):
+        for scope in (str(event_type.key), *(str(a.id) for a in event_type.attributes)):
+            ring.put(scope, 1, Secret(os.urandom(32)))
+    create_kek(folder / "kek", kek)
+    write_key_ring(folder / "ring", ring, kek, os.urandom)
+    return KeyFiles(str(folder / "ring"), str(folder / "kek"))
+
+
+def events(spark: SparkSession, rows: int, event_type: EventType) -> DataFrame:
+    n = F.col("id")
+    plate, place, speed, toll, seen = (str(a.id) for a in event_type.attributes)
+    return spark.range(0, rows, numPartitions=4).select(
+        F.lit(str(event_type.name)).alias(TYPE),
+        F.concat(F.lit("e"), n).alias(ID),
+        F.timestamp_micros(F.lit(START) + n).alias(TIME),
+        F.lit(str(OWNER)).alias(SOURCE),
+        F.concat(F.lit("P"), (n * 7919 % 1_000_000).cast("string")).alias(plate),
+        (n % 100).alias(place),
+        (n % 200 / 3).alias(speed),
+        (n % 13).alias(toll),
+        F.timestamp_micros(F.lit(START) + n * 1000).alias(seen),
+    )
+
+
+def nothing(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def identity(frame: DataFrame) -> DataFrame:
+    # Here, because workers do not know this module.
+    def unchanged(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    return map_arrow(frame, unchanged, frame.schema)
+
+
+def medians(*jobs: Callable[[], None]) -> list[float]:
+    samples: list[list[float]] = [[] for _ in jobs]
+    for number in range(WARM + ROUNDS):
+        for job, times in zip(jobs, samples, strict=True):
+            start = time.perf_counter()
+            job()
+            if number >= WARM:
+                times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in samples]
+
+
+class Bench:
+    """A folder, with keys in it."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.keys = spark, folder, key_files(folder)
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def read(self, name: str) -> DataFrame:
+        return self.spark.read.parquet(self.path(name))
+
+    def seal(self, source: str, name: str, event_type: EventType, rows: int) -> None:
+        writing = Writing(self.keys, (event_type,), OWNER, datetime(2026, 5, 1, tzinfo=UTC), rows)
+        writing.blocks(self.read(source)).write.mode("overwrite").options(**OPTIONS).parquet(self.path(name))
+
+    def opened(self, name: str, event_type: EventType) -> DataFrame:
+        blocks = self.read(name)
+        return Reading.of(self.keys, (event_type,), sealed_columns(blocks), [str(OWNER)]).events(blocks)
+
+    def long(self) -> list[Result]:
+        """Blocks of 64k rows."""
+        events(self.spark, ROWS, SIGHTING).write.parquet(self.path("plain"))
+
+        def copy() -> None:
+            self.read("plain").write.mode("overwrite").parquet(self.path("again"))
+
+        def write() -> None:
+            self.seal("plain", "sealed", SIGHTING, 65_536)
+
+        plain_write, sealed_write = medians(copy, write)
+        assert self.opened("sealed", SIGHTING).count() == ROWS
+        plain, sealed = medians(lambda: nothing(self.read("plain")), lambda: nothing(self.opened("sealed", SIGHTING)))
+        detail = f"{ROWS:,} rows: plain {plain:.2f} s, sealed {sealed:.2f} s"
+        written = f"{ROWS:,} rows copied: plain {plain_write:.2f} s, sealed {sealed_write:.2f} s"
+        return [
+            at_least("sealed-spark-read", plain / sealed, 0.7, detail),
+            at_least("sealed-spark-write", plain_write / sealed_write, 0.6, written),
+        ]
+
+    def single(self) -> list[Result]:
+        """Blocks of one event."""
+        results = []
+        for event_type, name in ((SIGHTING, "attribute"), (WHOLE, "event")):
+            source, log = f"few-{name}", f"single-{name}"
+            events(self.spark, SINGLE, event_type).write.parquet(self.path(source))
+            self.seal(source, log, event_type, 1)
+            plain, blocks, opened = medians(
+                lambda source=source: nothing(identity(self.read(source))),  # type: ignore[misc]  # of this turn
+                lambda log=log: nothing(identity(self.read(log))),  # type: ignore[misc]  # of this turn
+                lambda log=log, t=event_type: nothing(self.opened(log, t)),  # type: ignore[misc]  # of this turn
+            )
+            detail = f"{SINGLE:,} blocks, {name} level: handed through {blocks:.2f} s, opened {opened:.2f} s"
+            results.append(at_least(f"sealed-spark-single-{name}", blocks / opened, 0.3, detail))
+            detail = f"the same events as plain rows handed through {plain:.2f} s"
+            results.append(observed(f"sealed-spark-single-{name}-plain", plain / opened, detail))
+        return results
+
+
+def run() -> list[Result]:
+    spark = spark_session()
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(spark, Path(name))
+        results = [*bench.long(), *bench.single()]
+    spark.stop()
+    return results

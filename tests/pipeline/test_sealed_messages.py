@@ -1,0 +1,63 @@
+"""Messages of JetStream are the blocks that brokers send: they are cut into columns, and nothing is lost of others."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from nats.js import JetStreamContext
+from pyspark.sql import SparkSession
+from tests.pipeline.sealed_kit import BROKER, CAR, TRUCK, event, key_files, ring, seal, sealer
+from tests.pipeline.test_jetstream_read import on
+
+from penstock.codec.blocks import read_header
+from penstock.pipeline.jobs import run
+from penstock.pipeline.jobs_sealed import Unseal
+from penstock.pipeline.records import ORIGINAL
+from penstock.pipeline.sealed_log import BLOCK, columns_of
+from penstock.pipeline.sealed_messages import MessageBlocks, _Cut, _messages
+from penstock.testing.nats import NatsServer
+
+
+def cut(*payloads: bytes | None) -> Any:
+    payload = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary())], [ORIGINAL])
+    [found] = _Cut(columns_of([CAR])).rows([payload])
+    return found
+
+
+def test_messages_are_cut_and_put_together_again() -> None:
+    sealed = [seal(sealer(), [1, 2]), seal(sealer(signed=True), [3])]
+    log = cut(*sealed)
+    assert log.column(BLOCK).null_count == 2
+    [again] = _messages([log.drop_columns([BLOCK])])
+    assert again.column("payload").to_pylist() == sealed
+    assert again.column("id").to_pylist()[0] == f"{BROKER.principal}/{read_header(sealed[0]).id.hex()}"
+
+
+def test_what_has_no_columns_here_is_kept_whole() -> None:
+    truck = seal(sealer(), [4, 5], TRUCK)
+    rows = cut(b"no block", truck, None).to_pylist()
+    assert [(row["@header"], row["@rows"], row[BLOCK]) for row in rows] == [
+        (None, None, b"no block"),
+        (None, 2, truck),
+        (None, None, b""),
+    ]
+
+
+def test_a_stream_of_blocks_is_unsealed(session: SparkSession, server: NatsServer, tmp_path: Path) -> None:
+    torn = seal(sealer(), [6])
+    payloads = [seal(sealer(), [1, 2]), seal(sealer(), [3]), seal(sealer(), [4], TRUCK), torn[:-1] + b"?", b"junk"]
+
+    async def publish(js: JetStreamContext) -> None:
+        await js.add_stream(name="SEALED", subjects=["sealed"])
+        for payload in payloads:
+            await js.publish("sealed", payload)
+
+    on(server.url, publish)
+    blocks = MessageBlocks({"url": server.url, "stream": "SEALED"}, (CAR,))
+    said: Any = run(Unseal(blocks, (CAR,), key_files(tmp_path, ring())), session, str(tmp_path / "out"))
+    assert said["counts"] == {"read": 5, "events": 3, "sealed": 1, "quarantined": 1, "blocks": 5}
+    assert said["reasons"] == {"pipeline.unknown-type": 1, "seal.cannot-open": 1, "block.malformed": 1}
+    opened = session.read.parquet(f"{tmp_path}/out/events").collect()
+    assert sorted(row["@id"] for row in opened) == [event(n).id for n in (1, 2, 3)]
+    waiting = session.read.parquet(f"{tmp_path}/out/sealed").collect()
+    assert [bytes(row[BLOCK]) for row in waiting] == [payloads[2]]

@@ -1,0 +1,109 @@
+"""Keys are where tasks run, and nowhere else: not in plans, not in what is sent to executors, not in errors."""
+
+import base64
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.sealed_kit import (
+    BROKER,
+    CAR,
+    NOW,
+    PLATE,
+    SCOPES,
+    TYPES,
+    batch,
+    event,
+    key_files,
+    ring,
+    seal,
+    sealer,
+    secret,
+)
+from tests.trust.kit import refused
+
+from penstock.crypto.wrapping import Secret
+from penstock.pipeline.sealed_compacting import Compacting
+from penstock.pipeline.sealed_log import FIRST, KeyFiles, sealed_schema
+from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
+from penstock.pipeline.sealed_writing import Writing
+from penstock.store.keks import read_kek
+
+
+def traces(keys: KeyFiles) -> re.Pattern[bytes]:
+    """Return how any of the keys might be written: raw, in hexadecimal and in base64, from any place on."""
+    held = [secret(scope).expose() for scope in SCOPES] + [read_kek(Path(keys.kek)).expose()]
+    found = set()
+    for octets in held:
+        found |= {octets[:12], octets.hex()[:24].encode(), octets.hex()[:24].upper().encode()}
+        found |= {base64.b64encode(bytes(before) + octets)[4:20] for before in range(3)}
+        found.add(repr(octets[:12]).strip("b'").encode())
+    return re.compile(b"|".join(re.escape(trace) for trace in found))
+
+
+def plans(*frames: DataFrame) -> bytes:
+    printed = StringIO()
+    with redirect_stdout(printed):
+        for frame in frames:
+            frame.explain(extended=True)
+            frame.explain(mode="formatted")
+    return printed.getvalue().encode()
+
+
+def pickled(value: object) -> bytes:
+    """Return what Spark would send to executors."""
+    found: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]  # it has no types
+    return found
+
+
+def test_the_detector_detects(tmp_path: Path) -> None:
+    found = traces(key_files(tmp_path, ring()))
+    key = secret(str(CAR.key)).expose()
+    for written in (key, key.hex().encode(), base64.b64encode(key), base64.b64encode(b"x" + key), repr(key).encode()):
+        assert found.search(b"before" + written + b"after"), written
+
+
+def test_plans_and_what_executors_are_sent_hold_no_key(session: SparkSession, tmp_path: Path) -> None:
+    keys = key_files(tmp_path, ring())
+    found = traces(keys)
+    columns = [name for name in batch([]).schema.names if not name.startswith("@")]
+    blocks = session.createDataFrame([], sealed_schema(columns))
+    events = session.createDataFrame([], events_schema(TYPES))
+    reading = Reading.of(keys, TYPES, sealed_columns(blocks))
+    writing, compacting = Writing(keys, TYPES, BROKER.principal, NOW), Compacting(keys)
+    sealed = writing.blocks(writing.tagged(events))
+    shown = plans(reading.events(blocks), reading.failures(blocks), sealed, compacting.blocks(blocks))
+    assert b"MapInArrow" in shown
+    tasks = (reading._opened, reading._strict, reading._failed, writing._sealed, compacting._compacted)
+    sent = pickled(tasks)
+    assert str(tmp_path).encode() in sent
+    for text in (shown, sent, repr((reading, writing, compacting)).encode()):
+        assert not found.search(text)
+
+
+def test_errors_of_tasks_hold_no_key(session: SparkSession, tmp_path: Path) -> None:
+    keys = key_files(tmp_path, ring())
+    [row] = batch([seal(sealer(), [1, 2])]).to_pylist()
+    row[FIRST] = row[FIRST][:-1] + bytes([row[FIRST][-1] ^ 1])
+    blocks = session.createDataFrame([tuple(row.values())], sealed_schema([n for n in row if n[0] != "@"]))
+    with pytest.raises(PySparkException) as caught:
+        Reading.of(keys, TYPES, sealed_columns(blocks)).events(blocks, strict=True).collect()
+    told = f"{caught.value} {caught.value!r} {caught.value.__dict__}"
+    assert "seal.closed-log" in told
+    assert not traces(keys).search(told.encode())
+    assert str(event(1).values[PLATE]) not in told
+
+
+def test_keys_are_not_pickled(tmp_path: Path) -> None:
+    keys = key_files(tmp_path, ring()).read()
+    with pytest.raises(TypeError, match="neither pickled nor copied"):
+        pickled(keys)
+    with refused("keys.kek"):
+        (tmp_path / "kek").write_text("(kek)")
+        KeyFiles(str(tmp_path / "ring"), str(tmp_path / "kek")).read()
+    assert "Secret(…)" in repr(Secret(b"\1" * 32))
