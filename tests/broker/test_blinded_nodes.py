@@ -40,6 +40,8 @@ TYPE = PLATE.name.key
 SIGNED = sign_type(PLATE, OWNER, Credentials.of(grant(OWNER, None, Right.INSTALL)))
 LABELS = KeyGroup(TYPE, labels=True)
 PUB, BETWEEN, SUB, TRUSTED = BROKERS[:4]
+#: requests that found no way yet are soon repeated
+QUICK = replace(LIMITS, key_retry=400)
 
 
 def may(who: SigningKey, *rights: Right) -> Certificate:
@@ -97,15 +99,14 @@ def test_a_broker_without_keys_carries_what_it_cannot_name(monkeypatch: pytest.M
         post(link, octets)
 
     monkeypatch.setattr(Link, "post", listening)
+    known: dict[str, Any] = {"types": (SIGNED,), "limits": QUICK}
 
     async def test() -> None:
         async with (
             running(key=BETWEEN, types=()) as between,
-            running(*POLICY, key=TRUSTED, types=(SIGNED,)) as trusted,
-            running(
-                *POLICY, key=PUB, types=(SIGNED,), peers=(between.address, trusted.address), managing=managing()
-            ) as pub,
-            running(*POLICY, key=SUB, types=(SIGNED,), peers=(between.address, trusted.address)) as sub,
+            running(*POLICY, key=TRUSTED, **known) as trusted,
+            running(*POLICY, key=PUB, peers=(between.address, trusted.address), managing=managing(), **known) as pub,
+            running(*POLICY, key=SUB, peers=(between.address, trusted.address), **known) as sub,
         ):
             await until(lambda: labels(pub) == labels(sub) == 1)
             async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
@@ -129,7 +130,7 @@ def test_a_broker_without_keys_carries_what_it_cannot_name(monkeypatch: pytest.M
 
 def test_labels_change_under_traffic_and_every_event_comes_once() -> None:
     async def test() -> None:
-        limits = replace(LIMITS, label_overlap=1_200)
+        limits = replace(QUICK, label_overlap=1_200)
         async with row(limits=limits) as (pub, between, sub), client_of(sub, PDA) as reader:
             await until(lambda: labels(pub) == labels(sub) == 1)
             assert labels(between) == 0
@@ -160,7 +161,7 @@ def test_labels_change_under_traffic_and_every_event_comes_once() -> None:
 def test_a_broker_that_starts_while_labels_change_finds_both() -> None:
     async def test() -> None:
         # Longer than the test: all of it happens while others publish under the old label.
-        limits = replace(LIMITS, label_overlap=60_000)
+        limits = replace(QUICK, label_overlap=60_000)
         policy = (*POLICY, may(BETWEEN, Right.ROUTE))
         async with row(limits=limits) as (pub, between, sub), client_of(pub, REPORTER) as writer:
             await until(lambda: labels(pub) == labels(sub) == 1 and pub.sees(between, sub) and sub.sees(pub, between))
@@ -183,7 +184,7 @@ def test_a_broker_that_starts_while_labels_change_finds_both() -> None:
 
 def test_who_loses_its_right_loses_the_label() -> None:
     async def test() -> None:
-        limits = replace(LIMITS, label_overlap=300)
+        limits = replace(QUICK, label_overlap=300)
         async with row(limits=limits) as (pub, _, sub):
             await until(lambda: labels(pub) == labels(sub) == 1)
             known = sub.core.labels.in_use(TYPE)
