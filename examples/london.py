@@ -54,6 +54,7 @@ from london_wire import Tap, withdraw
 from penstock.guard import CapabilityAuthority, EventRequest, decide
 from penstock.model import Event, EventType, Principal, Scalar, TypeName
 from penstock.pipeline.policy import Policy
+from penstock.pipeline.sealed_log import KeyFiles
 from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor
@@ -96,7 +97,7 @@ def main(count: int, seed: int, out: Path) -> None:
     scene.chapter("Who may do what, and through which chain")
     introduce(scene)
 
-    sent, live = asyncio.run(run_network(scene, count, seed))
+    sent, live, kept, rings = asyncio.run(run_network(scene, count, seed))
 
     scene.chapter("The same sightings in bulk, on Spark")
     with console.status("  starting Spark"):
@@ -104,6 +105,9 @@ def main(count: int, seed: int, out: Path) -> None:
     with console.status("  admitting and delivering"):
         transit, delivered = london_pipeline.batch(spark, list(scene.versions.values()), sent, scene.policy)
         london_pipeline.show(console, delivered, live)
+    scene.chapter("What that broker kept is a log, which each opens as far as its keys go")
+    types = [verified.event_type for verified in scene.versions.values()]
+    london_pipeline.unsealed(console, spark, types, kept, {NAMES.show(who): ring for who, ring in rings.items()})
     scene.chapter("What if the statistics office could see the plate?")
     london_reports.whatif(console, transit, scene.policy, scene.versions, out)
     scene.chapter("What the brokers decided today, from their logs")
@@ -153,8 +157,13 @@ def introduce(scene: Scene) -> None:
 # --- The network -----------------------------------------------------------------------------------------------------
 
 
-async def run_network(scene: Scene, count: int, seed: int) -> tuple[london_pipeline.Sent, london_pipeline.Live]:
-    """Run brokers and clients, and return what was sent and what each reader got. Everything has stopped then."""
+async def run_network(
+    scene: Scene, count: int, seed: int
+) -> tuple[london_pipeline.Sent, london_pipeline.Live, Sequence[bytes], Mapping[Principal, KeyFiles]]:
+    """Run brokers and clients. Everything has stopped when this returns.
+
+    Return what was sent, what each reader got, the sealed blocks that lay between, and the keys that some may have.
+    """
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -167,6 +176,7 @@ async def run_network(scene: Scene, count: int, seed: int) -> tuple[london_pipel
             scene.chapter(f"{count:,} sightings, seed {seed}")
             sent, live = await publish(scene, company, count, seed)
             scene.chapter("The statistics office runs a broker of its own, which keeps every octet that it is sent")
+            kept = tuple(tap.blocks)
             tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
             scene.chapter("The court order is revoked, while cars pass")
             author = PolicyAuthor(PITO)
@@ -175,9 +185,10 @@ async def run_network(scene: Scene, count: int, seed: int) -> tuple[london_pipel
             await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
             scene.chapter("PITO takes the right to read from the Met: its broker loses the keys")
             await withdraw(scene.console, company.urls, author, scene.issued.met_reads)
+            rings = await company.fetch_keys(BILLING, STATISTICS)
         if any(await company.stop_brokers()):
             raise SystemExit("a broker has not ended well; see its log")
-    return sent, live
+    return sent, live, kept, rings
 
 
 async def start(scene: Scene, company: Company) -> None:

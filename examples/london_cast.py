@@ -235,6 +235,8 @@ def issue_credentials(plates: EventType) -> Issued:
             office: [
                 grant(CCS, office.principal, connect),
                 grant(CCS, office.principal, on_plates(Right.SUBSCRIBE, attributes=ids)),
+                # For logs: keys of epochs that are over, of what it may read.
+                grant(PITO, office.principal, on_plates(Right.HISTORY, attributes=ids)),
             ]
             for office, ids in seeing.items()
         },

@@ -43,6 +43,7 @@ from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.model import Event, Principal, Scalar
 from penstock.model.instants import parse_instant
+from penstock.pipeline.sealed_log import KeyFiles
 from penstock.store.keks import create_kek
 from penstock.trust import UnverifiedType
 
@@ -277,6 +278,19 @@ class Company:
         process = await self._start("penstock", [PENSTOCK, *command])
         out, _ = await process.communicate()
         return out.decode()
+
+    async def fetch_keys(self, *readers: SigningKey) -> dict[Principal, KeyFiles]:
+        """Have readers fetch the keys of epochs that are over, as far as each has a right to them."""
+        found = {}
+        for key in readers:
+            me = slug(key.principal)
+            kek, ring = f"{me}.kek", f"{me}.ring"
+            await self.ask("key", "new-kek", kek)
+            words = ["keys", "fetch", ring, "--kek", kek, "--type", f"PITO/{PLATE_TYPE}", "--key", f"{me}.key"]
+            words += ["--credential", f"{me}.certs", *self.connection("CCS Broker")]
+            await self.ask(*words)
+            found[key.principal] = KeyFiles(str(self.folder / ring), str(self.folder / kek))
+        return found
 
     async def stop_brokers(self) -> list[int]:
         """Stop everything in order, and return how the brokers ended: 0 where all was written down."""

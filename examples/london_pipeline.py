@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import reduce
@@ -18,6 +18,10 @@ from penstock.pipeline.columns import micros
 from penstock.pipeline.deliver import Delivered, deliver
 from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
 from penstock.pipeline.policy import Policy
+from penstock.pipeline.records import ORIGINAL
+from penstock.pipeline.sealed_log import KeyFiles, columns_of
+from penstock.pipeline.sealed_messages import split_messages
+from penstock.pipeline.sealed_reading import sealed_events
 from penstock.trust import VerifiedType
 
 Sent = Sequence[tuple[Principal, Event]]
@@ -60,6 +64,24 @@ def batch(
     transit = reduce(DataFrame.unionByName, parts).cache()
     delivered = deliver(transit, types, policy)
     return transit, replace(delivered, rows=delivered.rows.cache())
+
+
+def unsealed(
+    console: Console,
+    spark: SparkSession,
+    types: Sequence[EventType],
+    blocks: Iterable[bytes],
+    rings: Mapping[str, KeyFiles],
+) -> None:
+    """Open what brokers have sealed with the keys of each reader, and print what each sees of it."""
+    log = split_messages(spark.createDataFrame([(block,) for block in blocks], [ORIGINAL]), columns_of(types)).cache()
+    table = Table("whose keys", "sightings", *(f"different values of {a.name}" for a in types[0].attributes))
+    for name, ring in rings.items():
+        events = sealed_events(log, types, ring)
+        seen = events.select(F.count("*"), *(F.count_distinct(quoted(str(a.id))) for a in types[0].attributes)).first()
+        assert seen is not None  # noqa: S101  # there is always a count
+        table.add_row(name, *(f"{number:,}" if number else "none" for number in seen))
+    console.print(table)
 
 
 def differences(delivered: Delivered, live: Live) -> dict[str, tuple[int, int]]:
