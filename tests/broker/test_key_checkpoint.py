@@ -12,8 +12,7 @@ from penstock.broker.key_manager import Append, KeyManager
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import Limits
 from penstock.trust.capabilities import Right
-from penstock.trust.key_checkpoints import KeyCheckpoint
-from penstock.trust.key_messages import KeyRecord
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import sign_value
 
 #: so that a checkpoint has several parts

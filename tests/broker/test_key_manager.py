@@ -32,7 +32,8 @@ from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
-from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyRecord, KeyRequest, Wish
+from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyRequest, Wish
+from penstock.trust.key_records import KeyRecord
 from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
 from penstock.trust.validity import ALWAYS, Validity
 

@@ -11,14 +11,12 @@ from tests.trust.types_kit import PLATE
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto.key_tree import Rekey, Renewed
 from penstock.model.names import AttributeId, TypeKey
-from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import (
     KeyEpoch,
     KeyGroup,
     KeyHistory,
     KeyNotice,
     KeyPathAnswer,
-    KeyRecord,
     KeyRequest,
     KeyWelcome,
     Wish,
@@ -26,6 +24,7 @@ from penstock.trust.key_messages import (
     join_parts,
     split,
 )
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.key_refusals import NO_HISTORY, KeyRefusal
 from penstock.trust.signed import read_signed, sign_value
 

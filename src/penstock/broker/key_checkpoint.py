@@ -21,8 +21,8 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, Secret, unopened
 from penstock.errors import LimitError, PenstockError
 from penstock.model.limits import Limits
-from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import KeyGroup
+from penstock.trust.key_records import KeyCheckpoint
 
 
 class Known(Protocol):

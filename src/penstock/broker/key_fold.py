@@ -13,8 +13,8 @@ from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
-from penstock.trust.key_checkpoints import KeyCheckpoint
-from penstock.trust.key_messages import KeyGroup, KeyRecord
+from penstock.trust.key_messages import KeyGroup
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue
 

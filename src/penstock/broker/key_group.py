@@ -24,7 +24,9 @@ from penstock.crypto.wrapping import Secret, unopened
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.trust.key_messages import KeyGroup, KeyRecord, Word, read_end, write_end
+from penstock.trust.key_forms import read_end, write_end
+from penstock.trust.key_messages import KeyGroup, Word
+from penstock.trust.key_records import KeyRecord
 from penstock.trust.signed import read_owner
 
 _LEAF: Final = b"leaf"

@@ -17,8 +17,7 @@ from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Append, Forget, Output, Record, Reply, Tell
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import PenstockError, RefusedError
-from penstock.trust.key_checkpoints import KeyCheckpoint
-from penstock.trust.key_messages import KeyRecord
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import UnverifiedValue, read_signed
 
 

@@ -47,19 +47,18 @@ from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
-from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import (
     KeyGroup,
     KeyHistory,
     KeyNotice,
     KeyPathAnswer,
-    KeyRecord,
     KeyRequest,
     KeyWelcome,
     Wish,
     Word,
     split,
 )
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]

@@ -4,16 +4,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.model.principals import Principal
-from penstock.trust.key_checkpoints import KeyCheckpoint
 from penstock.trust.key_messages import (
     KeyEpoch,
     KeyGroup,
     KeyHistory,
     KeyNotice,
     KeyPathAnswer,
-    KeyRecord,
     KeyWelcome,
 )
+from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import SignedValue
 
 Told: TypeAlias = KeyEpoch | KeyNotice

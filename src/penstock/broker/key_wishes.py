@@ -7,7 +7,7 @@ from datetime import datetime
 from penstock.broker.key_group import GroupState
 from penstock.broker.key_rights import Entitlement
 from penstock.model.principals import Principal
-from penstock.trust.key_messages import KeyRecord
+from penstock.trust.key_records import KeyRecord
 
 
 @dataclass(frozen=True, slots=True)

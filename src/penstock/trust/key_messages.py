@@ -8,22 +8,19 @@
     (key-path <word> (broker <principal>) (salt <octets>) (sealed <octets>))
     (key-history <word> (broker <principal>) (key <octets>) (first <epoch>) (sealed <octets>))
     (key-notice <word> (time <date>))
-    (key-record <word> (number <n>) (previous <octets>) (time <date>) (refresh <0|1>) (salt <octets>) (seed <octets>)
-                (admitted (<principal> <date>) …) (left <principal> …) (evicted <principal> …))
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
     <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>)
 
 A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are what somebody shows whom
-managers may not know. What anybody may hear names no member,
-and all secrets in it are wrapped. Records are for the managers' log; their seeds are wrapped under a key that only
-managers have.
+managers may not know. What anybody may hear names no member, and all secrets in it are wrapped. What managers write to
+their log is in `key_records`.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.sexp import field as sexp_field
@@ -36,9 +33,8 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import attribute_from_sexp, attribute_to_sexp
-from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner, read_time, time_field
-
-_FOREVER: Final = b""
+from penstock.trust.key_forms import count, principal_field, read_list, read_octets, read_pair, read_pairs, read_two
+from penstock.trust.signed import malformed, one, read_count, read_owner, read_time, time_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +112,9 @@ class KeyRequest:
         return (
             self.HEAD,
             (b"wish", self.wish.encode()),
-            _principal(b"broker", self.broker),
+            principal_field(b"broker", self.broker),
             self.group.to_sexp(),
-            (b"epochs", _number(self.first), _number(self.last)),
+            (b"epochs", count(self.first), count(self.last)),
             (b"key", self.public),
             time_field(self.time),
             *(((b"credentials", self.credentials),) if self.credentials else ()),
@@ -130,12 +126,12 @@ class KeyRequest:
         wish = text(one(body, b"wish"))
         if wish not in {*Wish}:
             raise malformed("a request asks for something that is not known")
-        public = _octets(one(body, b"key"))
+        public = read_octets(one(body, b"key"))
         if len(public) != (KEY_BYTES if wish in (Wish.JOIN, Wish.HISTORY) else 0):
             raise malformed("a request has a key where the answer is sealed to it, and no other has")
-        first, last = (read_count(value) for value in _pair(body, b"epochs"))
+        first, last = (read_count(value) for value in read_pair(body, b"epochs"))
         broker = read_owner(one(body, b"broker"))
-        shown = _octets(one(body, b"credentials")) if sexp_field(body, b"credentials") else b""
+        shown = read_octets(one(body, b"credentials")) if sexp_field(body, b"credentials") else b""
         return cls(Wish(wish), broker, _group(body), read_time(body), first, last, public, shown)
 
 
@@ -158,17 +154,17 @@ class Word:
     def parts(self) -> tuple[SExp, ...]:
         """Return the fields."""
         return (
-            _principal(b"manager", self.manager),
+            principal_field(b"manager", self.manager),
             self.group.to_sexp(),
-            (b"epoch", _number(self.epoch)),
+            (b"epoch", count(self.epoch)),
             (b"begun", format_date(self.begun)),
-            (b"longest", _number(self.longest)),
+            (b"longest", count(self.longest)),
         )
 
     @classmethod
     def read(cls, body: SExp) -> "Word":
         """Read the fields. Raises `MalformedError`."""
-        begun = parse_date(_octets(one(body, b"begun")))
+        begun = parse_date(read_octets(one(body, b"begun")))
         manager, epoch = read_owner(one(body, b"manager")), read_count(one(body, b"epoch"))
         return cls(manager, _group(body), epoch, begun, read_count(one(body, b"longest"), DEFAULT_LIMITS.label_longest))
 
@@ -194,11 +190,11 @@ class KeyEpoch:
         return (
             self.HEAD,
             *self.word.parts(),
-            (b"part", _number(self.part), _number(self.parts)),
+            (b"part", count(self.part), count(self.parts)),
             (b"salt", rekey.salt),
             (b"check", rekey.check),
-            (b"placed", *((handle, _number(place)) for handle, place in rekey.placed)),
-            (b"moves", *((_number(old), _number(new)) for old, new in rekey.moves)),
+            (b"placed", *((handle, count(place)) for handle, place in rekey.placed)),
+            (b"moves", *((count(old), count(new)) for old, new in rekey.moves)),
             (b"renewed", *(_renewed_to_sexp(node) for node in rekey.renewed)),
         )
 
@@ -206,17 +202,17 @@ class KeyEpoch:
     def from_sexp(cls, body: SExp) -> "KeyEpoch":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
         word = Word.read(body)
-        part, parts = (read_count(value, DEFAULT_LIMITS.key_members) for value in _pair(body, b"part"))
+        part, parts = (read_count(value, DEFAULT_LIMITS.key_members) for value in read_pair(body, b"part"))
         if part >= parts:
             raise malformed("a part of an epoch is none of its parts")
         rekey = Rekey(
             word.group.id,
             word.epoch,
-            _octets(one(body, b"salt")),
-            _octets(one(body, b"check")),
-            tuple((_octets(handle), _node(place)) for handle, place in _pairs(body, b"placed")),
-            tuple((_node(old), _node(new)) for old, new in _pairs(body, b"moves")),
-            tuple(_read_renewed(value) for value in _list(body, b"renewed")),
+            read_octets(one(body, b"salt")),
+            read_octets(one(body, b"check")),
+            tuple((read_octets(handle), _node(place)) for handle, place in read_pairs(body, b"placed")),
+            tuple((_node(old), _node(new)) for old, new in read_pairs(body, b"moves")),
+            tuple(_read_renewed(value) for value in read_list(body, b"renewed")),
         )
         return cls(word, part, parts, rekey)
 
@@ -238,14 +234,14 @@ class KeyWelcome:
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
-        to = (_principal(b"broker", self.broker), (b"key", self.public))
+        to = (principal_field(b"broker", self.broker), (b"key", self.public))
         return (self.HEAD, *self.word.parts(), *to, (b"sealed", self.sealed))
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "KeyWelcome":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        broker, public = read_owner(one(body, b"broker")), _octets(one(body, b"key"))
-        return cls(Word.read(body), broker, public, _octets(one(body, b"sealed")))
+        broker, public = read_owner(one(body, b"broker")), read_octets(one(body, b"key"))
+        return cls(Word.read(body), broker, public, read_octets(one(body, b"sealed")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +261,14 @@ class KeyPathAnswer:
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
-        to = (_principal(b"broker", self.broker), (b"salt", self.salt))
+        to = (principal_field(b"broker", self.broker), (b"salt", self.salt))
         return (self.HEAD, *self.word.parts(), *to, (b"sealed", self.sealed))
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "KeyPathAnswer":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        broker, salt = read_owner(one(body, b"broker")), _octets(one(body, b"salt"))
-        return cls(Word.read(body), broker, salt, _octets(one(body, b"sealed")))
+        broker, salt = read_owner(one(body, b"broker")), read_octets(one(body, b"salt"))
+        return cls(Word.read(body), broker, salt, read_octets(one(body, b"sealed")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +289,15 @@ class KeyHistory:
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
-        to = (_principal(b"broker", self.broker), (b"key", self.public), (b"first", _number(self.first)))
+        to = (principal_field(b"broker", self.broker), (b"key", self.public), (b"first", count(self.first)))
         return (self.HEAD, *self.word.parts(), *to, (b"sealed", self.sealed))
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "KeyHistory":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        broker, public = read_owner(one(body, b"broker")), _octets(one(body, b"key"))
+        broker, public = read_owner(one(body, b"broker")), read_octets(one(body, b"key"))
         first = read_count(one(body, b"first"))
-        return cls(Word.read(body), broker, public, first, _octets(one(body, b"sealed")))
+        return cls(Word.read(body), broker, public, first, read_octets(one(body, b"sealed")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,64 +321,6 @@ class KeyNotice:
     def from_sexp(cls, body: SExp) -> "KeyNotice":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
         return cls(Word.read(body), read_time(body))
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """One step of a group in the managers' log, which is all that its state rests on.
-
-    `number` counts the records before it, of all groups. With `refresh` a new epoch begins, and `word` is of that one.
-    """
-
-    HEAD: ClassVar = b"key-record"
-    word: Word
-    number: int
-    previous: bytes = field(repr=False)
-    time: datetime
-    refresh: bool
-    salt: bytes = field(repr=False)
-    seed: bytes = field(repr=False)
-    #: brokers, and when their right ends
-    admitted: tuple[tuple[Principal, datetime | None], ...] = ()
-    left: tuple[Principal, ...] = ()
-    evicted: tuple[Principal, ...] = ()
-
-    @property
-    def signer(self) -> Principal:
-        """The manager, or the replica of it, that wrote the record."""
-        return self.word.manager
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            *self.word.parts(),
-            (b"number", _number(self.number)),
-            (b"previous", self.previous),
-            time_field(self.time),
-            (b"refresh", b"1" if self.refresh else b"0"),
-            (b"salt", self.salt),
-            (b"seed", self.seed),
-            (b"admitted", *((str(who).encode(), write_end(until)) for who, until in self.admitted)),
-            (b"left", *(str(who).encode() for who in self.left)),
-            (b"evicted", *(str(who).encode() for who in self.evicted)),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "KeyRecord":
-        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        return cls(
-            Word.read(body),
-            read_count(one(body, b"number")),
-            read_digest(one(body, b"previous")),
-            read_time(body),
-            read_count(one(body, b"refresh"), 1) == 1,
-            _octets(one(body, b"salt")),
-            _octets(one(body, b"seed")),
-            tuple((read_owner(who), read_end(until)) for who, until in _pairs(body, b"admitted")),
-            tuple(read_owner(who) for who in _list(body, b"left")),
-            tuple(read_owner(who) for who in _list(body, b"evicted")),
-        )
 
 
 def split(word: Word, rekey: Rekey, most: int = DEFAULT_LIMITS.key_nodes) -> Iterator[KeyEpoch]:
@@ -410,14 +348,14 @@ def join_parts(parts: Iterable[KeyEpoch]) -> Rekey:
 
 
 def _renewed_to_sexp(node: Renewed) -> SExp:
-    boxes = ((_number(child), box) for child, box in node.boxes)
-    return (_number(node.node), _number(node.heir), *boxes)
+    boxes = ((count(child), box) for child, box in node.boxes)
+    return (count(node.node), count(node.heir), *boxes)
 
 
 def _read_renewed(value: SExp) -> Renewed:
     match value:
         case (bytes(node), bytes(heir), *boxes) if len(boxes) <= 2:
-            read = tuple((_node(child), _octets(box)) for child, box in map(_two, boxes))
+            read = tuple((_node(child), read_octets(box)) for child, box in map(read_two, boxes))
             return Renewed(_node(node), read_count(heir, 4 * DEFAULT_LIMITS.key_members), read)
     raise malformed("not a node of a key group")
 
@@ -426,50 +364,5 @@ def _group(body: SExp) -> KeyGroup:
     return KeyGroup.from_sexp(sexp_field(body, b"group") or ())
 
 
-def _principal(name: bytes, principal: Principal) -> SExp:
-    return (name, str(principal).encode())
-
-
-def _number(value: int) -> bytes:
-    return str(value).encode()
-
-
 def _node(value: SExp) -> int:
     return read_count(value, 4 * DEFAULT_LIMITS.key_members)
-
-
-def _octets(value: SExp) -> bytes:
-    if not isinstance(value, bytes):
-        raise malformed("octets are an atom")
-    return value
-
-
-def _list(body: SExp, name: bytes) -> tuple[SExp, ...]:
-    found = sexp_field(body, name)
-    if found is None:
-        raise malformed(f"a statement has one `({name.decode()} …)`")
-    return found[1:]
-
-
-def _two(value: SExp) -> tuple[SExp, SExp]:
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise malformed("two values are a list of two")
-    return value[0], value[1]
-
-
-def _pair(body: SExp, name: bytes) -> tuple[SExp, SExp]:
-    return _two(_list(body, name))
-
-
-def _pairs(body: SExp, name: bytes) -> Iterator[tuple[SExp, SExp]]:
-    return map(_two, _list(body, name))
-
-
-def write_end(until: datetime | None) -> bytes:
-    """Write when a right ends, if it does."""
-    return _FOREVER if until is None else format_date(until)
-
-
-def read_end(value: SExp) -> datetime | None:
-    """Read what `write_end` wrote. Raises `MalformedError`."""
-    return None if value == _FOREVER else parse_date(_octets(value))
