@@ -210,3 +210,19 @@ def test_labels_change_when_somebody_asks_for_that_and_not_with_the_keys() -> No
             assert set(await owner.keys(KeyWord.EVICT, TYPE, evicted=PUB.principal)) > {LABELS.scope}
 
     run(test())
+
+
+def test_rights_on_a_type_that_becomes_known_as_blinded_are_shown_no_longer() -> None:
+    async def test() -> None:
+        def names_it(node: Broker) -> bool:
+            return b"Numberplate" in node.core.disclosed[SUB.principal].to_bytes()
+
+        async with (
+            running(key=BETWEEN, types=()) as between,
+            running(*POLICY, key=SUB, types=(), peers=(between.address,)) as sub,
+        ):
+            await until(lambda: SUB.principal in between.core.disclosed and names_it(between))
+            sub.core.library.add(SIGNED, sub.core.now())
+            await until(lambda: not names_it(between))
+
+    run(test())

@@ -99,6 +99,7 @@ class Core:
         self.unopened: Counter[str] = Counter()
         self.quarantine: Quarantine = Nowhere()
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
+        self._showing: bytes | None = None
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
@@ -198,6 +199,13 @@ class Core:
             self._shown = known, kept.to_bytes()
         return self._shown[1]
 
+    def show(self) -> None:
+        """Disclose what there is to show, if that has changed."""
+        shown = self.shown()
+        if shown != self._showing:
+            self._showing = shown
+            self.settle(self.router.disclose(shown))
+
     def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
         """Let somebody carry out outputs of these classes."""
         self._handlers.update(handlers)
@@ -286,11 +294,12 @@ class Core:
         self.trust_changed()
 
     def relabel(self) -> None:
-        """Let what clients want stand under the labels that there are now."""
+        """Let what clients want stand under the labels that there are now, and show nothing that names them."""
         before = self.router.labelled
         self.settle(self.router.labels_changed())
         if before != self.router.labelled:
             self.exchange.asked()
+            self.show()
 
     def trust_changed(self) -> None:
         """Ask anew who is in the network, and who carries what."""

@@ -89,7 +89,7 @@ class Node:
         now = self.core.now()
         for unverified in self.settings.types:
             self.core.library.add(unverified, now)
-        self.core.settle(self.core.router.disclose(self.core.shown()))
+        self.core.show()
         self.policies.start()
         try:
             await self.keys.start()
@@ -133,7 +133,7 @@ class Node:
             before, credentials=settings.credentials, types=settings.types, operators=settings.operators
         )
         self.policies.settings_changed()
-        core.settle(core.router.disclose(core.shown()))
+        core.show()
         core.settle(core.local.change(core.now(), installed=settings.types, removed=gone))
 
     async def __aenter__(self) -> Self:
