@@ -94,6 +94,16 @@ def test_an_old_key_is_missed_only_while_others_use_it() -> None:
     assert held.at(OVERLAP).missing(CAR.key) is None
 
 
+def test_who_loses_the_newest_key_loses_those_before_it() -> None:
+    held = Held()
+    held.put(2)
+    held.put(1, None)
+    assert held.labels.trees(CAR.key) == [tree(1), tree(2)]
+    held.labels.drop(CAR.key, 2)
+    assert held.labels.trees(CAR.key) == []
+    assert held.labels.type_of(tree(1)) is None
+
+
 def test_the_version_tells_of_every_change() -> None:
     held = Held()
     seen = [held.labels.version]

@@ -67,12 +67,15 @@ class Labels:
         self._changed()
 
     def drop(self, of_type: TypeKey, epoch: int) -> None:
-        """Forget a key, if it was there."""
+        """Forget a key, if it was there. Who loses the newest loses all: it has no right to any of them."""
         held = self._held.get(of_type, {})
-        if held.pop(epoch, None) is not None:
-            if not held:
-                del self._held[of_type]
-            self._changed()
+        if epoch not in held:
+            return
+        gone = list(held) if epoch == max(held) else [epoch]
+        self._held[of_type] = {number: one for number, one in held.items() if number not in gone}
+        if not self._held[of_type]:
+            del self._held[of_type]
+        self._changed()
 
     def tick(self) -> None:
         """Go over to labels that all others should know by now, and forget those that nobody uses any more."""
