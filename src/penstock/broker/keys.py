@@ -137,11 +137,13 @@ class Keys:
         """Pass on how many blocks were sealed here: enough of them end an epoch."""
         sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
         for of_type, blocks in sealed.items():
+            # Asked once for all groups of a type: it is a decision.
+            manager = self._manager if self._manager is not None and self._claims.served(of_type) else None
             for group, member in list(self._members.items()):
                 if group.type != of_type or group.labels:
                     continue
-                if self._manager is not None and self._claims.served(of_type):
-                    self._tell(self._manager.sealed(now, group, blocks))
+                if manager is not None:
+                    self._tell(manager.sealed(now, group, blocks))
                 else:
                     self._carry_out(member.sealed(now, blocks))
 
