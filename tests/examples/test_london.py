@@ -61,13 +61,31 @@ def test_four_brokers_in_processes_of_their_own_meet_at_a_stranger(output: str, 
 
 def test_what_was_revoked_is_delivered_to_nobody_once_that_is_complete(output: str) -> None:
     assert "✓ complete since" in output
-    assert len(re.findall(r"Broker +acknowledged", output)) == 4
+    assert len(re.findall(r"Broker +acknowledged", output)) == 5
     found = re.search(r"Detective Smith got (\d+) of (\d+) passages, and none that came later", output)
     assert found is not None
     got, passages = map(int, found.groups())
     assert passages == PASSAGES
     # On a busy machine the revocation may take as long as the suspect drives.
     assert 0 < got <= 240
+
+
+def test_what_lies_between_the_brokers_is_sealed(output: str) -> None:
+    plates, *_ = [row for row in rows(output, "license-plate") if "none" in row[-1]]
+    assert plates[-1] == "none: it has no key"
+    assert ["location", "6"] in [[row[0], row[-1]] for row in rows(output, "location")]
+    assert re.search(r"\d+ blocks, [\d,]+ octets, and none of [\d,]+ plates in them", output)
+
+
+def test_a_domain_that_loses_its_right_loses_the_keys(output: str) -> None:
+    assert ["Met Broker", "4", "1", "0", "—"] in rows(output, "Met Broker")
+    assert ["CCS Broker", "4", "1", "4", "2"] in rows(output, "CCS Broker")
+
+
+def test_what_a_broker_kept_opens_on_spark_as_far_as_keys_go(output: str) -> None:
+    # How many sightings, and different plates, times and places.
+    assert rows(output, "Billing Office")[-1][1:] == ["1,500", "1,274", "1,500", "none"]
+    assert rows(output, "Statistics Office")[-1][1:] == ["1,500", "none", "1,500", "6"]
 
 
 def test_the_great_attacks_are_refused(output: str) -> None:
