@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
@@ -12,6 +13,10 @@ from tests.broker.test_keys import POLICY, SEALED, holds, managing
 from penstock.broker.client import Client
 from penstock.broker.key_protocol import FetchKeys, KeyWord
 from penstock.crypto import SigningKey
+from penstock.crypto.opener import Opener
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.wrapping import Secret
+from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -46,6 +51,21 @@ async def rotate(client: Client, times: int = 1) -> None:
 async def rotate_at(manager: Broker) -> None:
     async with client_of(manager, AGENCY) as owner:
         await rotate(owner)
+
+
+def event(headline: str) -> TransitEvent:
+    values = MappingProxyType({str(HEADLINE.attribute): headline})
+    return TransitEvent(TYPE, (), values, "1", datetime.now(UTC))
+
+
+def opened(sealed: bytes, keys: Mapping[KeyGroup, Mapping[int, Secret]]) -> dict[str, object]:
+    """Return what keys show of a sealed event."""
+    ring = KeyRing()
+    for group, found in keys.items():
+        for epoch, key in found.items():
+            ring.put(group.scope, epoch, key)
+    [shown] = Opener(ring).open(sealed).events()
+    return {str(name): value for name, value in shown.values.items() if value is not None}
 
 
 def part(found: object, *names: str) -> object:
@@ -130,11 +150,16 @@ def test_old_keys_are_released_to_a_client_with_the_right_history_and_to_no_othe
                 client_of(other, REPORTER) as nobody,
             ):
                 await refused("keys.no-history", engineer.fetch_keys(WHOLE, 1, 99))
+                sealed = manager.core.vault.seal((event("old news"),))
                 await rotate(owner, 2)
                 found = await engineer.fetch_keys(WHOLE, 1, 99)
                 assert set(found) == {1, 2}
                 assert found[1] == first
                 assert set(await engineer.fetch_keys(HEADLINE, 2, 2)) == {2}
+                # What was sealed then can be opened now, as far as the keys go.
+                assert opened(sealed, {WHOLE: found}) == {}
+                headlines = await engineer.fetch_keys(HEADLINE, 1, 1)
+                assert set(opened(sealed, {WHOLE: found, HEADLINE: headlines}).values()) == {"old news"}
                 await refused("keys.not-entitled", nobody.fetch_keys(WHOLE, 1, 99))
                 assert not other.keys.fetching
 

@@ -151,6 +151,27 @@ def test_what_could_not_be_written_is_told_and_written_later() -> None:
     asyncio.run(test())
 
 
+def test_a_log_that_cannot_be_read_is_told_of_once() -> None:
+    class Away(MemoryLog):
+        reads = 0
+
+        async def read(self, number: int) -> Sequence[bytes]:
+            self.reads += 1
+            if self.reads > 1:
+                raise FailedError("keys.log-stream", "no server answers")
+            return await super().read(number)
+
+    async def test() -> None:
+        log = Away()
+        desk = Desk(log)
+        await desk.scribe.start()
+        await until(lambda: log.reads > 4)
+        await desk.scribe.stop()
+        assert desk.failed == ["keys.log-stream"]
+
+    asyncio.run(test())
+
+
 def test_a_replica_reads_what_another_one_writes() -> None:
     async def test() -> None:
         log = MemoryLog()

@@ -131,6 +131,7 @@ class KeyScribe:
         self._period = period
         self._waiting: list[Append | Forget] = []
         self._more = asyncio.Event()
+        self._wrong = ""
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -180,8 +181,12 @@ class KeyScribe:
             try:
                 said = await carry_out(self._clock, self._manager, self._log, waiting)
                 self.put([*said, *await catch_up(self._clock, self._manager, self._log)])
+                self._wrong = ""
             except PenstockError as error:
-                self._failed(error)
+                # Once, until it works again or something else is wrong.
+                if error.code != self._wrong:
+                    self._wrong = error.code
+                    self._failed(error)
             except Exception as error:  # noqa: BLE001  # a mistake of ours is told, and stops no log
                 asyncio.get_running_loop().call_exception_handler(
                     {"message": "writing to the log of keys failed", "exception": error}
