@@ -11,7 +11,7 @@ Changes are answered when they are in the log, and not before.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -124,7 +124,7 @@ class KeyDesk:
             self._keys.rotate(group)
         self._later(
             lambda: all(self._epoch(group) > epoch for group, epoch in before.items()),
-            lambda: {group.scope: self._epoch(group) for group in before},
+            lambda: self._changed(before),
             answer,
         )
 
@@ -139,7 +139,7 @@ class KeyDesk:
         awaited = [group for group in groups if not group.labels]
         self._later(
             lambda: not any(broker in manager.holders(group) for group in awaited),
-            lambda: {group.scope: self._epoch(group) for group in groups},
+            lambda: self._changed(groups),
             answer,
         )
 
@@ -175,6 +175,9 @@ class KeyDesk:
 
     def _may_manage(self, asker: Asker, group: KeyGroup) -> bool:
         return self._keys.claims.manages(self._core.now(), group.type, asker.principal, asker.shown)
+
+    def _changed(self, groups: Iterable[KeyGroup]) -> dict[str, Wire]:
+        return {group.scope: self._about(group, self._keys.manager.word(group)) for group in groups}
 
     def _epoch(self, group: KeyGroup) -> int:
         word = self._keys.manager.word(group)

@@ -22,8 +22,9 @@ def show_keys(status: Mapping[str, Wire], names: Names) -> None:
     for name, number in waiting.items():
         if isinstance(number, int) and number:
             paint.line(f"{number} {name} wait for keys")
-    if managed:
+    if held and managed:
         paint.line()
+    if managed:
         rows = [row for one in managed.values() for row in _managed(_table(one), names)]
         paint.grid(("managed: key of", "epoch", "begun", "members", "held by"), rows)
 
@@ -31,7 +32,8 @@ def show_keys(status: Mapping[str, Wire], names: Names) -> None:
 def show_changed(epochs: Mapping[str, Wire], names: Names, words: str) -> None:
     """Show what came of a change."""
     say(f"✓ {words}")
-    paint.grid(("key of", "epoch"), [(_scope(scope, names), str(epoch)) for scope, epoch in epochs.items()])
+    rows = [(_key(_table(one), names), str(_table(one).get("epoch", ""))) for one in epochs.values()]
+    paint.grid(("key of", "epoch"), rows)
 
 
 def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:

@@ -158,6 +158,6 @@ def _type(call: Call, name: str) -> TypeKey:
 
 def _show(found: Mapping[str, Wire], call: Call, words: str, output: str) -> None:
     if output == JSON:
-        say_json({"epochs": {key: plain(value) for key, value in found.items()}})
+        say_json({"keys": {key: plain(value) for key, value in found.items()}})
     else:
         show_changed(found, call.names, words)
