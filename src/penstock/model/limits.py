@@ -222,7 +222,7 @@ class Limits:
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
-    moderator_answers: int = 262_144
+    moderator_answers: int = 65_536
 
     #: a sealed block: octets, rows, values (rows times columns), octets of the names in its header
     block_bytes: int = 64 << 20

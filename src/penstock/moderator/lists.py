@@ -16,10 +16,9 @@ from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import check_attribute_name
 from penstock.model.values import Value, canonical, kind_of
-from penstock.selector import ALWAYS, Selector, conjuncts, equals, parse
+from penstock.selector import ALWAYS, Selector, conjunction, conjuncts, equals
 from penstock.selector.ast import And, Attribute, Between, Compare, Comparison, Condition, Literal, Not
-from penstock.selector.selector import conjunction
-from penstock.selector.text import render
+from penstock.selector.selector import compares
 
 
 class Bound(StrEnum):
@@ -59,14 +58,9 @@ class Entry:
     @property
     def selector(self) -> Selector:
         """The entry as a condition."""
-        same = equals(self.name, self.value)
         if self.bound is Bound.IS:
-            return same
-        # `equals` has checked and written the constant; an infinite one is no bound.
-        match same.root:
-            case Compare(Comparison.EQ, left, right):
-                return parse(render(Compare(_COMPARISONS[self.bound], left, right)))
-        raise MalformedError("moderator.list", f"attribute `{self.name}`: the bound is not finite")
+            return equals(self.name, self.value)
+        return compares(self.name, _COMPARISONS[self.bound], self.value)
 
     def __str__(self) -> str:
         bound = "" if self.bound is Bound.IS else f"{self.bound}, "
@@ -80,6 +74,7 @@ class AttributeList:
     Raises `MalformedError`: `moderator.empty-list`, `moderator.list` (two entries about the same); `LimitError`
     (`moderator.limit`).
 
+    >>> from penstock.selector import parse
     >>> people = AttributeList.of(Entry("role", "engineer"), Entry("age", 18, Bound.MAX))
     >>> print(people, people.selector.text, sep="  ")
     {(age, max, 18), (role, engineer)}  age <= 18 AND role = 'engineer'

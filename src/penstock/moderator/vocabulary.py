@@ -1,10 +1,11 @@
 """What rules may speak about: the event types and their tree, and the attributes of both kinds of profiles."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
 from penstock.model.profiles import ProfileSchema
 from penstock.model.tree import TypeTree
 from penstock.model.values import Schema, Value
@@ -26,8 +27,19 @@ class Vocabulary:
         """Return the profiles that a function is about."""
         return self.publishers if function is Function.P else self.subscribers
 
-    def check(self, rule: Rule, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Check a rule before anything is done with it.
+    def check_type(self, event: TypeKey) -> None:
+        """Check that a type is in the tree. Raises `MalformedError` (`moderator.unknown-type`)."""
+        if event not in self.tree:
+            raise MalformedError(
+                "moderator.unknown-type",
+                f"there is no event type `{event.name}` of {event.owner.short}",
+                hint="add it to the tree first",
+            )
+
+    def check(
+        self, rule: Rule, *, passed: Container[tuple[Function, str]] = (), limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        """Check a rule before anything is done with it; functions whose texts have `passed` before are not asked again.
 
         (1) The event type is in the tree. Then for each function: (2) it reads declared attributes, as what they are,
         (3) compares them with values that they can have, and (4) somebody satisfies it.
@@ -36,13 +48,10 @@ class Vocabulary:
         `moderator.contradiction`, `moderator.undecided`; `SelectorError` (`selector.type`).
         """
         # (1) Rules are about types that are known.
-        if rule.event not in self.tree:
-            raise MalformedError(
-                "moderator.unknown-type",
-                f"rule `{rule.id}`: there is no event type `{rule.event.name}` of {rule.event.owner.short}",
-                hint="add it to the tree first",
-            )
+        self.check_type(rule.event)
         for function, selector in functions(rule):
+            if (function, selector.text) in passed:
+                continue
             try:
                 check_function(selector, self.profiles(function).attributes, limits=limits)
             except MalformedError as error:

@@ -28,6 +28,7 @@ from penstock.selector.like import compile_pattern
 from penstock.selector.polarity import Sides
 from penstock.selector.question import Question
 from penstock.selector.scalar import compare
+from penstock.selector.selector import Selector
 from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, universe
 
 Box: TypeAlias = dict[str, ValueSet]
@@ -56,6 +57,22 @@ def search(question: Question) -> dict[str, Scalar] | None:
     if not pieces:
         return None
     return {name: algebra.values(pieces[0], name).example() for name in sorted(question.attributes)}
+
+
+def single_box(selector: Selector, schema: Schema) -> Box | None:
+    """Return the box of rows on which the selector is TRUE; None where they are no single box, or it is not known.
+
+    >>> from penstock.model.values import AttributeSpec
+    >>> from penstock.selector.selector import parse
+    >>> schema = {"a": AttributeSpec(Kind.INTEGER), "b": AttributeSpec(Kind.INTEGER)}
+    >>> single_box(parse("a > 1 AND b = 2"), schema)["a"].spans, single_box(parse("a > 1 OR b = 2"), schema)
+    (((2, None),), None)
+    """
+    try:
+        boxes = _Algebra(schema).read(selector.root, wanted=True)
+    except TooHardError:
+        return None
+    return boxes[0] if len(boxes) == 1 else None
 
 
 class _Algebra(Sides[Box]):

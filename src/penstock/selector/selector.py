@@ -173,6 +173,20 @@ def equals(name: str, value: Value) -> Selector:
     return _build(Compare(Comparison.EQ, attribute, literal(_plain(constant))), DEFAULT_LIMITS)
 
 
+def compares(name: str, operator: Comparison, value: Value) -> Selector:
+    """Return the selector `name <operator> value`.
+
+    >>> compares("age", Comparison.GE, 18).text
+    'age >= 18'
+
+    Raises `SelectorError` (`selector.literal`) as `equals` does, and for an infinite value.
+    """
+    same = equals(name, value).root
+    if not isinstance(same, Compare) or same.operator is not Comparison.EQ:
+        raise _unwritable("an infinite value has no literal")
+    return _build(Compare(operator, same.left, same.right), DEFAULT_LIMITS)
+
+
 def _plain(value: Value) -> Value:
     # A subclass (an enumeration, a NumPy float) may print differently from the value that it is.
     match value:

@@ -1,0 +1,155 @@
+"""Does one function imply another, part by part, and if not, for whom?
+
+`PlainJudge` says what is meant, with one question to the selector language for each part. `QuickJudge` gives the same
+answers and is what a moderator with many rules uses: equal texts first, then sets of values where a function is a
+conjunction of conditions on one attribute each, as attribute lists are, then what was asked before, the solver last.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.profiles import Profile
+from penstock.model.values import Scalar, Schema
+from penstock.moderator.conflicts import Function, Mode
+from penstock.moderator.forms import Box, Form, Forms
+from penstock.moderator.lists import Entry, listed, parts
+from penstock.moderator.vocabulary import Vocabulary
+from penstock.selector import Selector, Verdict, covers
+from penstock.trust.caches import Recent
+
+
+@dataclass(frozen=True, slots=True)
+class Implication:
+    """Whether whoever satisfies one function satisfies another: if so, nothing is missing."""
+
+    #: the parts of the other function that are not implied
+    missing: tuple[Selector, ...] = ()
+    #: somebody who satisfies the one and not the other
+    witness: Profile | None = None
+    #: False: what is missing was not decided in time
+    certain: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is certain that nothing is missing."""
+        return not self.missing
+
+
+HOLDS: Final = Implication()
+
+
+class Judge(Protocol):
+    """Whoever answers."""
+
+    mode: Mode
+
+    def implies(self, function: Function, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`, both being this function of some rule."""
+
+
+class PlainJudge:
+    """The reference: asks about each part, and remembers nothing."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._vocabulary = vocabulary
+        self.mode = mode
+        self._limits = limits
+
+    def implies(self, function: Function, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`.
+
+        By Algorithm 1 that is the case if the list of `one` contains that of `other`; a witness, of which the paper
+        does not speak, is somebody who shows it, if there is anybody. Raises `MalformedError`
+        (`moderator.not-a-list`) in that mode for what is no list.
+        """
+        schema = self._vocabulary.profiles(function).attributes
+        if self.mode is Mode.ALGORITHM:
+            # What conflicting_attributes(other, one) finds.
+            lacking = in_list_order(listed(other) - listed(one))
+            return replace(ask(one, lacking, schema, self._limits), missing=lacking, certain=True)
+        return ask(one, parts(other), schema, self._limits)
+
+
+class QuickJudge:
+    """Gives the answers of `PlainJudge`, and knows most of them before."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.mode = mode
+        self._limits = limits
+        self.forms: Mapping[Function, Forms] = {
+            function: Forms(vocabulary.profiles(function).attributes, lists=mode is Mode.ALGORITHM, limits=limits)
+            for function in Function
+        }
+        self._answers: Recent[tuple[Function, str, str], Implication] = Recent(limits.moderator_answers)
+
+    def implies(self, function: Function, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`; as `PlainJudge` does."""
+        if one.text == other.text:
+            return HOLDS
+        asked = (function, one.text, other.text)
+        answer = self._answers.get(asked)
+        if answer is None:
+            answer = self._implies(self.forms[function], one, other)
+            self._answers.put(asked, answer)
+        return answer
+
+    def _implies(self, forms: Forms, one: Selector, other: Selector) -> Implication:
+        given, wanted = forms.form(one), forms.form(other)
+        if self.mode is Mode.ALGORITHM:
+            lacking = in_list_order(wanted.entries - given.entries)
+            return replace(self._ask(forms, given, wanted, lacking), missing=lacking, certain=True)
+        return self._ask(forms, given, wanted, parts(other))
+
+    def _ask(self, forms: Forms, given: Form, wanted: Form, asked: Iterable[Selector]) -> Implication:
+        """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
+        found = [answer for part in asked if not (answer := self._ask_part(forms, given, wanted, part)).holds]
+        missing = tuple(part for answer in found for part in answer.missing)
+        witness = next((answer.witness for answer in found if answer.witness is not None), None)
+        return Implication(missing, witness, certain=not missing or witness is not None)
+
+    def _ask_part(self, forms: Forms, given: Form, wanted: Form, part: Selector) -> Implication:
+        if part.text in given.texts:
+            return HOLDS
+        asked = forms.form(part)
+        if asked.exact and forms.within(given.box, asked.box):
+            return HOLDS
+        if given.exact and asked.exact:
+            return Implication((part,), _outside(forms, given.box, asked.box, wanted.box))
+        return ask(given.selector, (part,), forms.schema, self._limits)
+
+
+def _outside(forms: Forms, given: Box, part: Box, wanted: Box) -> Profile:
+    """Return somebody in the box `given` and not in that of the part, and otherwise as `wanted` would have him."""
+    row: dict[str, Scalar] = {name: values.example() for name, values in (*wanted.items(), *given.items())}
+    for name, values in part.items():
+        outside = forms.values(given, name) - values
+        if not outside.empty:
+            row[name] = outside.example()
+            break
+    return profile(row)
+
+
+def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:
+    """Ask the selector language which of some parts `one` does not imply, and for whom."""
+    missing: list[Selector] = []
+    witness: Profile | None = None
+    for part in asked:
+        answer = covers(part, one, schema, limits=limits)
+        if answer.verdict is Verdict.YES:
+            continue
+        missing.append(part)
+        if witness is None and answer.witness is not None:
+            witness = profile(answer.witness)
+    return Implication(tuple(missing), witness, certain=not missing or witness is not None)
+
+
+def in_list_order(entries: Iterable[Entry]) -> tuple[Selector, ...]:
+    """Return entries as parts of a function, in the order of a list."""
+    return tuple(entry.selector for entry in sorted(entries, key=lambda entry: entry.order))
+
+
+def profile(row: Mapping[str, Scalar]) -> Profile:
+    """Return a row as somebody's profile: attributes that are null are not in it."""
+    return Profile({name: value for name, value in sorted(row.items()) if value is not None})
