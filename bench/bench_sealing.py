@@ -31,14 +31,15 @@ from penstock.crypto.sealer import Sealer, Settings
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
+from penstock.model.types import Sealing
 from processes import Part, Way
-from sealing_parts import WIDTHS
+from sealing_parts import LEVELS, name_of
 
 PARTS = "sealing_parts.py"
-LEVELS = ("none", "event", "attribute")
+WIDTHS = (1, 10, 25)
 ROUNDS = 5
 #: events in a round, by the events of a message
-EVENTS = {1: 1_500, 32: 9_600}
+EVENTS = {1: 400, 32: 3_200}
 #: seconds in which brokers have got all keys
 PATIENCE = 120
 
@@ -62,14 +63,14 @@ def run() -> list[Result]:
 class Network:
     """Two brokers with their clients, and what they carried: events in a second, of the processor and by the clock."""
 
-    def __init__(self, stack: ExitStack, mode: str) -> None:
-        self.first = Part(stack, PARTS, "broker", 0, mode)
+    def __init__(self, stack: ExitStack, mode: str, width: int) -> None:
+        self.first = Part(stack, PARTS, "broker", 0, mode, width)
         port = self.first.hear()
-        second = Part(stack, PARTS, "broker", 1, mode, port)
-        subscriber = Part(stack, PARTS, "subscriber", second.hear())
+        second = Part(stack, PARTS, "broker", 1, mode, width, port)
+        subscriber = Part(stack, PARTS, "subscriber", width, second.hear())
         for broker in (self.first, second):
             _wait_for_keys(broker)
-        publisher = Part(stack, PARTS, "publisher", port)
+        publisher = Part(stack, PARTS, "publisher", width, port)
         self._way = Way(publisher, subscriber)
         self._parts = publisher, self.first, second, subscriber
         self._taken: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
@@ -108,19 +109,19 @@ def _wait_for_keys(broker: Part) -> None:
 def delivery() -> list[Result]:
     """Compare events that are sealed and opened with plain ones, and with those whose plaintext goes beside."""
     results: list[Result] = []
-    bounds = {(1, 1): 0.7, (10, 1): 0.33, (10, 32): 0.85}
-    for mode in ("no-cache", "cache", "gathering"):
-        with ExitStack() as stack:
-            network = Network(stack, mode)
-            _carry_all(network, [f"{level}.W{width}" for width in WIDTHS for level in LEVELS])
-        for rows in EVENTS:
-            for width in WIDTHS:
-                bound = bounds.get((width, rows)) if mode == "no-cache" else None
-                results += _compared(network, width, rows, f", {mode}", bound)
+    bounds = {("no-cache", 1, 1): 0.7, ("no-cache", 10, 1): 0.33, ("no-cache", 10, 32): 0.85}
+    for mode, widths in {"no-cache": WIDTHS, "cache": WIDTHS, "gathering": (10,)}.items():
+        for width in widths:
+            with ExitStack() as stack:
+                network = Network(stack, mode, width)
+                _carry_all(network, width)
+            for rows in EVENTS:
+                results += _compared(network, width, rows, f", {mode}", bounds.get((mode, width, rows)))
     return results
 
 
-def _carry_all(network: Network, names: list[str]) -> None:
+def _carry_all(network: Network, width: int) -> None:
+    names = [name_of(level, width) for level in LEVELS]
     for rows, events in EVENTS.items():
         for name in names:
             network.prepare(name, rows, events // 5 // rows * rows)
@@ -130,15 +131,15 @@ def _carry_all(network: Network, names: list[str]) -> None:
 
 
 def _compared(network: Network, width: int, rows: int, how: str, bound: float | None) -> Iterator[Result]:
-    plain, plain_clock = network.rates(f"none.W{width}", rows)
-    for level in LEVELS[1:]:
-        sealed, clock = network.rates(f"{level}.W{width}", rows)
+    plain, plain_clock = network.rates(name_of(Sealing.NONE, width), rows)
+    for level in (Sealing.EVENT, Sealing.ATTRIBUTE):
+        sealed, clock = network.rates(name_of(level, width), rows)
         name = f"sealing: {level} level / plain, {width} attributes, {rows} a message{how}"
         detail = (
             f"{sealed:,.0f} events/s of {plain:,.0f}; by the clock {clock:,.0f} of {plain_clock:,.0f}, "
             f"{clock / plain_clock:.2f}"
         )
-        if bound is None or level == "event":
+        if bound is None or level is Sealing.EVENT:
             yield observed(name, sealed / plain, detail)
         else:
             yield at_least(name, sealed / plain, bound, detail)
@@ -147,9 +148,9 @@ def _compared(network: Network, width: int, rows: int, how: str, bound: float | 
 def hop() -> list[Result]:
     """Compare a broker that passes plaintext and ciphertext on, sealed before, with one that passes on plain events."""
     results: list[Result] = []
-    names = [f"{level}.W10" for level in LEVELS]
+    names = [name_of(level, 10) for level in LEVELS]
     with ExitStack() as stack:
-        network = Network(stack, "presealed")
+        network = Network(stack, "presealed", 10)
         for rows, events in EVENTS.items():
             for _ in range(ROUNDS + 1):
                 for name in names:

@@ -1,6 +1,6 @@
 """The processes of bench_sealing: `python sealing_parts.py <role> …`, set up as in Figure 7.7 of the dissertation.
 
-A publisher at one broker, a subscriber without a filter at the other. Brokers carry types of 1 to 25 attributes, each
+A publisher at one broker, a subscriber without a filter at the other. Brokers carry three types of so many attributes:
 plain, sealed by event and sealed by attribute, so that all are measured in the same processes. Who publishes or reads
 waits for lines `<events> <type> <rows>` on standard input; rows are the events of one message. To `cpu` everybody
 answers how much of the processor it has taken, in seconds.
@@ -18,7 +18,7 @@ import asyncio
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import count
 
@@ -33,22 +33,25 @@ from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
+from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import sign_type
+from penstock.trust.event_types import UnverifiedType, sign_type
 from penstock.trust.validity import ALWAYS
 
 OWNER, WRITER, READER, *BROKERS = (SigningKey(bytes([number]) * 32) for number in range(41, 46))
 NETWORK = NetworkName(OWNER.principal, "Bench")
-WIDTHS = (1, 10, 25)
+LEVELS = tuple(Sealing)
 LENGTH = 30
+#: managers repeat themselves so seldom that it falls into no round
+LIMITS = Limits(key_notice=3_600_000)
 
 
 def definition(name: str) -> TypeDefinition:
-    """Return the type of a name such as `attribute.W10`: how it is sealed, and how many attributes it has."""
+    """Return the type of a name such as `attribute.W10`."""
     spec = AttributeSpec(Kind.STRING)
     attributes = tuple(AttributeDefinition(one, one, spec) for one in values(name))
     return TypeDefinition(TypeName(OWNER.principal, name), attributes, sealing=Sealing(name.partition(".")[0]))
@@ -59,19 +62,25 @@ def values(name: str) -> dict[str, str]:
     return {f"a{place}": f"{place:0{LENGTH}}" for place in range(int(name.partition("W")[2]))}
 
 
-NAMES = [f"{level}.W{width}" for width in WIDTHS for level in Sealing]
-SIGNED = {name: sign_type(definition(name), OWNER) for name in NAMES}
+def name_of(level: Sealing, width: int) -> str:
+    """Return the name of a type: how it is sealed, and how many attributes it has."""
+    return f"{level}.W{width}"
+
+
+def types(width: int) -> dict[str, UnverifiedType]:
+    """Return the types of so many attributes."""
+    return {name: sign_type(definition(name), OWNER) for name in (name_of(level, width) for level in LEVELS)}
 
 
 def _issue(who: SigningKey, tag: object) -> Certificate:
     return issue(Authorisation(OWNER.principal, who.principal, tag, False, ALWAYS), OWNER)  # type: ignore[arg-type]  # a tag
 
 
-def credentials() -> Credentials:
+def credentials(names: Iterable[str]) -> Credentials:
     """Everybody may do everything: both brokers have the same rights, and the first one manages the keys."""
     rights = [Right.PUBLISH, Right.SUBSCRIBE]
     found = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)]
-    for name in NAMES:
+    for name in names:
         tag = event_tag(OWNER.principal, name, None, rights)
         found += [_issue(who, tag) for who in (WRITER, READER)]
         found += [
@@ -103,16 +112,17 @@ class Presealed:
         return self._seal(events)
 
 
-async def broker(number: int, mode: str, *called: int) -> None:
+async def broker(number: int, mode: str, width: int, *called: int) -> None:
     """Run a broker that calls the first one, if it is told where that listens; it says when it has all keys."""
-    numbers = count(1)
+    numbers, signed = count(1), types(width)
     settings = NodeSettings(
         key=BROKERS[number],
         network=NETWORK,
         peers=tuple(PeerAddress("127.0.0.1", port, BROKERS[0].principal) for port in called),
-        credentials=credentials(),
-        types=tuple(SIGNED.values()),
+        credentials=credentials(signed),
+        types=tuple(signed.values()),
         sealing=LINGERING if mode == "gathering" else Lingering(),
+        limits=LIMITS,
     )
     recorder = Recorder(
         source="bench",
@@ -129,8 +139,8 @@ async def broker(number: int, mode: str, *called: int) -> None:
         presealed = Presealed(node.core.vault.seal)
         if mode == "presealed":
             node.core.vault.seal = presealed  # type: ignore[method-assign]  # for comparison only
-        # A key for each type that is sealed, and one for each attribute that is sealed by itself.
-        wanted = sum(2 + width for width in WIDTHS)
+        # A key for each of the two types that are sealed, and one for each attribute that is sealed by itself.
+        wanted = 2 + width
         async for word in _words():
             match word:
                 case ["keys"]:
@@ -152,10 +162,10 @@ async def _words() -> AsyncIterator[list[str]]:
             yield line.split()
 
 
-async def publisher(port: int) -> None:
+async def publisher(width: int, port: int) -> None:
     """Publish through a broker."""
     async with connect(f"penstock://127.0.0.1:{port}", key=WRITER, network=NETWORK) as client:
-        feeds = {name: await client.advertise(signed) for name, signed in SIGNED.items()}
+        feeds = {name: await client.advertise(signed) for name, signed in types(width).items()}
         print("ready", flush=True)
         async for events, name, rows in _words():
             feed, event = feeds[name], values(name)
@@ -167,10 +177,10 @@ async def publisher(port: int) -> None:
                 await feed.flush()
 
 
-async def subscriber(port: int) -> None:
+async def subscriber(width: int, port: int) -> None:
     """Read through a broker, and tell how long it took from the first to the last."""
     async with connect(f"penstock://127.0.0.1:{port}", key=READER, network=NETWORK) as client:
-        held = {name: await client.subscribe(signed) for name, signed in SIGNED.items()}
+        held = {name: await client.subscribe(signed) for name, signed in types(width).items()}
         print("ready", flush=True)
         async for number, name, _ in _words():
             events, expected = held[name], values(name)
@@ -187,9 +197,9 @@ def main(role: str, *words: str) -> None:
         case "broker":
             asyncio.run(broker(int(words[0]), words[1], *map(int, words[2:])))
         case "publisher":
-            asyncio.run(publisher(int(words[0])))
+            asyncio.run(publisher(*map(int, words)))
         case "subscriber":
-            asyncio.run(subscriber(int(words[0])))
+            asyncio.run(subscriber(*map(int, words)))
 
 
 if __name__ == "__main__":

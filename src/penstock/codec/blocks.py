@@ -138,6 +138,12 @@ class Block:
     def events(self) -> list[TransitEvent]:
         """Return the events, without the values of closed columns."""
         attributes, columns = self.names.attributes, self.columns
+        key, ancestors = self.names.type, self.names.ancestors
+        if len(self.ids) == 1:
+            # One row needs no turning.
+            pairs = zip(attributes, columns, strict=True)
+            only = {n: column[0] for n, column in pairs if column is not None and column[0] is not None}
+            return [TransitEvent(key, ancestors, MappingProxyType(only), self.ids[0], self.times[0])]
         if None in columns:
             held = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
             attributes, columns = tuple(held), [column for column in columns if column is not None]
@@ -146,7 +152,6 @@ class Block:
             values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
         else:
             values = [dict(zip(attributes, row, strict=True)) for row in rows]
-        key, ancestors = self.names.type, self.names.ancestors
         return [
             TransitEvent(key, ancestors, MappingProxyType(row), id_, time)
             for row, id_, time in zip(values, self.ids, self.times, strict=True)
