@@ -97,7 +97,9 @@ class Conflict:
 
 def in_order(conflicts: Iterable[Conflict]) -> tuple[Conflict, ...]:
     """Return conflicts in the order that all detectors answer in: the same event, upwards, downwards; then by name."""
-    kinds = list(Kind)
-    return tuple(
-        sorted(conflicts, key=lambda found: (kinds.index(found.kind), found.event, found.function, found.rules))
-    )
+    kinds = {kind: number for number, kind in enumerate(Kind)}
+
+    def order(found: Conflict) -> tuple[int, bytes, str, Function, tuple[str, ...]]:
+        return (kinds[found.kind], found.event.owner.digest, found.event.name, found.function, found.rules)
+
+    return tuple(sorted(conflicts, key=order))

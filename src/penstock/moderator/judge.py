@@ -100,7 +100,7 @@ class QuickJudge:
         if self.mode is Mode.ALGORITHM:
             lacking = in_list_order(wanted.entries - given.entries)
             return replace(self._ask(forms, given, wanted, lacking), missing=lacking, certain=True)
-        return self._ask(forms, given, wanted, parts(other))
+        return self._ask(forms, given, wanted, wanted.parts)
 
     def _ask(self, forms: Forms, given: Form, wanted: Form, asked: Iterable[Selector]) -> Implication:
         """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
