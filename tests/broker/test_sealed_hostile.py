@@ -1,5 +1,6 @@
 """Sealed events and a hostile broker between: sent again, spliced, cut, forged, and at other times than their own."""
 
+import secrets
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,12 +12,14 @@ from penstock.broker.messages import Hop
 from penstock.broker.publications import Publications
 from penstock.broker.reading import principal_tree
 from penstock.broker.sealed import SealedPublications
-from penstock.codec.blocks import join, read_header, split
+from penstock.codec.blocks import Block, Level, join, read_header, split
 from penstock.codec.wire import decode
+from penstock.crypto.sealer import Sealer
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
+from penstock.model.types import Sealing
 
 SECOND = timedelta(seconds=1)
 
@@ -188,6 +191,36 @@ def test_plaintext_beside_that_is_none_is_no_reason_to_believe_less_of_the_block
         written(sent(line)[0]).believed()
     assert line.ids("sub") == ["SECRET-1"]
     assert not line.cuts
+
+
+def made_by(line: Line, name: str, level: Level) -> SealedPublications:
+    """A block that somebody seals at a level of its own choosing."""
+    lie = Event.of(CAR, {"plate": "LIE", "speed": 1}, id="lie", time=NOW).to_transit()
+    octets = Sealer(line.rings[name], signer(name).principal, secrets.token_bytes).seal(Block.of([lie]), NOW, level)
+    shown = replace(lie, values={})
+    return SealedPublications(
+        principal("pub"), 1, (900,), (shown,), block=octets, places=(0,), header=read_header(octets)
+    )
+
+
+def test_who_holds_the_key_of_a_type_forges_no_attributes_under_it() -> None:
+    line = Line({"pub": ALL, "between": (str(CAR.key),), "sub": ALL})
+    line.advertise("pub")
+    line.subscribe("sub")
+    hand_on(line, made_by(line, "between", Level.EVENT))
+    assert not line.delivered
+    assert line.codes() == [("sub", "seal.cannot-open")]
+
+
+def test_what_is_sealed_by_attribute_waits_where_only_versions_are_known_that_are_sealed_as_a_whole() -> None:
+    line = Line({"pub": ALL, "sub": ALL}, Sealing.EVENT)
+    line.advertise("pub")
+    line.subscribe("sub")
+    hand_on(line, made_by(line, "pub", Level.ATTRIBUTE), "pub")
+    assert not line.delivered
+    line.sealing = Sealing.ATTRIBUTE
+    line.run("sub", line.routers["sub"].keys_changed())
+    assert line.ids("sub") == ["lie"]
 
 
 def test_events_of_a_sealed_type_that_come_without_a_seal_are_refused() -> None:
