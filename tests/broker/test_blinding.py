@@ -191,7 +191,7 @@ def test_a_type_that_is_blinded_is_not_named_even_once_more() -> None:
     row.publish("pub", "1")
     assert b"enter" in b"".join(octets for _, _, octets in row.said[before:])
     assert not any(b"Numberplate" in octets for _, _, octets in row.said[before:])
-    assert CAR.key not in row.routers["pub"]._forest.trees.keys()
+    assert CAR.key not in row.routers["pub"]._forest.trees
 
 
 def tell(row: Row, body: Publications) -> None:
