@@ -39,7 +39,7 @@ contracts: setup
 # Tests that share a Spark session stay in one process; ARGS="-n0" runs all of them in one, say for a debugger.
 PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-worker-restart=0 --durations=30
 
-# Begins to hold for a fresh .venv; the stamp is what `setup` leaves.
+# Made anew for each new environment, in which `setup` leaves the stamp.
 .venv/penstock.stamp: | setup ;
 .tools/spark.jsa: tools/spark_archive.py .venv/penstock.stamp
 	@$(run) python tools/spark_archive.py

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
+ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
 """What `tools/spark_archive.py` made, or an empty file."""
 #: what lives for a minute does not earn back what optimising it costs
 _BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -17,8 +17,8 @@ INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codege
 
 def options(settings: dict[str, str] | None = None) -> str:
     """Return options of Java for one that lives briefly, and has these settings of Spark."""
-    made = _ARCHIVE.exists() and _ARCHIVE.stat().st_size
-    archive = [f"-XX:SharedArchiveFile={_ARCHIVE}"] if made else []
+    made = ARCHIVE.exists() and ARCHIVE.stat().st_size
+    archive = [f"-XX:SharedArchiveFile={ARCHIVE}"] if made else []
     return " ".join([*_BRIEF, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())])
 
 
