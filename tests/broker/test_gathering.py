@@ -82,6 +82,19 @@ def test_what_could_not_be_sealed_after_all_stands_before_what_came_later() -> N
     assert ids(gathered.all()) == ["1 2 3"]
 
 
+def test_several_blocks_that_could_not_be_sealed_keep_their_order() -> None:
+    gathered = gathering(route_block_events=2)
+    gathered.holds = lambda _of_type: True
+    gathered.put(NOW, events(1, 2, 3, 4))
+    gathered.holds = lambda _of_type: False
+    for _ in range(2):
+        blocks = gathered.all()
+        assert ids(blocks) == ["1 2", "3 4"]
+        for block in blocks:
+            gathered.keep(NOW, block)
+    assert [event.id for event in gathered.waiting()] == ["1"]
+
+
 def test_not_too_many_wait() -> None:
     gathered = gathering(seal_held=3)
     gathered.holds = lambda _of_type: True
@@ -92,6 +105,30 @@ def test_not_too_many_wait() -> None:
     gathered.put(NOW, events(3))
     gathered.holds = lambda _of_type: False
     assert ids(gathered.all()) == ["1 2 3"]
+
+
+def test_the_octets_of_what_waits_are_bounded_and_counted_back() -> None:
+    gathered = gathering(seal_held_bytes=200)
+    for _ in range(3):
+        gathered.holds = lambda _of_type: True
+        gathered.put(NOW, events(1, 2))
+        with pytest.raises(RefusedError) as caught:
+            gathered.put(NOW, events(3))
+        assert caught.value.code == "seal.buffer-full"
+        gathered.holds = lambda _of_type: False
+        (block,) = gathered.all()
+        gathered.keep(NOW, block)
+        assert ids(gathered.all()) == ["1 2"]
+
+
+def test_what_can_be_sealed_goes_however_much_of_another_type_waits() -> None:
+    gathered = gathering(seal_held=3)
+    gathered.holds = {CAR.key}.__contains__
+    gathered.put(NOW, events(1, 2, 3))
+    gathered.put(NOW, events(4, of_type=BIKE))
+    assert CAR.key in gathered
+    assert ids(gathered.ready(NOW + LINGER)) == ["4"]
+    assert BIKE.key not in gathered
 
 
 @pytest.mark.parametrize(("linger", "most"), [(-LINGER, 1), (timedelta(seconds=2), 1), (LINGER, 0), (LINGER, 1_025)])

@@ -94,6 +94,25 @@ def test_what_was_taken_waits_when_its_keys_have_gone_in_the_meantime() -> None:
     run(test())
 
 
+def test_what_waits_for_keys_is_advertised_when_its_publisher_has_gone() -> None:
+    async def test() -> None:
+        async with one(0) as (node, sizes):
+            gathering, router = node.core.exchange.gathering, node.core.router
+            holding, gathering.holds = gathering.holds, lambda _of_type: True
+            before = router.size().clients
+            for number in range(2):
+                async with client_of(node, REPORTER) as writer:
+                    await (await writer.advertise(NEWS.name)).publish(headline=f"{number}")
+                await until(lambda: not node.held)
+            assert router.size().clients == before + 1
+            gathering.holds = holding
+            node.core.settle(node.core.exchange.released())
+            assert sizes == [2]
+            assert router.size().clients == before
+
+    run(test())
+
+
 def test_without_lingering_nothing_waits() -> None:
     async def test() -> None:
         async with one(0) as (node, sizes), client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:

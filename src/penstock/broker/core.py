@@ -213,18 +213,40 @@ class Core:
     def settle(self, outputs: Iterable[Inward]) -> None:
         """Do what the local broker and the router want done.
 
-        What is wanted while something is being done comes after it: neighbours count what they are told.
+        What is wanted while something is being done comes after it: neighbours count what they are told. What fails
+        keeps nothing else from being done. Raises what failed first of these outputs; of the others, operators know.
         """
         self._wanted.append(outputs)
         if self._settling:
             return
         self._settling = True
+        failed: PenstockError | None = None
         try:
             while self._wanted:
-                for output in self.exchange.settle(self._now, self._wanted.popleft()):
-                    self._handlers[type(output)](output)
+                wanted = self._wanted.popleft()
+                for error in self._carry_out(wanted):
+                    if wanted is not outputs or failed is not None:
+                        self.note(error)
+                    else:
+                        failed = error
         finally:
             self._settling = False
+            self._rouse()
+        if failed is not None:
+            raise failed
+
+    def _carry_out(self, outputs: Iterable[Inward]) -> list[PenstockError]:
+        outward, failed = self.exchange.settle(self._now, outputs)
+        errors = [] if failed is None else [failed]
+        for output in outward:
+            try:
+                self._handlers[type(output)](output)
+            except PenstockError as error:
+                errors.append(error)
+        return errors
+
+    def _rouse(self) -> None:
+        """Be woken when gathered events are due."""
         due = self.exchange.due
         if due is not None and due != self._due:
             self._due = due
@@ -239,6 +261,8 @@ class Core:
             except PenstockError as error:
                 # Others have nothing to do with it.
                 self.note(error)
+        # Clocks differ a little, and it may have been called too early.
+        self._rouse()
 
     def note(self, report: Report | PenstockError) -> None:
         """Let operators know."""

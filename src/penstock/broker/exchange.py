@@ -6,18 +6,19 @@ neighbours, links to be cut, reports. The asyncio node, networks within one proc
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker import requests, routing
 from penstock.broker.gathering import Gathering
 from penstock.broker.local import LocalBroker
 from penstock.broker.requests import Report, ToClient, carry_out
 from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send, Unopened
-from penstock.errors import RefusedError
+from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
 
 Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened
 """What is to be done outside."""
@@ -30,7 +31,21 @@ class Gathered:
     events: tuple[TransitEvent, ...] = field(repr=False)
 
 
-Inward: TypeAlias = requests.Output | routing.Output | Gathered
+@dataclass(frozen=True, slots=True)
+class _Parting:
+    """An advertisement that is taken back, when what was published under it has gone."""
+
+    request: requests.Unadvertise
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """Events of a type that have gone: the broker need not stand for it any more, if these were all."""
+
+    type: TypeKey
+
+
+Inward: TypeAlias = requests.Output | routing.Output | Gathered | _Parting | _Gone
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
 Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
@@ -40,6 +55,16 @@ _KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
 
 OWN = "@"
 """What the keys begin with under which the broker itself subscribes and advertises."""
+
+
+_STANDING: Final = f"{OWN}waiting "
+
+
+class Settled(NamedTuple):
+    """What is left to be done outside, in order; and what failed first, which kept nothing else from being done."""
+
+    outward: list[Outward]
+    failed: PenstockError | None
 
 
 class Exchange:
@@ -57,41 +82,51 @@ class Exchange:
         self.asked: Callable[[], None] = lambda: None
         #: whether what the router hears of those who want events is all that there is to hear
         self.quenches = True
+        #: types that the broker itself advertises, for events whose publishers may have gone
+        self._standing: set[TypeKey] = set()
 
-    def settle(self, now: datetime, outputs: Iterable[Inward]) -> list[Outward]:
-        """Carry out what can be done inside, and return the rest, in order."""
+    def settle(self, now: datetime, outputs: Iterable[Inward]) -> Settled:
+        """Carry out what can be done inside, and return the rest."""
         outward: list[Outward] = []
-        pending = deque(outputs)
+        pending, failed = deque(outputs), None
         while pending:
-            output = pending.popleft()
-            match output:
-                case Deliver(deliveries):
-                    pending.extend(self._deliver(now, deliveries))
-                case requests.Publish(key, events) if self.router.seals(events[0].key):
-                    self.router.check_events(key, events)
-                    self.sealable(events)
-                    pending.extend(map(Gathered, self.gathering.put(now, events)))
-                case requests.Publish(_, events):
-                    pending.extend(carry_out(output, self.router))
-                    self.spread(events)
-                case Gathered(events):
-                    pending.extend(self._send(now, events))
-                case requests.Subscribe() | requests.Unsubscribe():
-                    pending.extend(carry_out(output, self.router))
-                    self.asked()
-                case requests.Advertise():
-                    pending.extend(carry_out(output, self.router))
-                case requests.Unadvertise():
-                    # What was published under it goes before it does.
-                    for events in self.gathering.all():
-                        pending.extend(self._send(now, events))
-                    pending.extend(carry_out(output, self.router))
-                case Interested(key, wanted):
-                    if self.quenches:
-                        pending.extend(self.local.wanted(key, wanted=wanted))
-                case _:
-                    outward.append(output)
-        return outward
+            try:
+                self._obey(now, pending.popleft(), pending, outward)
+            except PenstockError as error:
+                failed = failed or error
+        return Settled(outward, failed)
+
+    def _obey(self, now: datetime, output: Inward, pending: deque[Inward], outward: list[Outward]) -> None:
+        match output:
+            case Deliver(deliveries):
+                pending.extend(self._deliver(now, deliveries))
+            case requests.Publish(key, events) if self.router.seals(events[0].key):
+                self.router.check_events(key, events)
+                self.sealable(events)
+                pending.extend(map(Gathered, self.gathering.put(now, events)))
+            case requests.Publish(_, events):
+                pending.extend(carry_out(output, self.router))
+                self.spread(events)
+            case Gathered(events):
+                pending.extend(self._send(now, events))
+            case requests.Subscribe() | requests.Unsubscribe():
+                pending.extend(carry_out(output, self.router))
+                self.asked()
+            case requests.Advertise():
+                pending.extend(carry_out(output, self.router))
+            case requests.Unadvertise():
+                # What was published under it goes before it does.
+                pending.extendleft([_Parting(output), *map(Gathered, reversed(self.gathering.all()))])
+            case _Parting(request):
+                pending.extend(self._stand())
+                pending.extend(carry_out(request, self.router))
+            case _Gone(of_type):
+                pending.extend(self._stand_down(of_type))
+            case Interested(key, wanted):
+                if self.quenches:
+                    pending.extend(self.local.wanted(key, wanted=wanted))
+            case _:
+                outward.append(output)
 
     def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
         if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
@@ -102,7 +137,20 @@ class Exchange:
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return list(self.local.deliver(now, [found for found in theirs if found[0]]))
 
-    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[routing.Output]:
+    def _stand(self) -> Iterator[routing.Output]:
+        """Advertise what cannot go yet: without that nobody would ask for it, and it would go nowhere."""
+        for event in self.gathering.waiting():
+            if event.key not in self._standing:
+                self._standing.add(event.key)
+                yield from self.router.advertise(f"{_STANDING}{event.key}", event.key, event.ancestors)
+
+    def _stand_down(self, of_type: TypeKey) -> list[routing.Output]:
+        if of_type in self.gathering:
+            return []
+        self._standing.discard(of_type)
+        return self.router.unadvertise(f"{_STANDING}{of_type}")
+
+    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
         """Seal events. Those for which keys have gone in the meantime wait: somebody was told that they were taken."""
         try:
             outputs = self.router.send(events)
@@ -112,7 +160,8 @@ class Exchange:
             self.gathering.keep(now, events)
             return []
         self.spread(events)
-        return outputs
+        of_type = events[0].key
+        return [*outputs, _Gone(of_type)] if of_type in self._standing else [*outputs]
 
     @property
     def due(self) -> datetime | None:

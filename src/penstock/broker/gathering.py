@@ -8,7 +8,7 @@ told that its events were taken when they are here, as it is told of events that
 wrong with them has been asked before.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -56,6 +56,8 @@ class _Batch:
     octets: int = 0
     #: it would go, and cannot be sealed
     held: bool = False
+    #: how many of the first events had been taken out, and were put back
+    returned: int = 0
 
 
 class Gathering:
@@ -65,6 +67,7 @@ class Gathering:
         self._lingering, self._limits = lingering or Lingering(), limits
         self._batches: dict[TypeKey, _Batch] = {}
         self._events = 0
+        self._octets = 0
         self.holds: Holds = lambda _of_type: False
 
     def __len__(self) -> int:
@@ -75,15 +78,12 @@ class Gathering:
 
         Raises `RefusedError` (`seal.buffer-full`).
         """
-        if self._events + len(events) > self._limits.seal_held:
-            raise RefusedError(
-                "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
-            )
         key = events[0].key
         batch = self._batches.get(key)
         if batch is None and self._is_full(events) and not self.holds(key):
             return [tuple(events)]
         octets = sum(map(_octets, events))
+        self._check_room(key, len(events), octets)
         ready: list[tuple[TransitEvent, ...]] = []
         if batch is not None and not self._fits(batch, len(events), octets):
             ready += self._take(key)
@@ -92,7 +92,7 @@ class Gathering:
             batch = self._batches[key] = _Batch(now + self._lingering.linger)
         batch.events += events
         batch.octets += octets
-        self._events += len(events)
+        self._count(len(events), octets)
         if now >= batch.due or not self._fits(batch, 1, 0):
             ready += self._take(key)
         return ready
@@ -100,9 +100,18 @@ class Gathering:
     def keep(self, now: datetime, events: Sequence[TransitEvent]) -> None:
         """Let events wait that could not be sealed after all, before those of the type that came later."""
         key = events[0].key
-        batch = self._batches.setdefault(key, _Batch(now))
-        batch.events[:0], batch.held = events, True
-        self._events += len(events)
+        batch, octets = self._batches.setdefault(key, _Batch(now)), sum(map(_octets, events))
+        # Where several blocks of a type are put back, they come in their order.
+        batch.events[batch.returned : batch.returned] = events
+        batch.held, batch.returned, batch.octets = True, batch.returned + len(events), batch.octets + octets
+        self._count(len(events), octets)
+
+    def waiting(self) -> Iterator[TransitEvent]:
+        """Yield the oldest event of each type of which something is here."""
+        return (batch.events[0] for batch in self._batches.values())
+
+    def __contains__(self, key: TypeKey) -> bool:
+        return key in self._batches
 
     @property
     def due(self) -> datetime | None:
@@ -117,6 +126,19 @@ class Gathering:
     def all(self) -> list[tuple[TransitEvent, ...]]:
         """Return everything that can be sealed: nothing is to linger any longer, or there are other keys."""
         return [events for key in list(self._batches) for events in self._take(key)]
+
+    def _count(self, events: int, octets: int) -> None:
+        self._events += events
+        self._octets += octets
+
+    def _check_room(self, key: TypeKey, events: int, octets: int) -> None:
+        """Check that there is room for what has to wait; what only lingers goes, however much of other types waits."""
+        limits = self._limits
+        full = self._events + events > limits.seal_held or self._octets + octets > limits.seal_held_bytes
+        if full and self.holds(key):
+            raise RefusedError(
+                "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
+            )
 
     def _is_full(self, events: Sequence[TransitEvent]) -> bool:
         """Say whether events are a block by themselves: nothing lingers, or there are enough."""
@@ -134,7 +156,7 @@ class Gathering:
         if batch.held:
             return []
         del self._batches[key]
-        self._events -= len(batch.events)
+        self._count(-len(batch.events), -batch.octets)
         # What came together goes together; what has waited for keys may be more than one block.
         size = self._limits.route_block_events
         return [tuple(batch.events[start : start + size]) for start in range(0, len(batch.events), size)]

@@ -109,9 +109,10 @@ class Limits:
     #: refused blocks that a node keeps, and their octets; the oldest of who sent most give way
     quarantine_blocks: int = 4_096
     quarantine_bytes: int = 256 << 20
-    #: events that wait at their publisher's broker, because they cannot be sealed yet; and octets, roughly, of those that
-    #: linger to be sealed in one block
+    #: events that wait at their publisher's broker, because they cannot be sealed yet, and their octets, roughly; and of
+    #: those that linger to be sealed in one block
     seal_held: int = 65_536
+    seal_held_bytes: int = 64 << 20
     seal_gather_bytes: int = 64 << 10
     #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
     route_block_events: int = 1_024
