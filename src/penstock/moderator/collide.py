@@ -1,8 +1,8 @@
 """One candidate and one function in force: do they collide?"""
 
 from collections.abc import Collection
-from dataclasses import replace
 
+from penstock.model.names import TypeKey
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Conflict, Function, Kind, Mode, Party, demands
 from penstock.moderator.judge import HOLDS, Implication, Judge
@@ -33,9 +33,7 @@ def collide(
     if not answers or not rules:
         return ()
     ids = tuple(sorted(rule.id for rule in rules))
-    return tuple(
-        _conflict(Conflict(stated.event, ids, kind, function), onward, back) for function, onward, back in answers
-    )
+    return tuple(_conflict(stated.event, ids, kind, *answer) for answer in answers)
 
 
 def _of_two(candidate: PublishRule, rule: PublishRule) -> bool:
@@ -43,16 +41,21 @@ def _of_two(candidate: PublishRule, rule: PublishRule) -> bool:
     return len({*candidate.publishers, *rule.publishers}) > 1
 
 
-def _conflict(where: Conflict, onward: Implication, back: Implication) -> Conflict:
+def _conflict(  # noqa: PLR0913, PLR0917  # what a conflict says, once for each
+    event: TypeKey, ids: tuple[str, ...], kind: Kind, function: Function, onward: Implication, back: Implication
+) -> Conflict:
     """Say what the candidate's function does not imply (`onward`), and what the rules' does not (`back`)."""
     witness, admitted_by = onward.witness, Party.CANDIDATE
     if witness is None:
         witness, admitted_by = back.witness, Party.RULE
-    return replace(
-        where,
-        missing=onward.missing,
-        extra=back.missing,
-        witness=witness,
-        admitted_by=admitted_by if witness is not None else None,
+    return Conflict(
+        event,
+        ids,
+        kind,
+        function,
+        onward.missing,
+        back.missing,
+        witness,
+        admitted_by if witness is not None else None,
         certain=any(answer.certain and not answer.holds for answer in (onward, back)),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from penstock.model.names import TypeKey
 from penstock.model.profiles import Profile
@@ -53,7 +54,9 @@ class Demands:
     rule_implies: bool
 
 
-EQUAL = Demands(candidate_implies=True, rule_implies=True)
+_EQUAL: Final = Demands(candidate_implies=True, rule_implies=True)
+_BELOW: Final = Demands(candidate_implies=True, rule_implies=False)
+_ABOVE: Final = Demands(candidate_implies=False, rule_implies=True)
 
 
 def demands(kind: Kind, scope: Scope, mode: Mode) -> Demands:
@@ -64,9 +67,8 @@ def demands(kind: Kind, scope: Scope, mode: Mode) -> Demands:
     everywhere, the functions say the same.
     """
     if kind is Kind.SAME or mode is Mode.LITERAL:
-        return EQUAL
-    below = (kind is Kind.UP) is (scope is Scope.UPWARD)
-    return Demands(candidate_implies=below, rule_implies=not below)
+        return _EQUAL
+    return _BELOW if (kind is Kind.UP) is (scope is Scope.UPWARD) else _ABOVE
 
 
 @dataclass(frozen=True, slots=True)

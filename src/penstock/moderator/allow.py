@@ -1,0 +1,197 @@
+"""Publisher–subscriber conflicts: do a publisher and a subscriber suit each other (paper 1, Definition 2, III-C)?
+
+`allow_subscription(E, P, S)` looks both ways: at what P demands of subscribers (`fnc_s`) and S's profile, and at what S
+demands of publishers (`fnc_p`) and P's profile. Which of their rules count follows the scope of the tree:
+
+- those on E, and on all types that a right on E reaches, since S gets these too: all of them must hold;
+- whoever has no rule on E may have some on types from which a right reaches E: one of these must hold.
+
+A publisher without any such rule does not publish E, and nobody can subscribe to it there. A subscriber without any has
+no wishes. In the mode `literal` all rules on hierarchically related types must hold, as Definition 2 has it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock.errors import EvaluationError, MalformedError
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.moderator.conflicts import Function, Mode
+from penstock.moderator.lists import parts
+from penstock.moderator.rules import PublishRule, SubscribeRule
+from penstock.moderator.vocabulary import Vocabulary
+from penstock.selector import Selector, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A function that somebody's profile does not satisfy, and in which attributes."""
+
+    rule: str
+    function: Function
+    whose: Principal
+    attributes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        at_fault = ", ".join(f"`{name}`" for name in self.attributes)
+        return f"the profile of {self.whose.short} does not satisfy {self.function} of rule `{self.rule}`: {at_fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Whether a subscriber gets events of a type from a publisher, and why not. It has no truth value."""
+
+    event: TypeKey
+    publisher: Principal
+    subscriber: Principal
+    failures: tuple[Failure, ...]
+    #: whether the publisher has a rule by which it publishes such events at all
+    published: bool = True
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nothing is in the way."""
+        return self.published and not self.failures
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is in the way, in sentences."""
+        if not self.published:
+            return (f"{self.publisher.short} has no rule by which it publishes `{self.event.name}`",)
+        return tuple(map(str, self.failures))
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an allowance has no truth value; ask whether it is `allowed`")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All pairs of an event type: who gets what from whom, and who does not."""
+
+    event: TypeKey
+    pairs: tuple[Allowance, ...]
+
+    @property
+    def allowed(self) -> tuple[Allowance, ...]:
+        """The pairs that suit each other."""
+        return tuple(pair for pair in self.pairs if pair.allowed)
+
+    @property
+    def refused(self) -> tuple[Allowance, ...]:
+        """The pairs in conflict."""
+        return tuple(pair for pair in self.pairs if not pair.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """A function by which somebody chooses others."""
+
+    rule: str
+    event: TypeKey
+    function: Function
+    selector: Selector
+
+
+class Subscriptions:
+    """The rules and profiles of publishers and subscribers, and who suits whom."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        rules: Iterable[PublishRule | SubscribeRule],
+        profiles: Mapping[Principal, Profile],
+        *,
+        mode: Mode = Mode.SCOPED,
+    ) -> None:
+        self._tree = vocabulary.tree
+        self._vocabulary = vocabulary
+        self._profiles = profiles
+        self._literal = mode is Mode.LITERAL
+        self._publishers: dict[Principal, list[_Stated]] = {}
+        self._subscribers: dict[Principal, list[_Stated]] = {}
+        for rule in rules:
+            if isinstance(rule, PublishRule):
+                stated = _Stated(rule.id, rule.event, Function.S, rule.fnc_s)
+                for publisher in rule.publishers:
+                    self._publishers.setdefault(publisher, []).append(stated)
+            else:
+                stated = _Stated(rule.id, rule.event, Function.P, rule.fnc_p)
+                self._subscribers.setdefault(rule.subscriber, []).append(stated)
+
+    def allow(self, event: TypeKey, publisher: Principal, subscriber: Principal) -> Allowance:
+        """Say whether a subscriber may subscribe to events of a publisher, and the publisher is one that it wants.
+
+        Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`.
+        """
+        self._vocabulary.check_type(event)
+        restrictions = self._publishers.get(publisher, [])
+        if not self._has_rule(restrictions, event):
+            return Allowance(event, publisher, subscriber, (), published=False)
+        failures = (
+            *self._weigh(restrictions, event, subscriber),
+            *self._weigh(self._subscribers.get(subscriber, []), event, publisher),
+        )
+        return Allowance(event, publisher, subscriber, failures)
+
+    def pairs(self, event: TypeKey) -> Iterator[Allowance]:
+        """Yield the answer for all who publish events of a type, all who have subscribed to it. Raises as `allow`."""
+        self._vocabulary.check_type(event)
+        wanting = [who for who, stated in self._subscribers.items() if self._has_rule(stated, event)]
+        for publisher, stated in self._publishers.items():
+            if self._has_rule(stated, event):
+                yield from (self.allow(event, publisher, subscriber) for subscriber in wanting)
+
+    def report(self, event: TypeKey) -> Report:
+        """Return the answers for all pairs of an event type. Raises as `allow`."""
+        return Report(event, tuple(self.pairs(event)))
+
+    def _has_rule(self, stated: list[_Stated], event: TypeKey) -> bool:
+        """Say whether somebody's rules give a right on the type: one on it, or one on a type that reaches it."""
+        if self._literal:
+            return any(self._tree.related(one.event, event) for one in stated)
+        return any(self._tree.reaches(one.event, event) for one in stated)
+
+    def _weigh(self, stated: list[_Stated], event: TypeKey, whose: Principal) -> list[Failure]:
+        """Return what a profile does not satisfy of the functions that count for a type."""
+        if self._literal:
+            return self._failures((one for one in stated if self._tree.related(one.event, event)), whose)
+        found = self._failures((one for one in stated if self._tree.reaches(event, one.event)), whose)
+        if any(one.event == event for one in stated):
+            return found
+        granting = [one for one in stated if self._tree.reaches(one.event, event)]
+        failing = self._failures(granting, whose)
+        return found + failing if len(failing) == len(granting) else found
+
+    def _failures(self, stated: Iterable[_Stated], whose: Principal) -> list[Failure]:
+        profile = self._profiles.get(whose)
+        if profile is None:
+            raise MalformedError(
+                "moderator.unknown-profile",
+                f"nothing is known about {whose.short}",
+                hint="give a profile, if an empty one",
+            )
+        return [
+            Failure(one.rule, one.function, whose, attributes)
+            for one in stated
+            if (attributes := failing_attributes(one.selector, profile)) is not None
+        ]
+
+
+def failing_attributes(function: Selector, profile: Profile) -> tuple[str, ...] | None:
+    """Return the attributes in which a profile fails a function, or None where it satisfies it.
+
+    They are those of the parts that are not TRUE: what is null or has no value does not satisfy anything.
+    """
+    failing = [part for part in parts(function) if not _holds(part, profile)]
+    if not failing:
+        return None
+    return tuple(sorted(frozenset().union(*(part.attributes for part in failing))))
+
+
+def _holds(part: Selector, profile: Profile) -> bool:
+    try:
+        return evaluate(part, profile.values) is True
+    except EvaluationError:
+        return False
