@@ -292,7 +292,8 @@ def _row(record: Record, header: list[bytes | None], bound: BoundMapping) -> tup
         record.original.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadError("ingest.utf8") from error
-    if record.original in (b"\n", b"\r\n"):
+    # The last one is the end of a file that was cut within the end of its last line.
+    if record.original in (b"\n", b"\r\n", b"\r"):
         raise BadError("ingest.empty")
     names = [name.decode("utf-8") for name in header if name is not None]
     if any(names.count(name) != 1 for name in bound.columns):

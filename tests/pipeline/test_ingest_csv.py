@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
@@ -147,8 +147,14 @@ def contents(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + TOP + b"\n" + b"".join(lines) + draw(FIELDS)
 
 
-@settings(deadline=None, max_examples=examples(5), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(
+    deadline=None,
+    max_examples=examples(5),
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(contents())
+@example(TOP + b"\n" + line() + b"\r\n\r")
 def test_files_become_what_the_reference_makes_of_them(spark: SparkSession, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a.csv").write_bytes(content)
