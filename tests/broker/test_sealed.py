@@ -1,17 +1,23 @@
 """Sealed events between routers: who reads them, who carries them, and what goes over the wire."""
 
+import secrets
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.broker.network import principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SPEED, Line
 
 from penstock.broker.messages import Hop
 from penstock.broker.sealed import SealedPublications
+from penstock.codec.blocks import Block
 from penstock.codec.wire import decode, encode
+from penstock.crypto.sealer import Sealer
 from penstock.errors import MalformedError, RefusedError
+from penstock.model.events import Event
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Sealing
 
 
@@ -139,3 +145,16 @@ def test_a_sealed_body_reads_back_and_what_is_none_does_not() -> None:
         changed[place] = wrong
         with pytest.raises(MalformedError):
             SealedPublications.from_tree(changed)
+    # What is sealed elsewhere, for logs, is too much for brokers.
+    many = [Event.of(CAR, {}, id="", time=NOW).to_transit()] * (DEFAULT_LIMITS.route_block_events + 1)
+    for rows, code in ((many[1:], None), (many, "message.limit")):
+        block = Sealer(line.rings["pub"], principal("pub"), secrets.token_bytes).seal(Block.of(rows), NOW)
+        assert _code([*tree[:7], block, []]) == code
+
+
+def _code(tree: list[Any]) -> str | None:
+    try:
+        SealedPublications.from_tree(tree)
+    except MalformedError as error:
+        return error.code
+    return None

@@ -290,6 +290,9 @@ class SealedPublications(Publications):
         if len(block) > DEFAULT_LIMITS.route_block_bytes:
             too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
         header = read_header(block)
+        if header.rows > DEFAULT_LIMITS.route_block_events:
+            # As no broker seals them: a few octets of nulls would open to a million events.
+            too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
         found = _line(header.route)
         _check_rising(numbers, INTEGER_MAX)
         _check_rising(places, header.rows - 1)
