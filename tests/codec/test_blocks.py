@@ -68,6 +68,7 @@ def test_a_block_that_was_read_last_is_read_by_the_limits_at_hand() -> None:
     assert read_block(data) is parts
     assert read_block(bytes(bytearray(data))) == parts
     for limits in (Limits(block_bytes=10), Limits(block_rows=8)):
+        assert read_block(data) == parts
         with pytest.raises(LimitError):
             read_block(data, limits=limits)
 
