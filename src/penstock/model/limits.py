@@ -225,6 +225,19 @@ class Limits:
     moderator_list: int = 256
     moderator_answers: int = 65_536
 
+    #: a change that is kept: length of its ledger's name, of its kind and of its reason, octets before and after; changes
+    #: that are added at once, and read at once; octets of a snapshot, and changes after which one is taken; how long a
+    #: writer waits for others
+    store_name_length: int = 128
+    store_kind_length: int = 64
+    store_why_length: int = 4_096
+    store_value_bytes: int = 512 << 10
+    store_batch: int = 10_000
+    store_page: int = 2_000
+    store_snapshot_bytes: int = 512 << 20
+    store_snapshot_every: int = 10_000
+    store_wait: int = 30_000
+
     #: a sealed block: octets, rows, values (rows times columns), octets of the names in its header
     block_bytes: int = 64 << 20
     block_rows: int = 1 << 20

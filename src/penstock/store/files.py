@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -47,11 +47,19 @@ def replace_file(path: Path, data: bytes) -> None:
 
     Raises `FailedError` (`file.unwritable`).
     """
+    replace_file_by(path, (data,))
+
+
+def replace_file_by(path: Path, parts: Iterable[bytes]) -> None:
+    """Put a file in the place of another, as `replace_file` does, from parts that need not be there all at once.
+
+    Raises `FailedError` (`file.unwritable`), and what making a part raises; the file is then as it was.
+    """
     beside = path.with_name(f".{path.name}.new")
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            stream.writelines(parts)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(path)

@@ -1,0 +1,130 @@
+"""State as a fold of changes, with snapshots so that a long ledger is quickly there.
+
+A snapshot is a cache. It names the head that it was folded from, and is passed over where that head is not in the
+chain, or where its octets were damaged. Somebody who can write to the database could put another in its place: `refold`
+takes none, and `View.verify` compares.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Generic, Protocol, TypeVar
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.store.ledgers import Ledger
+from penstock.store.records import EMPTY, Change, Entry, Head, broken
+
+S = TypeVar("S")
+
+
+class Fold(Protocol[S]):
+    """How state follows from changes. A new form of `dump` takes a new `name`: old snapshots are then passed over."""
+
+    @property
+    def name(self) -> str:
+        """What its snapshots are kept under."""
+        ...
+
+    def empty(self) -> S:
+        """Return the state before the first change."""
+        ...
+
+    def step(self, state: S, change: Change) -> S:
+        """Return the state after a change; it may be the same object."""
+        ...
+
+    def dump(self, state: S) -> bytes:
+        """Return the state as octets: the same ones for the same state."""
+        ...
+
+    def load(self, data: bytes) -> S:
+        """Return the state that was dumped. Raises `MalformedError`."""
+        ...
+
+
+class View(Generic[S]):
+    """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
+
+    It keeps a snapshot each time that so many changes have come. Raises, when it is made and in all it does, what
+    `Ledger` raises; a view whose fold has raised is of no use any more.
+    """
+
+    def __init__(self, ledger: Ledger, fold: Fold[S], *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.ledger = ledger
+        self.fold = fold
+        self._every = limits.store_snapshot_every
+        self.state, self.head = _start(ledger, fold)
+        self._kept = self.head.number
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what has been changed since."""
+        now = self.ledger.head()
+        if now.number < self.head.number or (now.number == self.head.number and now != self.head):
+            raise self._another(self.head.number)
+        for change in self.ledger.read(self.head.number + 1):
+            self._take(change)
+        self._keep_sometimes()
+
+    def append(self, entries: Sequence[Entry]) -> tuple[Change, ...]:
+        """Add changes behind what this view has seen, and take them in.
+
+        Raises `RefusedError` (`store.conflict`) where somebody else has changed something: refresh, and decide again.
+        """
+        changes = self.ledger.append(self.head, entries)
+        for change in changes:
+            self._take(change)
+        self._keep_sometimes()
+        return changes
+
+    def keep(self) -> None:
+        """Keep a snapshot now."""
+        self.ledger.keep_snapshot(self.fold.name, self.head, self.fold.dump(self.state))
+        self._kept = self.head.number
+
+    def verify(self) -> None:
+        """Check that the state is the one that all changes lead to. Raises `RefusedError` (`store.broken`)."""
+        state = refold(self.ledger, self.fold, self.head)
+        if self.fold.dump(state) != self.fold.dump(self.state):
+            raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
+
+    def _take(self, change: Change) -> None:
+        if change.previous != self.head.hash:
+            raise self._another(change.number - 1)
+        self.state = self.fold.step(self.state, change)
+        self.head = change.head
+
+    def _another(self, number: int) -> RefusedError:
+        return broken(self.ledger.name, number, "is not the one that was read before")
+
+    def _keep_sometimes(self) -> None:
+        if self.head.number - self._kept >= self._every:
+            self.keep()
+
+
+def refold(ledger: Ledger, fold: Fold[S], head: Head | None = None) -> S:
+    """Return the state at a head, or now, from all changes and no snapshot. Raises `RefusedError` (`store.broken`)."""
+    state = fold.empty()
+    for change in ledger.read(1, None if head is None else head.number):
+        state = fold.step(state, change)
+    return state
+
+
+def state_at(ledger: Ledger, fold: Fold[S], instant: datetime) -> tuple[S, Head]:
+    """Return the state as it was at an instant, and the head of then. Raises `RefusedError` (`store.broken`)."""
+    until = ledger.at(instant)
+    state, head = _start(ledger, fold, until.number)
+    for change in ledger.read(head.number + 1, until.number):
+        state = fold.step(state, change)
+    return state, until
+
+
+def _start(ledger: Ledger, fold: Fold[S], until: int | None = None) -> tuple[S, Head]:
+    """Return a state to begin with: that of a snapshot that is not too late, or the empty one."""
+    snapshot = ledger.snapshot(fold.name)
+    if snapshot is not None and (until is None or snapshot.head.number <= until):
+        try:
+            return fold.load(snapshot.data), snapshot.head
+        except MalformedError:
+            pass
+    return fold.empty(), EMPTY

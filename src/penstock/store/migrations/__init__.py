@@ -1,0 +1,1 @@
+"""The forms that a database had, and the steps between them: a file for each in `versions`, run by Alembic."""
