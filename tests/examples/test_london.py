@@ -84,8 +84,8 @@ def test_a_domain_that_loses_its_right_loses_the_keys(output: str) -> None:
 
 def test_what_a_broker_kept_opens_on_spark_as_far_as_keys_go(output: str) -> None:
     # How many sightings, and different plates, times and places.
-    assert rows(output, "Billing Office")[-1][1:] == ["1,500", "1,274", "1,500", "none"]
-    assert rows(output, "Statistics Office")[-1][1:] == ["1,500", "none", "1,500", "6"]
+    assert ["Billing Office", "1,500", "1,274", "1,500", "none"] in rows(output, "Billing Office")
+    assert ["Statistics Office", "1,500", "none", "1,500", "6"] in rows(output, "Statistics Office")
 
 
 def test_the_great_attacks_are_refused(output: str) -> None:
