@@ -14,15 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from penstock.errors import EvaluationError, MalformedError
+from penstock.errors import MalformedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.conflicts import Function, Mode
+from penstock.moderator.forms import is_true
 from penstock.moderator.lists import parts
 from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.vocabulary import Vocabulary
-from penstock.selector import Selector, evaluate
+from penstock.selector import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +185,7 @@ def failing_attributes(function: Selector, profile: Profile) -> tuple[str, ...] 
 
     They are those of the parts that are not TRUE: what is null or has no value does not satisfy anything.
     """
-    failing = [part for part in parts(function) if not _holds(part, profile)]
+    failing = [part for part in parts(function) if not is_true(part, profile.values)]
     if not failing:
         return None
     return tuple(sorted(frozenset().union(*(part.attributes for part in failing))))
-
-
-def _holds(part: Selector, profile: Profile) -> bool:
-    try:
-        return evaluate(part, profile.values) is True
-    except EvaluationError:
-        return False

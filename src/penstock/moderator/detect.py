@@ -167,11 +167,13 @@ class Detector:
     # --- within -------------------------------------------------------------------------------------------------
 
     def _check(self, rule: PublishRule) -> None:
-        self._vocabulary.check(rule, passed=self._passed, limits=self._limits)
-        forms = [self._judge.forms[function].form(selector) for function, selector in functions(rule)]
-        if len(self._passed) + len(forms) > self._limits.moderator_answers:
+        stated = [(function, selector.text) for function, selector in functions(rule)]
+        self._vocabulary.check(rule, passed=self._passed, shown=self._judge.shows, limits=self._limits)
+        # In the mode `algorithm` what is no list has no form.
+        self._forms(rule)
+        if len(self._passed) >= self._limits.moderator_answers:
             self._passed.clear()
-        self._passed.update((function, selector.text) for function, selector in functions(rule))
+        self._passed.update(stated)
 
     def _check_new(self, rule: PublishRule) -> None:
         if rule.id in self._rules:

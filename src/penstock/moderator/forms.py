@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.errors import EvaluationError
 from penstock.model.limits import Limits
-from penstock.model.values import Schema
+from penstock.model.values import Scalar, Schema
 from penstock.moderator.lists import Entry, listed, parts
-from penstock.selector import Selector
+from penstock.selector import Selector, evaluate, satisfiable
 from penstock.selector.algebra import single_box
 from penstock.selector.sets import ValueSet, universe
 from penstock.trust.caches import Recent
 
 Box: TypeAlias = Mapping[str, ValueSet]
 """The values that are allowed, attribute by attribute; one that is not listed may have any, or none."""
+
+Row: TypeAlias = Mapping[str, Scalar]
+"""A profile as a selector reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Forms:
         self.schema = schema
         self._lists = lists
         self._universes = {name: universe(spec) for name, spec in schema.items()}
+        self._limits = limits
         self._made: Recent[str, Form] = Recent(limits.moderator_answers)
+        self._rows: Recent[str, Row] = Recent(limits.moderator_answers)
 
     def form(self, selector: Selector) -> Form:
         """Return the form of a function.
@@ -76,6 +82,29 @@ class Forms:
             box = box if met is None else met
         return Form(selector, pieces, texts, box, frozenset(rest), entries)
 
+    def somebody(self, form: Form) -> Row | None:
+        """Return a row on which the function is TRUE, of attributes that it reads; None where none is known."""
+        known = self._rows.get(form.selector.text)
+        if known is None:
+            known = self._put_together(form)
+            if known is None:
+                known = satisfiable(form.selector, self.schema, limits=self._limits).witness
+            if known is not None:
+                self._rows.put(form.selector.text, known)
+        return known
+
+    def _put_together(self, form: Form) -> Row | None:
+        """Return somebody out of those who satisfy the parts, if that will do."""
+        row = {name: values.example() for name, values in form.box.items()}
+        if form.exact:
+            return row
+        if len(form.parts) == 1:
+            return None
+        for part in form.parts:
+            if part.text in form.rest:
+                row = {**(self.somebody(self.form(part)) or {}), **row}
+        return row if is_true(form.selector, row) else None
+
     def values(self, box: Box, name: str) -> ValueSet:
         """Return the values that a box allows an attribute."""
         return box[name] if name in box else self._universes[name]
@@ -83,6 +112,14 @@ class Forms:
     def within(self, inner: Box, outer: Box) -> bool:
         """Say whether all that one box allows another allows."""
         return all(_subset(self.values(inner, name), values) for name, values in outer.items())
+
+
+def is_true(selector: Selector, row: Row) -> bool:
+    """Say whether a function is TRUE on a row; where it has no value it is not."""
+    try:
+        return evaluate(selector, row) is True
+    except EvaluationError:
+        return False
 
 
 def _subset(inner: ValueSet, outer: ValueSet) -> bool:

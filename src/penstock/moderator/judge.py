@@ -13,7 +13,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.profiles import Profile
 from penstock.model.values import Scalar, Schema
 from penstock.moderator.conflicts import Function, Mode
-from penstock.moderator.forms import Box, Form, Forms
+from penstock.moderator.forms import Form, Forms, Row, is_true
 from penstock.moderator.lists import Entry, listed, parts
 from penstock.moderator.vocabulary import Vocabulary
 from penstock.selector import Selector, Verdict, covers
@@ -95,6 +95,11 @@ class QuickJudge:
             self._answers.put(asked, answer)
         return answer
 
+    def shows(self, function: Function, selector: Selector) -> bool:
+        """Say whether somebody is known who satisfies a function."""
+        forms = self.forms[function]
+        return forms.somebody(forms.form(selector)) is not None
+
     def _implies(self, forms: Forms, one: Selector, other: Selector) -> Implication:
         given, wanted = forms.form(one), forms.form(other)
         if self.mode is Mode.ALGORITHM:
@@ -115,20 +120,28 @@ class QuickJudge:
         asked = forms.form(part)
         if asked.exact and forms.within(given.box, asked.box):
             return HOLDS
-        if given.exact and asked.exact:
-            return Implication((part,), _outside(forms, given.box, asked.box, wanted.box))
-        return ask(given.selector, (part,), forms.schema, self._limits)
+        found = _somebody(forms, given, asked, wanted)
+        if found is None:
+            return ask(given.selector, (part,), forms.schema, self._limits)
+        return Implication((part,), profile(found))
 
 
-def _outside(forms: Forms, given: Box, part: Box, wanted: Box) -> Profile:
-    """Return somebody in the box `given` and not in that of the part, and otherwise as `wanted` would have him."""
-    row: dict[str, Scalar] = {name: values.example() for name, values in (*wanted.items(), *given.items())}
-    for name, values in part.items():
-        outside = forms.values(given, name) - values
+def _somebody(forms: Forms, given: Form, part: Form, wanted: Form) -> Row | None:
+    """Return somebody who satisfies `given` and not a part of `wanted`, where there is one near at hand."""
+    known = forms.somebody(given)
+    if known is None:
+        return None
+    row = dict(known)
+    for name, values in part.box.items():
+        # The part is a box that the box of `given` is not within: here is where it is not.
+        outside = forms.values(given.box, name) - values
         if not outside.empty:
             row[name] = outside.example()
             break
-    return profile(row)
+    if given.exact and part.exact:
+        # Otherwise as `wanted` would have him, which says more than nothing.
+        return {**(forms.somebody(wanted) or {} if wanted.exact else {}), **row}
+    return row if is_true(given.selector, row) and not is_true(part.selector, row) else None
 
 
 def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:

@@ -1,6 +1,6 @@
 """What rules may speak about: the event types and their tree, and the attributes of both kinds of profiles."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 
 from penstock.errors import MalformedError
@@ -13,6 +13,10 @@ from penstock.moderator.conflicts import Function
 from penstock.moderator.rules import PublishRule, Rule
 from penstock.selector import Selector, Verdict, satisfiable
 from penstock.selector.ast import Attribute, Between, Compare, In, Literal, Term, walk
+
+
+def _never(function: Function, selector: Selector) -> bool:  # noqa: ARG001  # nobody is shown
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,20 @@ class Vocabulary:
             )
 
     def check(
-        self, rule: Rule, *, passed: Container[tuple[Function, str]] = (), limits: Limits = DEFAULT_LIMITS
+        self,
+        rule: Rule,
+        *,
+        passed: Container[tuple[Function, str]] = (),
+        shown: Callable[[Function, Selector], bool] = _never,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """Check a rule before anything is done with it; functions whose texts have `passed` before are not asked again.
+        """Check a rule before anything is done with it.
 
         (1) The event type is in the tree. Then for each function: (2) it reads declared attributes, as what they are,
         (3) compares them with values that they can have, and (4) somebody satisfies it.
+
+        Functions whose texts have `passed` before are not looked at again. Where somebody is `shown` to satisfy one,
+        the solver is not asked.
 
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-attribute`, `moderator.domain`,
         `moderator.contradiction`, `moderator.undecided`; `SelectorError` (`selector.type`).
@@ -52,8 +64,11 @@ class Vocabulary:
         for function, selector in functions(rule):
             if (function, selector.text) in passed:
                 continue
+            schema = self.profiles(function).attributes
             try:
-                check_function(selector, self.profiles(function).attributes, limits=limits)
+                _check_words(selector, schema)
+                if not shown(function, selector):
+                    _check_sense(selector, schema, limits)
             except MalformedError as error:
                 if not error.code.startswith("moderator."):
                     raise
@@ -68,8 +83,7 @@ def functions(rule: Rule) -> tuple[tuple[Function, Selector], ...]:
     return ((Function.P, rule.fnc_p),)
 
 
-def check_function(selector: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Check one function: steps (2) to (4) of `Vocabulary.check`, which says what it raises."""
+def _check_words(selector: Selector, schema: Schema) -> None:
     # (2) The attributes come first: what reads others cannot be typed.
     unknown = sorted(selector.attributes - set(schema))
     if unknown:
@@ -88,6 +102,9 @@ def check_function(selector: Selector, schema: Schema, *, limits: Limits = DEFAU
                 f"attribute `{name}` is compared with a value outside its declared domain",
                 hint="correct the value, or declare a wider domain",
             )
+
+
+def _check_sense(selector: Selector, schema: Schema, limits: Limits) -> None:
     # (4) A function that admits nobody is a mistake, not a policy.
     verdict = satisfiable(selector, schema, limits=limits).verdict
     if verdict is Verdict.NO:
