@@ -10,8 +10,11 @@ from tests.apps.node_kit import lay_out, node_file
 from penstock.apps.node.config import Brokers, Fabric, NatsFile, read_node_file
 from penstock.apps.node.managing import LogKind, find_kek
 from penstock.broker.gathering import LINGERING
+from penstock.codec.blocks import Padding
+from penstock.crypto.aead import Algorithm
 from penstock.crypto.kek import new_kek, protect_kek
 from penstock.crypto.passphrases import Cost
+from penstock.crypto.sealer import Settings
 from penstock.errors import MalformedError, PenstockError
 from penstock.store.keks import create_kek
 
@@ -43,6 +46,12 @@ def test_events_linger_as_the_file_says() -> None:
     assert (found.linger, found.events) == (timedelta(), 7)
 
 
+def test_blocks_are_sealed_as_the_file_says() -> None:
+    assert read_node_file(LEAST).seals == Settings()
+    found = read_node_file(LEAST + '[sealing]\nalgorithm = "aes-gcm-siv"\npadding = "sizes"\n').seals
+    assert found == Settings(Algorithm.AES_GCM_SIV, Padding.SIZES)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -53,6 +62,8 @@ def test_events_linger_as_the_file_says() -> None:
         (LEAST + "[sealing]\nlinger = 2", "node.value", "`sealing.linger`"),
         (LEAST + "[sealing]\nevents = 0", "node.value", "`sealing.events`"),
         (LEAST + "[sealing]\nevent = 1", "node.unknown-key", "`event`"),
+        (LEAST + '[sealing]\nalgorithm = "rot13"', "node.value", "`sealing.algorithm`"),
+        (LEAST + "[sealing]\npadding = [1]", "node.value", "`sealing.padding`"),
         (LEAST + 'fabric = "kafka"', "node.value", "`fabric`"),
         ('network = "a/N"\nlisten = "h:1"', "node.missing", "`key`"),
         (LEAST + 'http = "7680"', "node.value", "`http`"),

@@ -7,9 +7,11 @@ import pytest
 from tests.broker.sealed_kit import ALL, CAR, KEYS, PLATE, SPEED, ring, signer
 
 from penstock.broker.vault import KeyVault
-from penstock.codec.blocks import read_header
+from penstock.codec.blocks import Padding, read_header
+from penstock.crypto.aead import Algorithm
 from penstock.crypto.live_keys import LiveKeys
-from penstock.errors import RefusedError
+from penstock.crypto.sealer import Settings
+from penstock.errors import LimitError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.types import Sealing
@@ -17,7 +19,9 @@ from penstock.model.types import Sealing
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def vault(keys: LiveKeys, sealing: Sealing = Sealing.ATTRIBUTE, **limits: int) -> KeyVault:
+def vault(
+    keys: LiveKeys, sealing: Sealing = Sealing.ATTRIBUTE, settings: Settings | None = None, **limits: int
+) -> KeyVault:
     return KeyVault(
         keys,
         signer("here").principal,
@@ -25,6 +29,7 @@ def vault(keys: LiveKeys, sealing: Sealing = Sealing.ATTRIBUTE, **limits: int) -
         lambda _peer, _of_type: False,
         clock=lambda: NOW,
         random=secrets.token_bytes,
+        settings=settings,
         limits=Limits(**limits),
     )
 
@@ -58,6 +63,19 @@ def test_all_of_an_event_that_is_sealed_as_a_whole_has_the_key_of_its_type() -> 
 
 def test_events_wait_while_nothing_is_known_of_the_keys_of_their_type() -> None:
     assert not refused(vault(LiveKeys()), car(plate="P"))
+
+
+@pytest.mark.parametrize("padding", [Padding.POWERS, Padding.SIZES])
+def test_events_that_are_too_long_when_lengths_are_hidden_are_refused_before_they_are_taken(padding: Padding) -> None:
+    made = vault(ring(*ALL), settings=Settings(Algorithm.AES_GCM_SIV, padding), route_block_bytes=4_000)
+    made.check([car(plate="P" * 900, speed=1)])
+    block = made.seal([car(plate="P" * 900, speed=1)])
+    assert len(block) > 1_000
+    assert len(block) == len(made.seal([car(plate="P" * 600, speed=1)]))
+    assert made.open(block)[0].values[PLATE] == "P" * 900
+    with pytest.raises(LimitError) as caught:
+        made.check([car(plate="P" * 3_000, speed=1)])
+    assert caught.value.code == "route.event-size"
 
 
 def test_what_was_sealed_enough_goes_on_in_another_incarnation() -> None:

@@ -33,6 +33,7 @@ from penstock.crypto.blinding import is_blinded
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.live_keys import LiveKeys
+from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import PenstockError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NetworkRequest, Recorded, Recorder, Rules
@@ -84,6 +85,8 @@ class NodeSettings:
     trust: TrustSettings = field(default_factory=TrustSettings)
     #: how long events of sealed types wait for others to be sealed with, and how many are sealed together
     sealing: Lingering = LINGERING
+    #: with which algorithm that is done, and how lengths are hidden
+    seals: SealSettings = field(default_factory=SealSettings)
     limits: Limits = DEFAULT_LIMITS
     random: RandomBytes = secrets.token_bytes
 
@@ -140,6 +143,7 @@ class Core:
             self._reads_as_much,
             clock=self.now,
             random=settings.random,
+            settings=settings.seals,
             signatures=Signatures(settings.key, self.library.signs, self._may_sign),
             skew=settings.trust.skew,
             limits=settings.limits,

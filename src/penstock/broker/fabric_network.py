@@ -268,18 +268,23 @@ class FabricNetwork:
     def sign(self, topic: str, block: Publications, number: int) -> Composed:
         """Return a block as a sample of a topic."""
         now = self._core.now()
-        if self._seals(block.type):
-            block = SealedPublications.sealing(block, self._core.sealing)
         body = write_body(block)
         made = SignedSample(self._core.principal, self._members.incarnation, number, now, body)
         return Composed(made.sign(topic, self._proof).to_bytes(), len(block.events), now)
 
     def parts(self, events: tuple[TransitEvent, ...], first: int) -> Iterator[Publications]:
-        """Yield events as blocks that fit into samples. Raises `LimitError` (`route.event-size`)."""
+        """Yield events as blocks that fit into samples, sealed if their type is.
+
+        Raises `LimitError` (`route.event-size`), and what sealing raises.
+        """
         limits = self._core.settings.limits
         limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(limits.fabric_bytes * _COLUMNS)))
         for block in blocks(self._core.principal, self._members.incarnation, first, events):
-            yield from block.parts(limits)
+            for part in block.parts(limits):
+                if self._seals(part.type):
+                    yield from SealedPublications.sealing_all(part, self._core.sealing, limits)
+                else:
+                    yield part
 
     def is_fresh(self, sample: Composed) -> bool:
         """Say whether others would take a sample that was made then."""

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.replays import Replays, replayed, too_old
 from penstock.broker.sealed_filters import KeyFilters, LevelOf
 from penstock.codec.block_names import Names
-from penstock.codec.blocks import Block, Fixed, Header, Level
+from penstock.codec.blocks import Block, Fixed, Header, Level, pad
+from penstock.codec.encoded_blocks import bundle, encode_block
 from penstock.crypto.aead import cannot_open
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
@@ -18,12 +19,19 @@ from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import closed_epoch, column_scope, scopes, unknown_key
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import Settings as SealSettings
-from penstock.errors import RefusedError
+from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
+
+#: attributes from which on an event may be too long for a block though clients may publish it; what a column takes
+#: besides its content (tag, length, epoch, root); by how much content may grow; and what a fabric leaves of a block
+_MANY: Final = 256
+_COLUMN_BYTES: Final = 128
+_GROWTH: Final = 4
+_SAFE: Final = 0.75
 
 MaySign: TypeAlias = Callable[[Principal, TypeKey, tuple[str, ...]], bool]
 """Says whether a broker may publish events of a type with these attributes."""
@@ -93,8 +101,7 @@ class KeyVault:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
         block, of_type = Block.of(events), events[0].key
         self.sealed[of_type] += 1
-        level = Level.EVENT if self._level_of(of_type) is Sealing.EVENT else Level.ATTRIBUTE
-        signed = self.demands(of_type)
+        level, signed = self._level(of_type), self.demands(of_type)
         try:
             return self._sealers[signed].seal(block, self._clock(), level)
         except RefusedError as error:
@@ -106,7 +113,8 @@ class KeyVault:
     def check(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys for events of one type, or that some are on their way.
 
-        Raises `RefusedError` (`seal.unknown-key`).
+        Raises `RefusedError` (`seal.unknown-key`), and `LimitError` (`route.event-size`) for an event that is too long
+        when it is sealed: whoever has published it would hear nothing of that later.
         """
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
@@ -120,12 +128,31 @@ class KeyVault:
                 if form not in self._forms:
                     self._check_form(*form)
                     self._forms.add(form)
+            if self._settings.padding or len(attributes) > _MANY:
+                self._check_size(event)
 
     def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
         whole = self._level_of(of_type) is Sealing.EVENT or not self.keys.is_expected(str(of_type))
         for attribute in () if whole else attributes:
             if not self.keys.is_expected(column_scope(of_type, attribute)):
                 raise unknown_key(of_type)
+
+    def _check_size(self, event: TransitEvent) -> None:
+        most = int(self._limits.route_block_bytes * _SAFE)
+        texts = sum([len(value) for value in event.values.values() if type(value) is str])
+        if _GROWTH * (texts + _COLUMN_BYTES * len(event.values)) <= most:
+            return
+        encoded = encode_block(Block.of([event]))
+        columns = [pad(self._settings.padding, column) for column in bundle(encoded, self._level(event.key))]
+        names = (event.key, *event.ancestors, *event.values)
+        octets = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
+        if octets > most:
+            raise LimitError(
+                "route.event-size", f"an event takes more than {most} octets when it is sealed", hint="publish less"
+            )
+
+    def _level(self, of_type: TypeKey) -> Level:
+        return Level.EVENT if self._level_of(of_type) is Sealing.EVENT else Level.ATTRIBUTE
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""

@@ -49,6 +49,11 @@ class Settings(NamedTuple):
     padding: Padding = Padding.NONE
 
 
+ALGORITHMS: Final = {one.name.lower().replace("_", "-"): one for one in Algorithm}
+PADDINGS: Final = {one.name.lower(): one for one in Padding}
+"""What people call them."""
+
+
 class _Way(NamedTuple):
     """What all blocks with the same names have in common, at one level."""
 

@@ -14,6 +14,8 @@ from typing import Final, TypeVar
 from penstock.apps.node.managing import KeysFile, read_keys
 from penstock.broker.core import PeerAddress
 from penstock.broker.gathering import LINGERING, Lingering
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS
+from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -43,6 +45,7 @@ _LONGEST_KEPT: Final = 86_400
 _UNSAFE: Final = "unsafe"
 #: files that hold what a NATS server wants to see
 NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
+_T = TypeVar("_T")
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 _LIMITS: Final = tuple(one.name for one in fields(Limits))
 
@@ -123,6 +126,7 @@ class NodeFile:
     stamps: Stamps = Stamps.OWNER
     skew: timedelta = timedelta(seconds=1)
     sealing: Lingering = LINGERING
+    seals: SealSettings = field(default_factory=SealSettings)
     fabric: FabricFile = FabricFile()
     nats: NatsFile | None = None
     keys: KeysFile | None = None
@@ -163,6 +167,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
         skew=_skew(trust.get("skew", 1.0)),
         sealing=_sealing(_FILE.table("sealing", table.get("sealing", {}))),
+        seals=_seals(_FILE.table("sealing", table.get("sealing", {}))),
         fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
         nats=nats,
         keys=_managing(table, nats, limits),
@@ -187,13 +192,24 @@ def _skew(value: object) -> timedelta:
 
 
 def _sealing(table: Mapping[str, object]) -> Lingering:
-    _FILE.known("`sealing`", table, {"linger", "events"})
+    _FILE.known("`sealing`", table, {"linger", "events", "algorithm", "padding"})
     linger, events = table.get("linger", LINGERING.linger.total_seconds()), table.get("events", LINGERING.events)
     if type(linger) not in (int, float) or not 0 <= linger <= 1:  # type: ignore[operator]  # a number
         raise _FILE.wrong("sealing.linger", "seconds, from 0 to 1")
     if type(events) is not int or not 0 < events <= DEFAULT_LIMITS.route_block_events:
         raise _FILE.wrong("sealing.events", f"a whole number from 1 to {DEFAULT_LIMITS.route_block_events}")
     return Lingering(linger=timedelta(seconds=linger), events=events)  # type: ignore[arg-type]  # a number
+
+
+def _seals(table: Mapping[str, object]) -> SealSettings:
+    algorithm = _named("sealing.algorithm", table.get("algorithm", "aes-gcm"), ALGORITHMS)
+    return SealSettings(algorithm, _named("sealing.padding", table.get("padding", "none"), PADDINGS))
+
+
+def _named(where: str, value: object, known: Mapping[str, _T]) -> _T:
+    if not isinstance(value, str) or value not in known:
+        raise _FILE.wrong(where, f"one of {', '.join(known)}")
+    return known[value]
 
 
 def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:

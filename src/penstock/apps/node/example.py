@@ -50,6 +50,8 @@ brokers = "route-right"
 # [sealing]                     # events of sealed types are sealed together, which costs less
 # linger = 0.002                # seconds for which one waits for others; 0 seals what a client sends at once
 # events = 128                  # so many go without waiting
+# algorithm = "aes-gcm"         # or "aes-gcm-siv", "aes-eax"
+# padding = "none"              # hide lengths: by "powers" of two, or by few "sizes"
 
 # A key manager that runs with this broker, for types of its own principal, and of owners who grant it `keys`.
 # [keys]

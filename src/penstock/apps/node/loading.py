@@ -110,6 +110,7 @@ class LoadedNode:
                 strict=self.file.stamps is Stamps.REQUIRED,
             ),
             sealing=self.file.sealing,
+            seals=self.file.seals,
             limits=self.file.limits,
         )
 

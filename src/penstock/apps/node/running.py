@@ -216,7 +216,7 @@ class RunningNode:
 #: what a node takes from its file when it starts, and not again
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
-    *("fabric", "nats", "sealing", "keys"),
+    *("fabric", "nats", "sealing", "seals", "keys"),
 )
 #: hexadecimal digits of the network in the subjects of its fabric
 _PREFIX = 16
