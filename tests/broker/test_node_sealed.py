@@ -109,6 +109,10 @@ def test_what_waits_for_keys_is_advertised_when_its_publisher_has_gone() -> None
             node.core.settle(node.core.exchange.released())
             assert sizes == [2]
             assert router.size().clients == before
+            gathering.holds = lambda _of_type: True
+            async with client_of(node, REPORTER) as writer:
+                await (await writer.advertise(NEWS.name)).publish(headline="too late")
+        assert "seal.unsent" in node.codes
 
     run(test())
 

@@ -110,7 +110,7 @@ class Node:
         await self._desk.stop()
         await self.keys.stop()
         await self.neighbours.stop_calling()
-        self.core.settle(self.core.exchange.released())
+        self._send_last()
         self.core.settle(self.core.router.leave())
         for reception in (self._listener, self._across_nats):
             if reception is not None:
@@ -119,6 +119,23 @@ class Node:
         if self.on_fabric is not None:
             await self.on_fabric.stop()
         self.core.settle(self.core.local.tick(self.core.now())[0])
+
+    def _send_last(self) -> None:
+        """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
+        core = self.core
+        try:
+            core.settle(core.exchange.released())
+        except PenstockError as error:
+            core.note(error)
+        unsent = len(core.exchange.gathering)
+        if unsent:
+            core.note(
+                FailedError(
+                    "seal.unsent",
+                    f"{unsent} events that clients have published were not sealed before the broker stopped",
+                    hint="they are gone, since keys were missing: let them be published again",
+                )
+            )
 
     def reload(self, settings: NodeSettings) -> None:
         """Go by other credentials, types and operators from now on: requests are worked out anew, and no link is lost.
