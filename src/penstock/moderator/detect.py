@@ -29,7 +29,7 @@ from penstock.moderator.places import Places, above, after
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.summaries import Summary, summarise
 from penstock.moderator.summary_tree import SummaryTree
-from penstock.moderator.vocabulary import Vocabulary, functions
+from penstock.moderator.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,10 @@ class Detector:
     # --- within -------------------------------------------------------------------------------------------------
 
     def _check(self, rule: PublishRule) -> None:
-        stated = [(function, selector.text) for function, selector in functions(rule)]
+        stated = ((Function.P, rule.fnc_p.text), (Function.S, rule.fnc_s.text))
+        if stated[0] in self._passed and stated[1] in self._passed:
+            self._vocabulary.check_type(rule.event)
+            return
         self._vocabulary.check(rule, passed=self._passed, shown=self._judge.shows, limits=self._limits)
         # In the mode `algorithm` what is no list has no form.
         self._forms(rule)
