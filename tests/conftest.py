@@ -15,6 +15,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
 
 from penstock.testing.nats import NatsServer
+from penstock.testing.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES
 java.tell()
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
-GROUPS = ("spark", "cluster", "demo")
+GROUPS = ("spark", "cluster", "demo", "postgres")
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
 #: commands of the documentation start Spark, each for itself
@@ -79,6 +80,13 @@ def suites() -> Path:
 def server() -> Iterator[NatsServer]:
     """Start a NATS server with JetStream for the tests of a file."""
     with NatsServer() as started:
+        yield started
+
+
+@pytest.fixture(scope="session", params=["postgres"])
+def postgres() -> Iterator[PostgresServer]:
+    """Start the one PostgreSQL server of the run."""
+    with PostgresServer() as started:
         yield started
 
 

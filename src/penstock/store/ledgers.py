@@ -81,15 +81,18 @@ class Ledger:
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
         (`store.broken`) and names the first change that is broken.
         """
-        head = EMPTY
-        for change in self.read():
-            head = change.head
-            if head.number == known.number and head != known:
-                raise broken(self.name, head.number, "is another than the one that was noted")
+        head, behind = EMPTY, True
+        while behind:
+            for change in self.read(head.number + 1):
+                head = change.head
+                if head.number == known.number and head != known:
+                    raise broken(self.name, head.number, "is another than the one that was noted")
+            behind = bool(self._records.rows(self.name, head.number + 1, head.number + 1))
+            # Others may be writing: then the head has moved as well.
+            if behind and self.head().number <= head.number:
+                raise broken(self.name, head.number + 1, "stands behind the head")
         if known.number > head.number:
             raise broken(self.name, head.number + 1, "is missing, though a later one was noted")
-        if self._records.rows(self.name, head.number + 1, head.number + 1):
-            raise broken(self.name, head.number + 1, "stands behind the head")
         return head
 
     def snapshot(self, fold: str) -> Snapshot | None:

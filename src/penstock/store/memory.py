@@ -27,24 +27,27 @@ class MemoryRecords:
 
     def head(self, ledger: str) -> Head:
         """Return one head."""
-        return self._heads.get(ledger, EMPTY)
+        with self._lock:
+            return self._heads.get(ledger, EMPTY)
 
     def append(self, ledger: str, expected: Head, head: Head, rows: Iterable[Row]) -> None:
         """Add rows where the head is the expected one. Raises `RefusedError` (`store.conflict`)."""
         added = list(rows)
         with self._lock:
-            if self.head(ledger) != expected:
+            if self._heads.get(ledger, EMPTY) != expected:
                 raise conflict(ledger)
             self._rows.setdefault(ledger, []).extend(added)
             self._heads[ledger] = head
 
     def rows(self, ledger: str, first: int, last: int) -> list[Row]:
         """Return rows by number."""
-        return self._rows.get(ledger, [])[max(first, 1) - 1 : max(last, 0)]
+        with self._lock:
+            return self._rows.get(ledger, [])[max(first, 1) - 1 : max(last, 0)]
 
     def last_until(self, ledger: str, at: int) -> int:
         """Return the number of the last change until an instant."""
-        return bisect_right(self._rows.get(ledger, []), at, key=lambda row: row.at)
+        with self._lock:
+            return bisect_right(self._rows.get(ledger, []), at, key=lambda row: row.at)
 
     def snapshot(self, ledger: str, fold: str) -> tuple[Snapshot, bytes] | None:
         """Return what is kept for a fold."""
