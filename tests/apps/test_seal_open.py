@@ -86,6 +86,24 @@ def test_sealed_is_not_readable(shell: Shell) -> None:
     assert sealed != shell("seal", "events.jsonl", *KEYS, "--key", "broker.key", "--rows", "2").raw
 
 
+def test_files_of_blinded_types_do_not_say_what_they_are(shell: Shell) -> None:
+    made = ("--attribute", "plate:string", "--seal", "attribute", "--blinded")
+    shell.ok("type", "define", "org.london.Hidden", "--key", "owner.key", *made, "--out", "hidden.type")
+    keys = ("--type", "hidden.type", "--keys", "hidden.ring", "--kek", "ring.kek")
+    shell.ok("key", "new-ring", "hidden.ring", "--kek", "ring.kek", "--type", "hidden.type")
+    Path("hidden.sealed").write_bytes(shell("seal", "-", *keys, "--key", "broker.key", stdin='{"plate": "ABC"}').raw)
+    assert b"Hidden" not in Path("hidden.sealed").read_bytes()
+    assert opened(shell.ok("open", "hidden.sealed", *keys, "--verify", "-o", "json"))[0]["data"] == {"plate": "ABC"}
+    kek, cut = read_kek(Path("ring.kek")), KeyRing()
+    for scope, epoch, key in read_key_ring(Path("hidden.ring"), kek).items():
+        if not scope.endswith(" labels"):
+            cut.put(scope, epoch, key)
+    write_key_ring(Path("hidden.ring"), cut, kek, bytes)
+    assert "seal.unknown-label" in shell("open", "hidden.sealed", *keys).err
+    again = shell("seal", "-", *keys, "--sender", "broker", stdin='{"plate": "ABC"}')
+    assert (again.code, again.raw) == ("seal.unknown-label", b"")
+
+
 @pytest.mark.parametrize("algorithm", ["aes-gcm", "aes-gcm-siv", "aes-eax"])
 def test_event_level_and_other_ciphers(shell: Shell, algorithm: str) -> None:
     keys = ("--type", "whole.type", *KEYS[2:])

@@ -229,3 +229,17 @@ def test_rights_on_a_type_that_becomes_known_as_blinded_are_shown_no_longer() ->
             await until(lambda: not names_it(between))
 
     run(test())
+
+
+def test_operators_get_the_labels_of_now_where_their_broker_may_read_logs() -> None:
+    async def test() -> None:
+        async with (
+            running(*POLICY, may(PUB, Right.HISTORY), key=PUB, types=(SIGNED,), managing=managing()) as pub,
+            client_of(pub, AGENCY) as operator,
+            client_of(pub, REPORTER) as writer,
+        ):
+            await until(lambda: labels(pub) == 1)
+            assert [*(await operator.fetch_keys(LABELS, 1, 9)).items()] == pub.core.labels.keys(TYPE)
+            await refused("keys.not-entitled", writer.fetch_keys(LABELS, 1, 9))
+
+    run(test())

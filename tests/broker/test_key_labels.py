@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from tests.broker.key_kit import GROUP, REFRESHING, World, at, right
+from tests.broker.key_kit import GROUP, REFRESHING, SECOND, Broker, World, at, right
 from tests.trust.kit import DAY, NOW
 
 from penstock.broker.key_refreshing import Refreshing
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.trust.capabilities import Right
 from penstock.trust.key_messages import KeyGroup
 from penstock.trust.validity import Validity
 
@@ -96,8 +97,26 @@ def test_other_labels_are_not_told(seconds: float, epochs: int, first: int) -> N
     late.take(late.member.history(keys.now, first, first))
     keys.post(21)
     assert keys.epoch == epochs
-    assert keys.refusals[-1] == "keys.no-history"
+    assert keys.refusals[-1] == "keys.not-entitled"
     assert late.keys == {epochs: keys.key()}
+
+
+def test_who_reads_logs_gets_all_labels_that_were_ever_in_use() -> None:
+    keys = world(20)
+    for _ in range(2):
+        keys.run(keys.manager.rotate(keys.now, LABELS))
+        keys.pass_time(OVERLAP)
+    reader = keys.brokers[21] = Broker(21, LABELS)
+    keys.certificates[21] = right(21, Right.HISTORY)
+    for first, last, told in ((1, 99, {1, 2, 3}), (2, 2, {2}), (3, 3, {3}), (4, 9, set())):
+        keys.now += SECOND
+        reader.keys.clear()
+        reader.take(reader.member.history(keys.now, first, last))
+        keys.post(21)
+        assert {*reader.keys} == told
+    assert keys.refusals == ["keys.no-history"]
+    assert reader.had == {1: reader.had[1], 2: reader.had[2], 3: keys.key()}
+    assert keys.brokers[20].had == reader.had
 
 
 def test_members_forget_labels_when_nobody_uses_them() -> None:

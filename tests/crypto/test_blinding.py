@@ -5,11 +5,19 @@ import hmac
 from tests.crypto.seal_kit import PARENT, TYPE, attributes, code_of, fresh
 
 from penstock.codec.block_names import Plain, names
-from penstock.crypto.blinding import NOBODY, Directory, blind, blinded_key, is_blinded, label
+from penstock.crypto.blinding import NOBODY, Directory, blind, blind_newest, blinded_key, is_blinded, label
+from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
+from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 
+TEXT = AttributeSpec(Kind.STRING)
 NAMES = names(TYPE, (PARENT,), attributes(3))
 LINE = (TYPE, PARENT)
+CAR = EventType.of(TypeDefinition(TypeName(TYPE.owner, "Car"), (AttributeDefinition("plate", "0", TEXT),)))
+LORRY = EventType.of(
+    TypeDefinition(TypeName(TYPE.owner, "Lorry"), (AttributeDefinition("axles", "1", TEXT),), CAR.name), CAR
+)
+SMALL, BIG = (names(one.key, one.ancestors, tuple(str(a.id) for a in one.attributes)) for one in (CAR, LORRY))
 
 
 def test_labels_are_those_that_everybody_with_the_key_computes() -> None:
@@ -33,6 +41,22 @@ def test_a_directory_knows_both_generations() -> None:
     # One attribute that is not known is enough.
     directory.remove(new, (), NAMES.attributes[2:])
     assert code_of(directory.resolve, blind(new, NAMES)) == "seal.unknown-label"
+
+
+def test_a_ring_has_labels_of_its_types_and_of_no_others() -> None:
+    old, new = Secret(fresh(32)), Secret(fresh(32))
+    ring = KeyRing()
+    assert code_of(blind_newest, ring, SMALL) == "seal.unknown-label"
+    for epoch, key in ((1, old), (2, new)):
+        ring.put(label_scope(CAR.key), epoch, key)
+    assert blind_newest(ring, SMALL) == blind(new, SMALL)
+    directory = Directory.of(ring, [LORRY, CAR])
+    assert directory.resolve(blind(old, SMALL)) == directory.resolve(blind(new, SMALL)) == SMALL
+    # Lorries have labels of their own, and who knows no type knows none of its labels.
+    assert code_of(directory.resolve, blind(new, BIG)) == "seal.unknown-label"
+    assert code_of(Directory.of(ring, [LORRY]).resolve, blind(new, SMALL)) == "seal.unknown-label"
+    ring.put(label_scope(LORRY.key), 1, old)
+    assert Directory.of(ring, [LORRY]).resolve(blind(old, BIG)) == BIG
 
 
 def test_a_label_makes_a_name_that_nobody_owns() -> None:

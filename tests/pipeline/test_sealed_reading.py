@@ -24,11 +24,14 @@ from tests.pipeline.sealed_kit import (
 )
 from tests.trust.kit import refused
 
-from penstock.codec.blocks import Padding
+from penstock.codec.block_names import Plain
+from penstock.codec.blocks import Padding, read_header, reroute
 from penstock.crypto.aead import Algorithm
-from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.blinding import blind
+from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.sealer import Sealer, Settings
-from penstock.pipeline.sealed_log import FIRST, HEADER, ROWS
+from penstock.crypto.wrapping import Secret
+from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, sealed_arrow
 from penstock.pipeline.sealed_reading import Reading
 
 
@@ -51,6 +54,12 @@ def opened(by: Reading, log: Any) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["@time"])
 
 
+def blinded(block: bytes, labels: Secret) -> bytes:
+    route = read_header(block).route
+    assert isinstance(route, Plain)
+    return reroute(block, blind(labels, route.names))
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=lambda t: t.name.name)
 @pytest.mark.parametrize("sizes", [(1,) * 40, (1, 2, 30, 1, 7), (1500, 1)], ids=["single", "mixed", "long"])
 def test_what_brokers_seal_is_read(tmp_path: Path, kind: Any, sizes: tuple[int, ...]) -> None:
@@ -64,6 +73,27 @@ def test_what_brokers_seal_is_read(tmp_path: Path, kind: Any, sizes: tuple[int, 
     assert opened(reading(tmp_path, ring()), batch(blocks)) == expected
     named = reading(tmp_path / "named", ring(), str(CAR.key.owner), str(BROKER.principal))
     assert opened(named, batch(blocks)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_what_goes_under_labels_is_read_by_who_holds_their_key(tmp_path: Path, size: int) -> None:
+    labels = Secret(bytes(32))
+    sealed = [
+        blinded(seal(sealer(), numbers, kind), labels)
+        for numbers, kind in ((range(size), CAR), (range(size, 9), TRUCK), ([9], WHOLE))
+    ]
+    held = ring()
+    for kind in (CAR, WHOLE):
+        held.put(label_scope(kind.key), 7, labels)
+    by = reading(tmp_path, held)
+    columns = sealed_arrow(by.wanted).append(pa.field(BLOCK, pa.binary()))
+    whole = [{BLOCK: data, ROWS: read_header(data).rows} for data in sealed]
+    log = pa.RecordBatch.from_pylist(whole, schema=columns)
+    found = rows(list(by._opened([log])))
+    assert [row["@id"] for row in found] == [event(n).id for n in (*range(size), 9)]
+    assert found[0][PLATE] == shown(event(0))[PLATE]
+    [failed] = by._failed([log])
+    assert [(row["@reason"], row[BLOCK]) for row in failed.to_pylist()] == [("seal.unknown-label", sealed[1])]
 
 
 @pytest.mark.parametrize("size", [1, 5])

@@ -222,6 +222,8 @@ class KeyDesk:
         if not self._is_operator(asker.principal) or not claims.has_history(group, self._core.principal):
             return []
         held = [(epoch, key) for scope, epoch, key in self._core.ring.items() if scope == group.scope]
+        if group.labels:
+            held = self._core.labels.keys(group.type)
         random = self._core.settings.random
         return [
             [epoch, seal_history(group, request.broker, request.public, [key], random)] for epoch, key in sorted(held)

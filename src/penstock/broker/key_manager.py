@@ -47,6 +47,7 @@ from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
 from penstock.trust.key_messages import (
     KeyGroup,
     KeyHistory,
@@ -150,29 +151,42 @@ class KeyManager:
         return self.rotate(now, request.group)
 
     def history(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
-        """Release keys of epochs that are over, to a broker that was found to have the right `history`.
+        """Release keys of epochs that are over, to somebody who was found to have one of `history_rights`.
 
-        The key of labels that are still in use is for all who have a right to those of now. Raises `RefusedError`, as
-        `join` does, and `keys.no-history` where none of the epochs is over.
+        Of labels, also that of now: it lasts for long, and events of a type that were read by then lie under it. Raises
+        `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
         """
         request = self._check(now, unverified, Wish.HISTORY)
-        rights = MEMBERS if request.group.labels else READERS
+        rights = self.history_rights(now, request)
         entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=rights)
         self._asked[request.broker, request.group] = request.time
         state = self._state(request.group)
-        in_use = request.first == state.epoch - 1 and self._refreshing.overlaps(state, now)
-        archive = self._fold.archive
-        kept = archive.kept(request.group, request.first, request.last)[: self._limits.key_history]
-        if not kept or request.first < 1 or (request.group.labels and not in_use):
+        kept = self._released(request, state)[: self._limits.key_history]
+        if not kept or request.first < 1:
             raise RefusedError(
                 "keys.no-history",
                 "none of these epochs is over and kept",
                 hint="epochs are counted from 1; the oldest ones may be forgotten",
             )
-        keys = [archive.get(request.group, epoch) for epoch in kept]
+        archive = self._fold.archive
+        keys = [state.tree.key() if epoch == state.epoch else archive.get(state.group, epoch) for epoch in kept]
         sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
         answer = KeyHistory(self._word(state), request.broker, request.public, kept[0], sealed)
         return [Reply(request.broker, sign_value(answer, self._key))]
+
+    def history_rights(self, now: datetime, request: KeyRequest) -> frozenset[Right]:
+        """Return which rights release what is asked for: `history`, except for labels that are still in use.
+
+        Their key is for every member of the group, which may have joined after they changed.
+        """
+        state = self._state(request.group)
+        in_use = request.first == request.last == state.epoch - 1 and self._refreshing.overlaps(state, now)
+        return MEMBERS if in_use and request.broker in state.members else READERS
+
+    def _released(self, request: KeyRequest, state: GroupState) -> list[int]:
+        kept = self._fold.archive.kept(request.group, request.first, request.last)
+        current = request.group.labels and state.tree and request.first <= state.epoch <= request.last
+        return [*kept, state.epoch] if current else kept
 
     # What the operator, the policy and the clock say.
 
@@ -184,13 +198,19 @@ class KeyManager:
             wishes.evict.add(broker)
         return self._propose(now)
 
-    def review(self, now: datetime, group: KeyGroup, grounds: Callable[[Principal], Grounds]) -> list[Output]:
+    def review(
+        self,
+        now: datetime,
+        group: KeyGroup,
+        grounds: Callable[[Principal], Grounds],
+        unseen: Collection[Principal] = (),
+    ) -> list[Output]:
         """Go by a policy that has changed: `grounds` asks the door about each broker that has the key or waits for it.
 
-        Who has no right any more is evicted, all of them at once.
+        Who has no right any more is evicted, all of them at once. Those who are `unseen` are not judged yet.
         """
         state, wishes = self._state(group), self._wish(group)
-        for broker in self.holders(group):
+        for broker in self.holders(group) - frozenset(unseen):
             try:
                 right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
             except RefusedError:

@@ -14,11 +14,13 @@ from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
 from penstock.broker.key_claims import MEMBERS, KeyClaims
+from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_rights import Grounds
 from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
@@ -28,7 +30,6 @@ from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
-from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_messages import (
     KeyGroup,
@@ -78,6 +79,7 @@ class Keys:
         self.fetching: dict[bytes, OnReleased] = {}
         #: groups without a key to seal under, and since when, until operators know
         self._waiting: dict[KeyGroup, datetime] = {}
+        self._evidence = KeyEvidence(core)
         self._manager: KeyManager | None = None
         self._scribe: KeyScribe | None = None
         if managing is not None:
@@ -108,6 +110,7 @@ class Keys:
         """Read the log, where groups are managed here, and join. Raises what the log raises."""
         if self._scribe is not None:
             await self._scribe.start()
+        self._evidence = KeyEvidence(self._core)
         self.tick()
 
     async def stop(self) -> None:
@@ -129,6 +132,8 @@ class Keys:
             self._carry_out(member.tick(now)[0])
         self._count(now)
         self._complain(now)
+        if self._evidence.open and not self._evidence.waits:
+            self._review(now)
         if self._manager is not None:
             self._tell(self._manager.tick(now)[0])
         self._relabel(now)
@@ -158,15 +163,27 @@ class Keys:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
         now = self._core.now()
         self._declined.clear()
-        if self._manager is not None:
-            for group in list(self._manager.groups()):
-                self._tell(self._manager.review(now, group, partial(self._claims.grounds_of, group)))
+        self._review(now)
         for group, member in list(self._members.items()):
             if not self._claims.may_hold(self._core.principal, group):
                 del self._members[group]
                 self._carry_out(member.leave(now))
                 self._ring.leave(group.scope)
         self.tick()
+
+    def _review(self, now: datetime) -> None:
+        """Judge all who hold keys that are managed here."""
+        if self._manager is None:
+            return
+        holders = {group: self._manager.holders(group) for group in self._manager.groups()}
+        everybody = frozenset().union(*holders.values())
+        self._evidence.look(everybody)
+        unseen = self._evidence.unseen(everybody)
+        for group in holders:
+            self._tell(self._manager.review(now, group, partial(self._grounds, group), unseen))
+
+    def _grounds(self, group: KeyGroup, broker: Principal) -> Grounds:
+        return self._claims.grounds_of(group, broker, self._evidence.of(broker))
 
     def holds(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
@@ -261,8 +278,8 @@ class Keys:
     def _release(self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]) -> None:
         """Release keys of old epochs, or tell whoever asked why not."""
         value = request.value
-        rights = MEMBERS if value.group.labels else (Right.HISTORY,)
         try:
+            rights = manager.history_rights(now, value)
             grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
             self._tell(manager.history(now, request, grounds))
         except RefusedError as error:

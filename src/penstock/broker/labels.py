@@ -116,6 +116,10 @@ class Labels:
         self._routes.clear()
         self._revision = -1
 
+    def keys(self, of_type: TypeKey) -> list[tuple[int, Secret]]:
+        """Return the keys of labels that are held, by epoch."""
+        return [(epoch, one.key) for epoch, one in self._held.get(of_type, {}).items()]
+
     # Names.
 
     def blinds(self, of_type: TypeKey) -> bool:

@@ -17,11 +17,13 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.codec.block_names import LABEL_BYTES, Blinded, Names, Plain, Route, names
+from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.model.types import EventType
 
 _LABEL: Final = b"penstock-label-1 "
 NOBODY: Final = Principal(hashlib.sha256(b"penstock: the owner of all labels").digest())
@@ -50,6 +52,16 @@ def blind(key: Secret, found: Names) -> Blinded:
     return Blinded(types[0], tuple(types[1:]), tuple(label(key, name) for name in found.attributes))
 
 
+def blind_newest(ring: KeyRing, found: Names) -> Blinded:
+    """Return the route that says labels of the newest key of a ring. Raises `RefusedError` (`seal.unknown-label`)."""
+    scope = label_scope(found.type)
+    epoch = ring.newest(scope)
+    key = None if epoch is None else ring.key(scope, epoch)
+    if key is None:
+        raise unknown_label()
+    return blind(key, found)
+
+
 class Directory:
     """What labels stand for, as far as somebody was told. Labels of an old and a new key may both be there.
 
@@ -60,6 +72,16 @@ class Directory:
         self._types: dict[bytes, TypeKey] = {}
         self._attributes: dict[bytes, str] = {}
         self.version = 0
+
+    @classmethod
+    def of(cls, ring: KeyRing, types: Iterable[EventType]) -> "Directory":
+        """Return what all labels stand for that the keys of a ring give to some types."""
+        found = cls()
+        versions = [(label_scope(one.key), one) for one in types]
+        for scope, _, key in ring.items():
+            for one in (one for own, one in versions if own == scope):
+                found.add(key, (one.key, *one.ancestors), (str(attribute.id) for attribute in one.attributes))
+        return found
 
     def add(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
         """Learn the labels of some names under a key."""
@@ -92,5 +114,5 @@ def unknown_label() -> RefusedError:
     return RefusedError(
         "seal.unknown-label",
         "a type is named by a label that is not known here",
-        hint="carry it on; or wait for the key of its labels",
+        hint="carry it on, or get the key of its labels; who opens files gives the type too",
     )

@@ -37,6 +37,8 @@ class Purpose(StrEnum):
 class KeyRing:
     """The epoch keys that somebody holds, by scope: a type, or an attribute in events of a type (`column_scope`).
 
+    Who reads blocks of blinded types has keys of labels too (`label_scope`), whose epochs are others than the type's.
+
     `version` changes with every change, so that what was derived from a key that is gone can be forgotten.
     """
 
@@ -105,6 +107,11 @@ def scopes(names: Names, level: Level) -> tuple[tuple[str, Purpose], ...]:
 def column_scope(of_type: TypeKey, attribute: str) -> str:
     """Return the scope of an attribute in events of a type: its id, with the type where it is an inherited one."""
     return str(attribute) if attribute.startswith(f"{of_type}#") else f"{of_type} {attribute}"
+
+
+def label_scope(of_type: TypeKey) -> str:
+    """Return the scope of the key that makes the labels of a type. No attribute has such a name."""
+    return f"{of_type} labels"
 
 
 def type_of(scope: str) -> str:

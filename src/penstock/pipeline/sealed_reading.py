@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
-from penstock.codec.blocks import read_block, read_parts
+from penstock.codec.blocks import read_header, read_parts, split
+from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.principals import Principal
@@ -63,7 +64,8 @@ class Reading:
 
         Attributes whose key is not held are null, and their columns are not read.
         """
-        read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted)))
+        whole = [name for name in blocks.columns if name == BLOCK]
+        read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted, *whole)))
         opened = self._strict if strict else self._opened
         schema = events_schema(self.types)
         numbers = [StructField(name, IntegerType()) for name in (TYPE, _SENDER)]
@@ -129,7 +131,9 @@ class _Reader:
         self._types = reading.types
         self._versions: dict[bytes, int] = {}
         self._senders = {name: number for number, name in enumerate(reading.senders)}
-        self._opener = Opener(reading.keys.read())
+        ring = reading.keys.read()
+        self._directory = Directory.of(ring, reading.types)
+        self._opener = Opener(ring, self._directory)
         fields = [(TYPE, pa.int32()), (_SENDER, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
         fields.append((SOURCE, pa.string()))
         self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
@@ -160,11 +164,7 @@ class _Reader:
             return Failed(row, error.code)
 
     def _open(self, batch: Any, row: int) -> Any:
-        header = batch.column(HEADER)[row].as_py()
-        if header is None:
-            raise _headless(batch.column(BLOCK)[row].as_py() if BLOCK in batch.schema.names else None)
-        cells = {"": batch.column(FIRST)[row], **{name: batch.column(name)[row] for name in self._read}}
-        columns = {name: cell.as_py() for name, cell in cells.items() if cell.is_valid}
+        header, columns = self._parts(batch, row)
         encoded = self._opener.open_encoded(header, columns, self._wanted)
         parts = read_parts(header, {})
         if parts.rows != batch.column(ROWS)[row].as_py():
@@ -175,6 +175,20 @@ class _Reader:
         pairs = zip(encoded.names.attributes, encoded.columns, strict=True)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+
+    def _parts(self, batch: Any, row: int) -> tuple[bytes, Mapping[str, bytes]]:
+        """Return the header and the columns of a block, as far as they are to be read."""
+        header = batch.column(HEADER)[row].as_py()
+        if header is None:
+            return self._cut(batch.column(BLOCK)[row].as_py() if BLOCK in batch.schema.names else None)
+        cells = {"": batch.column(FIRST)[row], **{name: batch.column(name)[row] for name in self._read}}
+        return header, {name: cell.as_py() for name, cell in cells.items() if cell.is_valid}
+
+    def _cut(self, block: bytes | None) -> tuple[bytes, Mapping[str, bytes]]:
+        """Cut a block that came whole: when it came, its labels or its attributes were not known."""
+        data = block or b""
+        self._version(self._directory.resolve(read_header(data).route))
+        return split(data)
 
     def _version(self, names: Names) -> int:
         """Return which version events are shown in: that with the same attributes, or one with more."""
@@ -199,15 +213,6 @@ class _Reader:
             for name, kind in self._kinds.items()
         ]
         return pa.RecordBatch.from_arrays([*fixed, *own], schema=self._schema)
-
-
-def _headless(block: bytes | None) -> PenstockError:
-    """Return what is wrong with a row without a header."""
-    try:
-        read_block(block or b"")
-    except PenstockError as error:
-        return error
-    return _unknown_type()
 
 
 def _unknown_type() -> MalformedError:

@@ -27,7 +27,7 @@ from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.crypto.key_tree import Rekey, Renewed
 from penstock.crypto.keys import KEY_BYTES
-from penstock.crypto.seal_keys import column_scope
+from penstock.crypto.seal_keys import column_scope, label_scope
 from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
@@ -55,7 +55,7 @@ class KeyGroup:
     def scope(self) -> str:
         """The text under which sealed blocks name the key, and people all of them."""
         if self.labels:
-            return f"{self.type} labels"
+            return label_scope(self.type)
         return str(self.type) if self.attribute is None else column_scope(self.type, self.attribute)
 
     def to_sexp(self) -> SExp:

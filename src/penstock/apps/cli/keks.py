@@ -11,7 +11,7 @@ from penstock.apps.cli.options import JSON, names_option, output_option, passphr
 from penstock.apps.cli.seal_options import Types, kek_passphrase_option, load_kek, types_options
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.crypto.kek import StoredKek, kek_id, new_kek, protect_kek
-from penstock.crypto.seal_keys import KeyRing, column_scope
+from penstock.crypto.seal_keys import KeyRing, column_scope, label_scope
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.store.keks import create_kek
 from penstock.store.key_rings import write_key_ring
@@ -72,8 +72,9 @@ def new_ring(  # noqa: PLR0913  # one argument an option
     types = Types.load(load_names(names_file), type_files, parent, previous, session.now)
     kek, ring = load_kek(kek_file, kek_passphrase_file), KeyRing()
     for event_type in types.by_name.values():
-        scopes = (str(event_type.key), *(column_scope(event_type.key, a.id) for a in event_type.attributes))
-        for scope in scopes:
+        labels = [label_scope(event_type.key)] if event_type.blinded else []
+        own = (column_scope(event_type.key, a.id) for a in event_type.attributes)
+        for scope in (str(event_type.key), *labels, *own):
             ring.put(scope, _FIRST_EPOCH, Secret(session.random(SECRET_BYTES)))
     write_key_ring(Path(file), ring, kek, session.random)
     _say_written(file, kek, output, keys=len([*ring.items()]))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from penstock.apps.cli.options import JSON
 from penstock.apps.cli.seal_options import kek_passphrase_option, load_kek
 from penstock.apps.cli.session import Session, Warned, say, say_json, warn
 from penstock.broker.client import Client, TypeSource
+from penstock.broker.key_protocol import LABELS
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
@@ -74,8 +75,8 @@ def fetch(  # noqa: PLR0913  # one argument an option
     For who has the right `history` on the type or on some of its attributes: show the certificate with --credential.
     The broker passes the request on to a key manager, which decides, and seals the keys to a key that only this command
     has. A ring that exists gets what it has not. The broker's operators get the keys too that it uses now, where the
-    broker itself has the right. `penstock key new-kek` makes what the ring lies under; `penstock open` and jobs on
-    Spark read it.
+    broker itself has the right. With the keys of a blinded type come those of its labels, also that of now. `penstock
+    key new-kek` makes what the ring lies under; `penstock open` and jobs on Spark read it.
     """
     call = Call.of(**connection)
     kek = load_kek(kek_file, kek_passphrase_file)
@@ -85,7 +86,7 @@ def fetch(  # noqa: PLR0913  # one argument an option
 
     async def ask(_stop: asyncio.Event) -> _Fetched:
         async with call.client() as client:
-            return await _fetch(client, wanted, kept)
+            return await _Fetching(client, kept).fetch(wanted)
 
     fetched = talk(ask)
     if not fetched.epochs:
@@ -115,34 +116,48 @@ class _Wanted:
             yield name, KeyGroup(event_type.key, event_type.by_name[name].id)
 
 
-async def _fetch(client: Client, wanted: _Wanted, ring: KeyRing) -> _Fetched:
-    fetched = _Fetched()
-    for name, group in wanted.groups(await client.type(wanted.type)):
+@dataclass(slots=True)
+class _Fetching:
+    """Asks for keys, and puts into a ring what comes."""
+
+    client: Client
+    ring: KeyRing
+    fetched: _Fetched = field(default_factory=_Fetched)
+
+    async def fetch(self, wanted: _Wanted) -> _Fetched:
+        """Ask for all that is wanted."""
+        event_type = await self.client.type(wanted.type)
+        for name, group in wanted.groups(event_type):
+            await self._group(name, group, wanted)
+        if event_type.blinded and self.fetched.epochs:
+            # All of them: their epochs are others. By themselves they open nothing.
+            await self._group(LABELS, KeyGroup(event_type.key, labels=True), replace(wanted, first=1, last=None))
+        return self.fetched
+
+    async def _group(self, name: str, group: KeyGroup, wanted: _Wanted) -> None:
         try:
-            found = await _epochs(client, group, wanted)
+            found = await self._epochs(group, wanted)
         except RefusedError as error:
             if error.code not in (_NOT_ENTITLED, _NO_HISTORY):
                 raise
-            fetched.refused[name] = error.code
-            continue
+            self.fetched.refused[name] = error.code
+            return
         for epoch, key in found.items():
-            ring.put(group.scope, epoch, key)
-        fetched.epochs[name] = sorted(found)
-    return fetched
+            self.ring.put(group.scope, epoch, key)
+        self.fetched.epochs[name] = sorted(found)
 
-
-async def _epochs(client: Client, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
-    """Ask until there are no more."""
-    found: dict[int, Secret] = {}
-    first = wanted.first
-    while wanted.last is None or first <= wanted.last:
-        end = first + _AT_ONCE - 1
-        some = await client.fetch_keys(group, first, end if wanted.last is None else min(end, wanted.last))
-        found |= {epoch: key for epoch, key in some.items() if wanted.last is None or epoch <= wanted.last}
-        if end not in some:
-            break
-        first = end + 1
-    return found
+    async def _epochs(self, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
+        """Ask until there are no more."""
+        found: dict[int, Secret] = {}
+        first = wanted.first
+        while wanted.last is None or first <= wanted.last:
+            end = first + _AT_ONCE - 1
+            some = await self.client.fetch_keys(group, first, end if wanted.last is None else min(end, wanted.last))
+            found |= {epoch: key for epoch, key in some.items() if wanted.last is None or epoch <= wanted.last}
+            if end not in some:
+                break
+            first = end + 1
+        return found
 
 
 def _show(ring: str, fetched: _Fetched, output: str) -> None:

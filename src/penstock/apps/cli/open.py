@@ -18,6 +18,7 @@ from penstock.apps.cli.pub_progress import showing
 from penstock.apps.cli.seal_options import Progress, Types, load_ring, ring_options, types_options
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.codec.blocks import read_header
+from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.model.events import Event
@@ -78,7 +79,8 @@ def open_(  # noqa: PLR0913  # one argument an option
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)
     types = Types.load(names, type_files, parent, previous, moment(at, session))
-    opening = _Opening(Opener(load_ring(**keys)), types, verify=verify)
+    ring = load_ring(**keys)
+    opening = _Opening(Opener(ring, Directory.of(ring, types.by_name.values())), types, verify=verify)
     with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live):
         for file in files:
             with reading(file) as source:

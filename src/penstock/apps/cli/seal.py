@@ -20,6 +20,8 @@ from penstock.apps.cli.seal_options import Progress, Types, load_ring, ring_opti
 from penstock.apps.cli.session import Session, say_json
 from penstock.codec.blocks import Block, Level, Padding
 from penstock.crypto.aead import Algorithm
+from penstock.crypto.blinding import blind_newest
+from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.model.events import Event, TransitEvent
@@ -88,19 +90,22 @@ def seal(  # noqa: PLR0913  # one argument an option
     """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - is standard input.
 
     They are sealed as a broker seals them, under the newest keys of the ring, each attribute by itself or the event as
-    a whole: the owner of the type has chosen. The blocks are those that brokers send, one behind the other; such files
-    can be put together with `cat`. A CloudEvent names its type, which must be one of those given. Nothing is written if
-    any line is no event.
+    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names. The blocks are
+    those that brokers send, one behind the other; such files can be put together with `cat`. A CloudEvent names its
+    type, which must be one of those given. Nothing is written if any line is no event.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)
     types = Types.load(names, type_files, parent, previous, session.now)
     levels = {one.key: _level(one) for one in types.by_name.values()}
-    sealer = _sealer(session, names.principal, **sealing)
+    blinded = {one.key for one in types.by_name.values() if one.blinded}
+    ring, sealer = _sealer(session, names.principal, **sealing)
     done = Progress("sealed")
     with _target(destination) as stream, showing(done.live), reading(file) as source:
         for events in _gather(_events(session, source, file, types), rows):
-            data = sealer.seal(Block.of(events), session.now, levels[events[0].key])
+            block, key = Block.of(events), events[0].key
+            route = blind_newest(ring, block.names) if key in blinded else None
+            data = sealer.seal(block, session.now, levels[key], route)
             done.octets += write_sealed(stream, data)
             done.events += len(events)
             done.blocks += 1
@@ -119,14 +124,14 @@ def _sealer(  # noqa: PLR0913  # one argument an option
     passphrase_file: str | None,
     algorithm: str,
     pad: str,
-) -> Sealer:
+) -> tuple[KeyRing, Sealer]:
     if (sender is None) == (key_file is None):
         raise MalformedError("cli.usage", "in whose name?", hint="give --key to sign the blocks, or else --sender")
     ring = load_ring(ring_file, kek_file, kek_passphrase_file)
     signing = None if key_file is None else open_key(key_file, passphrase_file)
     who = signing.principal if signing else principal_of(sender or "")
     settings = Settings(_ALGORITHMS[algorithm], _PADDINGS[pad])
-    return Sealer(ring, who, session.random, settings=settings, signing=signing)
+    return ring, Sealer(ring, who, session.random, settings=settings, signing=signing)
 
 
 def _level(event_type: EventType) -> Level:
