@@ -31,7 +31,8 @@ EXACT = TrustSettings(skew=timedelta(0))
 
 
 def start(managing: Managing, peer: Broker) -> AbstractAsyncContextManager[Broker]:
-    return running(*TWO, types=TYPES, peers=(peer.address,), managing=managing, limits=HASTY)
+    # What the others may, it knows by what they show.
+    return running(*POLICY[:-1], types=TYPES, peers=(peer.address,), managing=managing, limits=HASTY)
 
 
 def epoch(node: Broker) -> int:
@@ -40,12 +41,19 @@ def epoch(node: Broker) -> int:
 
 def test_a_manager_starts_again_from_its_folder_and_nobody_notices(tmp_path: Path) -> None:
     async def test() -> None:
-        async with running(*TWO, key=BROKERS[1], types=TYPES, limits=HASTY) as pub:
+        async with (
+            running(*TWO, key=BROKERS[1], types=TYPES, limits=HASTY) as pub,
+            running(*POLICY, key=BROKERS[2], types=TYPES, limits=HASTY, peers=(pub.address,)) as far,
+        ):
+            before = 0
             for _ in range(2):
                 managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
                 async with start(managing, pub) as manager:
-                    await until(lambda: holds(pub) == holds(manager) == 4)
-                    assert epoch(pub) == epoch(manager) == 1
+                    await until(lambda: holds(pub) == holds(manager) == holds(far) == 4)
+                    await until(lambda: manager.sees(pub, far))
+                    assert epoch(pub) == epoch(manager) == epoch(far)
+                    assert before in (0, epoch(pub))
+                    before = epoch(pub)
             records = len(list((tmp_path / "keys").glob("*.record")))
             managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
             async with start(managing, pub) as manager:
@@ -53,7 +61,7 @@ def test_a_manager_starts_again_from_its_folder_and_nobody_notices(tmp_path: Pat
                 await until(lambda: holds(manager) == 4)
                 for group in list(manager.keys._members):
                     manager.keys.rotate(group)
-                await until(lambda: epoch(pub) == epoch(manager) == 2)
+                await until(lambda: epoch(pub) == epoch(manager) == epoch(far) == before + 1)
                 assert len(list((tmp_path / "keys").glob("*.record"))) == records + 4
 
     run(test())

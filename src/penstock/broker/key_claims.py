@@ -71,9 +71,9 @@ class KeyClaims:
         asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
         return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
 
-    def grounds_of(self, group: KeyGroup, broker: Principal) -> Grounds:
-        """Consider the rights of a broker, without anybody having asked."""
-        for found, request in self._considered(broker, group, MEMBERS):
+    def grounds_of(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
+        """Consider the rights of a broker, by what it shows now, and `shown` before; nobody has asked."""
+        for found, request in self._considered(broker, group, MEMBERS, shown):
             yield request, found.decision
 
     def decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: bytes = b"") -> Grounds:

@@ -1,0 +1,47 @@
+"""What holders of keys have shown: remembered while they hold keys, and waited for after a start."""
+
+from datetime import timedelta
+
+from tests.broker.node_kit import BROKERS, Broker, bag, settings
+from tests.broker.sports import NEWS, grant
+
+from penstock.broker.core import Core
+from penstock.broker.key_evidence import KeyEvidence
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+
+ONE, OTHER = BROKERS[1].principal, BROKERS[2].principal
+SHOWN = bag(grant(BROKERS[1], NEWS, Right.SUBSCRIBE))
+
+
+def begun() -> tuple[Core, KeyEvidence]:
+    core = Broker(settings()).core
+    return core, KeyEvidence(core)
+
+
+def test_what_a_holder_has_shown_counts_until_it_shows_something_else() -> None:
+    core, evidence = begun()
+    core.disclosed[ONE] = SHOWN
+    evidence.look([ONE, OTHER])
+    del core.disclosed[ONE]
+    evidence.look([ONE, OTHER])
+    assert (evidence.of(ONE), evidence.of(OTHER)) == (SHOWN, Credentials())
+    core.disclosed[ONE] = Credentials()
+    evidence.look([ONE])
+    assert evidence.of(ONE) == Credentials()
+    evidence.look([])
+    core.disclosed.clear()
+    evidence.look([ONE])
+    assert evidence.unseen([ONE]) == {ONE}
+
+
+def test_holders_have_time_to_show_themselves_while_policy_is_what_it_was_and_for_a_while_after_a_start() -> None:
+    core, evidence = begun()
+    core.disclosed[ONE] = SHOWN
+    evidence.look([ONE, OTHER, core.principal])
+    assert (evidence.unseen([ONE, OTHER, core.principal]), evidence.open) == ({OTHER}, False)
+    core.sources = Broker(settings()).core.sources
+    assert (evidence.unseen([ONE, OTHER]), evidence.open) == ({OTHER}, True)
+    core._now += timedelta(milliseconds=core.settings.limits.key_grace)
+    assert not evidence.waits
+    assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset(), False)
