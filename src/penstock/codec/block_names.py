@@ -123,6 +123,10 @@ def write_route(route: Route) -> bytes:
 
 def read_route(octets: bytes) -> Route:
     """Read a route. Raises `MalformedError` (`block.malformed` and codes of names) and `LimitError` (`block.limit`)."""
+    return _read_short_route(octets) if len(octets) <= _SHORT else _read_route(octets)
+
+
+def _read_route(octets: bytes) -> Route:
     kind, length = ROUTE_HEAD.unpack_from(octets)
     content = octets[ROUTE_HEAD.size : ROUTE_HEAD.size + length]
     if kind == 0:
@@ -133,6 +137,9 @@ def read_route(octets: bytes) -> Route:
         raise malformed("a route that says neither names nor labels")
     _check_names(labels[1:above], labels[above:])
     return Blinded(labels[0], labels[1:above], labels[above:])
+
+
+_read_short_route = lru_cache(maxsize=_REMEMBERED)(_read_route)
 
 
 def malformed(message: str) -> MalformedError:

@@ -27,7 +27,7 @@ from itertools import accumulate, chain, pairwise
 from struct import Struct
 from struct import error as _StructError  # noqa: N812  # it is an exception
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, names, read_route, write_route
 from penstock.codec.cells import Column, instant
@@ -279,13 +279,16 @@ def read_block(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Parts:
 
     Raises `MalformedError` (`block.malformed`) and `LimitError` (`block.limit`).
     """
-    latest = _LATEST[-1] if _LATEST else None
-    if latest is not None and latest[0] is data and latest[1] is limits:
-        return latest[2]
     if len(data) > limits.block_bytes:
         raise LimitError("block.limit", f"a block of {len(data)} octets, where at most {limits.block_bytes} are read")
-    columns: list[bytes | None] = []
-    parts, place = _read_opening(data, columns, limits)
+    parts, columns, place = _opening(data)
+    _check_counts(parts, limits)
+    if not columns:
+        columns[:] = _cut_columns(data, place)
+    return parts
+
+
+def _cut_columns(data: bytes, place: int) -> list[bytes]:
     count = _columns(data)
     first = place + _LENGTH.size * count
     if first > len(data):
@@ -293,18 +296,31 @@ def read_block(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Parts:
     ends = list(accumulate(_numbers(count).unpack_from(data, place), initial=first))
     if ends[-1] != len(data):
         raise malformed("a block whose columns are longer or shorter than it says")
-    columns += [data[start:end] for start, end in pairwise(ends)]
-    if len(data) <= limits.route_block_bytes:
-        _LATEST.append((data, limits, parts))
-    return parts
+    return [data[start:end] for start, end in pairwise(ends)]
+
+
+_Opening: TypeAlias = tuple[Parts, list[bytes | None], int]
+"""A block whose columns are filled in when they are wanted, and where they begin."""
+
+
+def _opening(data: bytes) -> _Opening:
+    latest = _LATEST[-1] if _LATEST else None
+    if latest is not None and latest[0] is data:
+        return latest[1]
+    columns: list[bytes | None] = []
+    parts, place = _cut_opening(data, columns)
+    found = parts, columns, place
+    if len(data) <= DEFAULT_LIMITS.route_block_bytes:
+        _LATEST.append((data, found))
+    return found
 
 
 #: what was read last: a broker reads the header of a block, then opens the same octets, and looks at the signature
-_LATEST: Final[deque[tuple[bytes, Limits, Parts]]] = deque(maxlen=1)
+_LATEST: Final[deque[tuple[bytes, _Opening]]] = deque(maxlen=1)
 
 
-def _read_opening(data: bytes, columns: Sequence[bytes | None], limits: Limits) -> tuple[Parts, int]:
-    """Return what stands before the lengths of the columns, which the caller fills in, and where it ends."""
+def _cut_opening(data: bytes, columns: Sequence[bytes | None]) -> tuple[Parts, int]:
+    """Return what stands before the lengths of the columns, and where it ends. Its counts are still to be checked."""
     try:
         fixed = _FIXED.size + _EPOCH_BYTES * _columns(data)
         number, time, rows, _, length = _MIDDLE.unpack_from(data, fixed)
@@ -318,10 +334,13 @@ def _read_opening(data: bytes, columns: Sequence[bytes | None], limits: Limits) 
         raise malformed("a block that ends in its header")
     if data[0] != VERSION or bool(data[1] & _SIGNED) != (end > signature):
         raise malformed("a block of a version that is not known")
-    if not 0 < rows <= limits.block_rows or length > limits.block_names:
-        raise LimitError("block.limit", "a block has no rows or too many, or its names are too long")
     found = data[:fixed], data[:counts], number, time, rows, data[counts:route], data[signature:end], columns
     return Parts(*found), end
+
+
+def _check_counts(parts: Parts, limits: Limits) -> None:
+    if not 0 < parts.rows <= limits.block_rows or len(parts.route) - ROUTE_HEAD.size > limits.block_names:
+        raise LimitError("block.limit", "a block has no rows or too many, or its names are too long")
 
 
 def _columns(data: bytes) -> int:
@@ -360,7 +379,9 @@ def _route_start(data: bytes) -> int:
 
 def read_header(data: bytes) -> Header:
     """Read what everybody can; columns are not looked for. Raises `MalformedError` and `LimitError`."""
-    return _read_opening(data, (), DEFAULT_LIMITS)[0].header()
+    parts = _opening(data)[0]
+    _check_counts(parts, DEFAULT_LIMITS)
+    return parts.header()
 
 
 def reroute(data: bytes, route: Route) -> bytes:
@@ -392,7 +413,8 @@ def join(header: bytes, columns: Mapping[str, bytes]) -> bytes:
 def read_parts(header: bytes, columns: Mapping[str, bytes], *, limits: Limits = DEFAULT_LIMITS) -> Parts:
     """Return a block of which some columns may be missing. Raises `MalformedError` and `LimitError`."""
     found: list[bytes | None] = []
-    parts, end = _read_opening(header, found, limits)
+    parts, end = _cut_opening(header, found)
+    _check_counts(parts, limits)
     if end != len(header):
         raise malformed("a header with something behind it")
     found += [columns.get(name) for name in _column_names(parts)]
