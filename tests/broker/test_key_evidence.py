@@ -39,9 +39,9 @@ def test_holders_have_time_to_show_themselves_while_policy_is_what_it_was_and_fo
     core, evidence = begun()
     core.disclosed[ONE] = SHOWN
     evidence.look([ONE, OTHER, core.principal])
-    assert (evidence.unseen([ONE, OTHER, core.principal]), evidence.open) == ({OTHER}, False)
+    assert (evidence.unseen([ONE, OTHER, core.principal]), evidence.open) == (frozenset([OTHER]), False)
     core.sources = Broker(settings()).core.sources
-    assert (evidence.unseen([ONE, OTHER]), evidence.open) == ({OTHER}, True)
+    assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset([OTHER]), True)
     core._now += timedelta(milliseconds=core.settings.limits.key_grace)
     assert not evidence.waits
     assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset(), False)
