@@ -43,7 +43,7 @@ def broker(ready: "Future[tuple[Broker, bytes]]") -> Iterator[None]:
     async def serve() -> None:
         policy = (*POLICY, may(PDA, Right.HISTORY))
         async with running(*policy, key=PUB, types=(SIGNED,), managing=managing(), limits=LIMITS) as node:
-            await until(lambda: labels(node) and not node.keys.holds(TYPE))
+            await until(lambda: labels(node) and not node.keys.readiness.holds(TYPE))
             sealed = sealed_at(node)
             for group in node.keys.managed():
                 if not group.labels:

@@ -135,10 +135,10 @@ def test_owners_and_who_has_the_right_keys_begin_epochs_and_evict() -> None:
                 gone = await deputy.keys(KeyWord.EVICT, TYPE, evicted=BROKERS[1].principal)
                 assert len(gone) == 4
                 # It cannot follow, seals nothing, and may come back when it asks to.
-                await until(lambda: other.keys.holds(TYPE))
+                await until(lambda: other.keys.readiness.holds(TYPE))
                 assert before == 1
                 await elsewhere.keys(KeyWord.JOIN)
-                await until(lambda: not other.keys.holds(TYPE))
+                await until(lambda: not other.keys.readiness.holds(TYPE))
 
     run(test())
 

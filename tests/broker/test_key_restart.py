@@ -143,7 +143,7 @@ def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_las
                 await until(lambda: holds(pub) == 4)
             async with client_of(pub, REPORTER) as writer, client_of(pub, PDA) as reader:
                 news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
-                await until(lambda: pub.keys.holds(NEWS.name.key))
+                await until(lambda: pub.keys.readiness.holds(NEWS.name.key))
                 # The client is told that its broker has it, which is true; nobody has it in the clear, or sealed.
                 await feed.publish(headline="late")
                 await until(lambda: "keys.no-manager" in pub.codes)

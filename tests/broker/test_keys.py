@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from tests.broker.node_kit import BROKERS, Broker, client_of, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
@@ -15,6 +15,7 @@ from penstock.broker.keys import Managing
 from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
 from penstock.crypto.wrapping import Secret
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
@@ -167,6 +168,13 @@ def test_who_has_no_right_to_a_key_gets_none() -> None:
             await asyncio.sleep(0.3)
             assert holds(between) == holds(sub) == 0
             async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                # What its own clients publish waits there, and its operator gets to know why; once.
+                async with client_of(sub, REPORTER) as local:
+                    await (await local.advertise(NEWS.name)).publish(headline="waits")
+                later = now() + 2 * timedelta(milliseconds=DEFAULT_LIMITS.key_retry)
+                for _ in range(2):
+                    sub.keys.readiness.tick(later)
+                assert [one.code for one in sub.told].count("keys.not-entitled") == 1
                 news = await reader.subscribe(NEWS.name)
                 feed = await writer.advertise(NEWS.name)
                 await feed.publish(headline="h")

@@ -20,12 +20,13 @@ from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_readiness import KeyReadiness
 from penstock.broker.key_rights import Grounds
 from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -68,8 +69,7 @@ class Keys:
         self._claims = KeyClaims(core)
         self._ring = ring
         self._members: dict[KeyGroup, KeyMember] = {}
-        #: until when events of a type can be sealed, as far as was heard about keys: every block asks
-        self._sealing: dict[TypeKey, datetime] = {}
+        self.readiness = KeyReadiness(core, self._members)
         self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
         #: groups that this broker has no right to join, and until when that is taken for granted
         self._declined: dict[KeyGroup, datetime] = {}
@@ -77,8 +77,6 @@ class Keys:
         self._sought: dict[KeyGroup, datetime] = {}
         #: who waits for keys of old epochs, by the key that they are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
-        #: groups without a key to seal under, and since when, until operators know
-        self._waiting: dict[KeyGroup, datetime] = {}
         self._evidence = KeyEvidence(core)
         self._manager: KeyManager | None = None
         self._scribe: KeyScribe | None = None
@@ -102,7 +100,7 @@ class Keys:
                 failed=core.note,
                 period=settings.limits.key_follow / 1000,
             )
-        core.exchange.gathering.holds = self.holds
+        core.exchange.gathering.holds = self.readiness.holds
 
     # Running.
 
@@ -131,7 +129,7 @@ class Keys:
                 self._carry_out(member.wanted(now, missed[group.scope]))
             self._carry_out(member.tick(now)[0])
         self._count(now)
-        self._complain(now)
+        self.readiness.tick(now)
         if self._evidence.open and not self._evidence.waits:
             self._review(now)
         if self._manager is not None:
@@ -151,13 +149,6 @@ class Keys:
                     self._tell(manager.sealed(now, group, blocks))
                 else:
                     self._carry_out(member.sealed(now, blocks))
-
-    def _complain(self, now: datetime) -> None:
-        """Let operators know, once, that publications wait for a key that does not come."""
-        pause = timedelta(milliseconds=self._core.settings.limits.key_retry)
-        for group in [group for group, since in self._waiting.items() if now >= since + pause]:
-            del self._waiting[group]
-            self._core.note(_no_manager(group))
 
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
@@ -184,24 +175,6 @@ class Keys:
 
     def _grounds(self, group: KeyGroup, broker: Principal) -> Grounds:
         return self._claims.grounds_of(group, broker, self._evidence.of(broker))
-
-    def holds(self, of_type: TypeKey) -> bool:
-        """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
-        if self._core.library.sealing(of_type) is Sealing.NONE:
-            return False
-        return not self._can_seal(self._core.now(), of_type) or not self._core.labels.trees(of_type)
-
-    def _can_seal(self, now: datetime, of_type: TypeKey) -> bool:
-        """Say whether all keys of a type are there, and are the current ones."""
-        known = self._sealing.get(of_type)
-        if known is not None and now <= known:
-            return True
-        ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
-        until = min([end for end in ends if end is not None], default=now)
-        if not ends or None in ends or now > until:
-            return False
-        self._sealing[of_type] = until
-        return True
 
     # Groups and rights.
 
@@ -241,7 +214,7 @@ class Keys:
         member = self._members.get(value.word.group)
         if member is not None:
             # Also where what was said is refused in the end.
-            self._sealing.clear()
+            self.readiness.forget()
             self._carry_out(member.receive(now, told))
 
     def _refused(self, now: datetime, refusal: UnverifiedValue[KeyRefusal]) -> None:
@@ -298,7 +271,7 @@ class Keys:
         self._transport.publish(group, output.value)
 
     def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
-        self._sealing.clear()
+        self.readiness.forget()
         changed = False
         for output in outputs:
             match output:
@@ -318,10 +291,9 @@ class Keys:
                 case Closed(group, epoch):
                     self._ring.close(group.scope, epoch)
                 case Hold(group):
-                    # `holds` asks the members with every publication; for a moment this is nothing.
-                    self._waiting[group] = self._core.now()
+                    self.readiness.hold(group)
                 case Resume(group):
-                    self._waiting.pop(group, None)
+                    self.readiness.resume(group)
                     changed = True
         self._core.relabel()
         if changed:
@@ -400,14 +372,6 @@ class Keys:
             for group in self._manager.groups():
                 managed[group.scope] = len(self._manager.holders(group))
         return {"held": held, "managed": managed}
-
-
-def _no_manager(group: KeyGroup) -> FailedError:
-    return FailedError(
-        "keys.no-manager",
-        f"no key of `{group.scope}` is current: publications wait for one",
-        hint="is a key manager running, and reached? `penstock keys status` shows what waits",
-    )
 
 
 def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:

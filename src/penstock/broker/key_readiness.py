@@ -1,0 +1,83 @@
+"""Whether events of a type can be sealed now, by the keys that a broker holds; telling operators what waits for keys.
+
+It is asked with each block, and so remembered for as long as it is certain.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from penstock.broker.core import Core
+from penstock.broker.key_member import KeyMember
+from penstock.errors import FailedError, RefusedError
+from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
+from penstock.trust.key_messages import KeyGroup
+
+
+class KeyReadiness:
+    """See the module. `members` are the groups that the broker is in, or wants to join."""
+
+    def __init__(self, core: Core, members: Mapping[KeyGroup, KeyMember]) -> None:
+        self._core = core
+        self._members = members
+        #: until when events of a type can be sealed, as far as was heard about keys
+        self._until: dict[TypeKey, datetime] = {}
+        #: groups without a key to seal under, and since when; None when operators know
+        self._waiting: dict[KeyGroup, datetime | None] = {}
+
+    def forget(self) -> None:
+        """Ask anew: something was heard about keys."""
+        self._until.clear()
+
+    def hold(self, group: KeyGroup) -> None:
+        """Take note that there is no key of a group to seal under. For a moment that is nothing."""
+        self._waiting[group] = self._core.now()
+
+    def resume(self, group: KeyGroup) -> None:
+        """Take note that there is one."""
+        self._waiting.pop(group, None)
+
+    def holds(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
+        if self._core.library.sealing(of_type) is Sealing.NONE:
+            return False
+        return not self._can_seal(self._core.now(), of_type) or not self._core.labels.trees(of_type)
+
+    def _can_seal(self, now: datetime, of_type: TypeKey) -> bool:
+        """Say whether all keys of a type are there, and are the current ones."""
+        known = self._until.get(of_type)
+        if known is not None and now <= known:
+            return True
+        ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
+        if not ends:
+            # It has no right to any of them, as far as it knows; that may change.
+            self._waiting.setdefault(KeyGroup(of_type), now)
+        until = min([end for end in ends if end is not None], default=now)
+        if not ends or None in ends or now > until:
+            return False
+        self._until[of_type] = until
+        return True
+
+    def tick(self, now: datetime) -> None:
+        """Let operators know, once, that publications wait for a key that does not come."""
+        pause = timedelta(milliseconds=self._core.settings.limits.key_retry)
+        for group, since in self._waiting.items():
+            if since is not None and now >= since + pause:
+                self._waiting[group] = None
+                self._core.note(_no_manager(group) if group in self._members else _not_entitled(group))
+
+
+def _no_manager(group: KeyGroup) -> FailedError:
+    return FailedError(
+        "keys.no-manager",
+        f"no key of `{group.scope}` is current: publications wait for one",
+        hint="is a key manager running, and reached? `penstock keys status` shows what waits",
+    )
+
+
+def _not_entitled(group: KeyGroup) -> RefusedError:
+    return RefusedError(
+        "keys.not-entitled",
+        f"this broker shows no right to the keys of `{group.type.name}`: what clients publish of it waits",
+        hint="grant it `publish` or `subscribe` on the type and its attributes, without conditions",
+    )
