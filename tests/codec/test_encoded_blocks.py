@@ -6,8 +6,16 @@ import pytest
 
 from penstock.codec.block_names import names
 from penstock.codec.blocks import Block, Level
-from penstock.codec.columns import encode_bundle, encode_column
-from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block, unbundle
+from penstock.codec.columns import decode_bundle, encode_bundle, encode_column
+from penstock.codec.encoded_blocks import (
+    EncodedBlock,
+    bundle,
+    decode_block,
+    decode_events,
+    encode_block,
+    encode_events,
+    unbundle,
+)
 from penstock.errors import MalformedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
@@ -34,6 +42,30 @@ def test_blocks_are_read_back(block: Block) -> None:
     assert bundle(encoded, Level.EVENT) == [encode_bundle([ids, times, *columns])]
     for level in Level:
         assert unbundle(NAMES, len(block.ids), level, bundle(encoded, level)) == encoded
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_events_are_written_and_read_as_blocks_are(block: Block) -> None:
+    events = block.events()
+    assert encode_events(events) == encode_block(Block.of(events))
+    for encoded in (encode_block(block), encode_block(block)._replace(columns=[None, encode_column(block.ids)])):
+        assert decode_events(encoded) == decode_block(encoded).events()
+
+
+def test_an_event_by_itself_is_read_in_its_one_form() -> None:
+    encoded = encode_block(BLOCKS[0])
+    for wrong in ({"ids": b""}, {"times": b"\5"}, {"columns": [b"\6", b"\1"]}, {"columns": [b"\1\xff", b"\1"]}):
+        with pytest.raises(MalformedError) as caught:
+            decode_events(encoded._replace(**wrong))
+        assert caught.value.code == "block.column"
+
+
+def test_two_columns_are_cut_where_the_length_says() -> None:
+    assert decode_bundle(b"\2\0\0\0abc", 2) == [b"ab", b"c"]
+    for wrong in (b"", b"\0\0\0", b"\4\0\0\0abc"):
+        with pytest.raises(MalformedError) as caught:
+            decode_bundle(wrong, 2)
+        assert caught.value.code == "block.column"
 
 
 def test_closed_columns_stay_closed() -> None:

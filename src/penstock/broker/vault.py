@@ -99,16 +99,16 @@ class KeyVault:
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
-        block, of_type = Block.of(events), events[0].key
+        of_type = events[0].key
         self.sealed[of_type] += 1
         level, signed = self._level(of_type), self.demands(of_type)
         try:
-            return self._sealers[signed].seal(block, self._clock(), level)
+            return self._sealers[signed].seal_events(events, self._clock(), level)
         except RefusedError as error:
             if error.code != "seal.exhausted":
                 raise
         self._sealers[signed] = self._new_sealer(signed=signed)
-        return self._sealers[signed].seal(block, self._clock(), level)
+        return self._sealers[signed].seal_events(events, self._clock(), level)
 
     def check(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys for events of one type, or that some are on their way.
@@ -156,7 +156,7 @@ class KeyVault:
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
-        return self._opener.open(octets).events()
+        return self._opener.open_events(octets)
 
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type have to be signed."""

@@ -60,6 +60,8 @@ _UNSIGNED: Final = "BHI"
 #: are computed, in shorter ones a text is cut at each NUL
 SEPARATED: Final = 3
 SEPARATED_ROWS: Final = 1_024
+#: octets of the length of a column in a bundle
+_ONE_LENGTH: Final = 4
 LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
 _SWAPPED: Final = sys.byteorder == "big"
 
@@ -131,6 +133,11 @@ def encode_bundle(parts: Sequence[bytes]) -> bytes:
 
 def decode_bundle(data: bytes, count: int) -> list[bytes]:
     """Read so many columns. Raises `MalformedError` (`block.column`)."""
+    if count == 2:  # ids and times
+        end = _ONE_LENGTH + int.from_bytes(data[:_ONE_LENGTH], "little")
+        if end > len(data):
+            raise malformed()
+        return [data[_ONE_LENGTH:end], data[end:]]
     struct = _lengths(count - 1)
     if len(data) < struct.size:
         raise malformed()

@@ -5,11 +5,12 @@ octets and back, without a value of Python in between.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from penstock.codec.block_names import Names, malformed
+from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.blocks import Block, Level
-from penstock.codec.cells import decode_cells, encode_cells
+from penstock.codec.cells import decode_cell, decode_cells, encode_cells
 from penstock.codec.columns import (
     decode_bundle,
     decode_column,
@@ -18,6 +19,10 @@ from penstock.codec.columns import (
     holds_strings,
     holds_timestamps,
 )
+from penstock.model.events import TransitEvent
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class EncodedBlock(NamedTuple):
@@ -43,11 +48,33 @@ def encode_block(block: Block) -> EncodedBlock:
 
 def decode_block(encoded: EncodedBlock) -> Block:
     """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
-    names, rows, ids, times, octets = encoded
+    found, rows, ids, times, octets = encoded
     if rows == 1:
-        return Block(names, decode_column(ids, 1), decode_column(times, 1), decode_cells(octets))
+        return Block(found, decode_column(ids, 1), decode_column(times, 1), decode_cells(octets))
     columns = [None if column is None else decode_column(column, rows) for column in octets]
-    return Block(names, decode_column(ids, rows), decode_column(times, rows), columns)
+    return Block(found, decode_column(ids, rows), decode_column(times, rows), columns)
+
+
+def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
+    """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
+    if len(events) != 1:
+        return encode_block(Block.of(events))
+    # One row needs no columns.
+    event = events[0]
+    found = names(event.key, event.ancestors, tuple(event.values))
+    ids, times, *cells = encode_cells([event.id, event.time, *event.values.values()])
+    return EncodedBlock(found, 1, ids, times, cells)
+
+
+def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
+    """Read events, without the values of closed columns. Raises `MalformedError` (`block.column`)."""
+    if encoded.rows != 1:
+        return decode_block(encoded).events()
+    found, _, ids, times, cells = encoded
+    pairs = zip(found.attributes, decode_cells(cells), strict=True)
+    values = {name: column[0] for name, column in pairs if column is not None and column[0] is not None}
+    id_, time = cast("tuple[str, datetime | None]", (decode_cell(ids), decode_cell(times)))
+    return [TransitEvent(found.type, found.ancestors, MappingProxyType(values), id_, time)]
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
@@ -65,16 +92,16 @@ def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
     return [encode_bundle([encoded.ids, encoded.times]), *columns]
 
 
-def unbundle(names: Names, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
+def unbundle(found: Names, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
     """Return the columns of what was sealed. Raises `MalformedError` (`block.malformed`, `block.column`)."""
     first = plain[0] or b""
     if level is Level.EVENT:
-        ids, times, *columns = decode_bundle(first, 2 + len(names.attributes))
+        ids, times, *columns = decode_bundle(first, 2 + len(found.attributes))
         _check_common(ids, times)
-        return EncodedBlock(names, rows, ids, times, columns)
+        return EncodedBlock(found, rows, ids, times, columns)
     ids, times = decode_bundle(first, 2)
     _check_common(ids, times)
-    return EncodedBlock(names, rows, ids, times, plain[1:])
+    return EncodedBlock(found, rows, ids, times, plain[1:])
 
 
 def _check_common(ids: bytes, times: bytes) -> None:

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 
 from penstock.codec.block_names import Names, read_route
 from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_fixed, read_parts, unpad
-from penstock.codec.encoded_blocks import EncodedBlock, decode_block, unbundle
+from penstock.codec.encoded_blocks import EncodedBlock, decode_block, decode_events, unbundle
 from penstock.crypto.aead import NONCE_BYTES, Algorithm, cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
@@ -78,6 +78,14 @@ class Opener:
         """
         return self._values(read_block(data, limits=self._limits), wanted)
 
+    def open_events(self, data: bytes) -> list[TransitEvent]:
+        """Return the events of a block, with all values for which there is a key. Raises what `open` does."""
+        encoded = self._open(read_block(data, limits=self._limits), None)
+        try:
+            return decode_events(encoded)
+        except MalformedError:
+            raise cannot_open() from None
+
     def open_parts(self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None) -> Block:
         """Open a block from its parts, of which only the first column and those that are wanted have to be there."""
         return self._values(read_parts(header, columns, limits=self._limits), wanted)
@@ -101,7 +109,13 @@ class Opener:
 
         Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, and `seal.unknown-key`.
         """
-        parts = read_block(data, limits=self._limits)
+        return self._verify(read_block(data, limits=self._limits), block)
+
+    def verify_parts(self, header: bytes, block: Block) -> SignedBlock:
+        """Check a block that was opened from its parts against the signature in its header. Raises as `verify`."""
+        return self._verify(read_parts(header, {}, limits=self._limits), block)
+
+    def _verify(self, parts: Parts, block: Block) -> SignedBlock:
         known = self._known(parts)
         way = known or self._way(parts)
         if way.seeds is None:

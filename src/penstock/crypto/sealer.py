@@ -31,13 +31,14 @@ from penstock.codec.blocks import (
     write_fixed,
 )
 from penstock.codec.cells import microseconds
-from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block
+from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block, encode_events
 from penstock.crypto.aead import NONCE_BYTES, Algorithm
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import Signing, seeds
 from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 
@@ -107,6 +108,12 @@ class Sealer:
         refuse; and `MalformedError` for values that are none (codes as `check_value`).
         """
         return self.seal_encoded(encode_block(block), time, level, route, block)
+
+    def seal_events(self, events: Sequence[TransitEvent], time: datetime, level: Level = Level.ATTRIBUTE) -> bytes:
+        """Return a sealed block of events of one type. Raises what `seal` does, and what `Block.of` does."""
+        if self._signing is not None:
+            return self.seal(Block.of(events), time, level)
+        return self.seal_encoded(encode_events(events), time, level)
 
     def seal_encoded(
         self,
