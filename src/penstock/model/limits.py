@@ -225,6 +225,11 @@ class Limits:
     moderator_list: int = 256
     moderator_answers: int = 65_536
 
+    #: a text in YAML: characters, levels of nesting, values
+    yaml_length: int = 64 << 20
+    yaml_depth: int = 32
+    yaml_nodes: int = 4_000_000
+
     #: a change that is kept: length of its ledger's name, of its kind and of its reason, octets before and after; changes
     #: that are added at once, and read at once; octets of a snapshot, and changes after which one is taken; how long a
     #: writer waits for others

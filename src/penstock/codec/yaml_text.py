@@ -1,0 +1,128 @@
+"""YAML as people write it by hand, read as plain data: mappings, lists, text, numbers, true, false and null.
+
+The parser is PyYAML's; what its events mean is said here, so that nothing is constructed but these values. There are no
+aliases (of which a short text can make an endless one), no tags, no second document and no key twice. Only `true`,
+`false`, `null` and decimal numbers are anything else than text: `no`, `on`, `0777` and `2026-01-31` are what they look
+like. Keys are always text.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+Plain: TypeAlias = "dict[str, Plain] | list[Plain] | str | int | float | bool | None"
+
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})", re.ASCII)
+_FLOAT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]{1,3})?", re.ASCII)
+_WORDS: Final[dict[str, Plain]] = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+def read_yaml(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Plain:
+    """Read one document.
+
+    >>> read_yaml("{who: [P1, 'true'], when: {from: 2026-01-31, days: 3, strict: true}}")
+    {'who': ['P1', 'true'], 'when': {'from': '2026-01-31', 'days': 3, 'strict': True}}
+
+    Raises `MalformedError` (`yaml.malformed`, `yaml.unsupported`, `yaml.duplicate-key`), `LimitError` (`yaml.limit`).
+    """
+    if len(text) > limits.yaml_length:
+        raise LimitError("yaml.limit", f"the text is longer than {limits.yaml_length} characters")
+    try:
+        return _Reader(yaml.parse(text, Loader=yaml.SafeLoader), limits).document()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        problem = getattr(error, "problem", None) or "a character that no text has"
+        raise MalformedError("yaml.malformed", f"{where}{problem}") from None
+
+
+class _Reader:
+    """The events of one text, and how many values they have been."""
+
+    def __init__(self, events: Iterator[Event], limits: Limits) -> None:
+        self._events = events
+        self._limits = limits
+        self._nodes = 0
+
+    def document(self) -> Plain:
+        found: Plain = None
+        documents = 0
+        for event in self._events:
+            if isinstance(event, DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _unsupported(event, "there is a second document")
+                found = self._node(next(self._events), 0)
+            elif isinstance(event, DocumentEndEvent | StreamEndEvent):
+                continue
+        return found
+
+    def _node(self, event: Event, depth: int) -> Plain:
+        self._nodes += 1
+        if depth > self._limits.yaml_depth or self._nodes > self._limits.yaml_nodes:
+            raise LimitError("yaml.limit", "the text is nested too deep, or has too many values")
+        if isinstance(event, AliasEvent) or (isinstance(event, NodeEvent) and event.anchor is not None):
+            raise _unsupported(event, "there are no anchors and aliases here")
+        if getattr(event, "tag", None) is not None:
+            raise _unsupported(event, "there are no tags here")
+        if isinstance(event, ScalarEvent):
+            return _scalar(event)
+        if isinstance(event, SequenceStartEvent):
+            return [self._node(item, depth + 1) for item in self._until_end()]
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(depth)
+        raise _unsupported(event, "there is something else than a value")
+
+    def _mapping(self, depth: int) -> dict[str, Plain]:
+        found: dict[str, Plain] = {}
+        for event in self._until_end():
+            if not isinstance(event, ScalarEvent) or event.anchor is not None or event.tag is not None:
+                raise _unsupported(event, "a key is plain text")
+            if event.value in found:
+                raise MalformedError("yaml.duplicate-key", f"{_where(event)}: a key stands twice in a mapping")
+            found[event.value] = self._node(next(self._events), depth + 1)
+        return found
+
+    def _until_end(self) -> Iterator[Event]:
+        for event in self._events:
+            if isinstance(event, CollectionEndEvent):
+                return
+            yield event
+
+
+def _scalar(event: ScalarEvent) -> Plain:
+    text: str = event.value
+    if event.style is not None:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _where(event: Event) -> str:
+    return "somewhere" if event.start_mark is None else f"line {event.start_mark.line + 1}"
+
+
+def _unsupported(event: Event, message: str) -> MalformedError:
+    return MalformedError(
+        "yaml.unsupported", f"{_where(event)}: {message}", hint="write mappings, lists and plain values, in full"
+    )

@@ -1,0 +1,299 @@
+"""The rule base: which rules are in force, over which tree, and what may come back. It is a fold of steps.
+
+    base = RuleBase(vocabulary)
+    plan = plan_add(base, rule, note)        # looks, and changes nothing
+    base.apply(plan.step)                    # changes everything that the step says, or nothing
+
+Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from types import MappingProxyType
+from typing import Final, NoReturn
+
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.tree import TypeTree
+from penstock.moderator.conflicts import Conflict, Mode
+from penstock.moderator.deltas import NO_CHANGE, Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status
+from penstock.moderator.detect import Detector
+from penstock.moderator.history import History
+from penstock.moderator.judge import QuickJudge
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import SEARCHING, Step
+from penstock.moderator.vocabulary import Vocabulary
+
+STALE: Final = "moderator.stale"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The whole state of a rule base, to be compared with another one."""
+
+    rules: Mapping[str, Standing]
+    types: Mapping[TypeKey, TypeKey | None]
+    log: Mapping[Place, Logged]
+    away: frozenset[Principal]
+
+
+class RuleBase:
+    """All rules that were stated, how they stand, and the steps that brought it about."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.detector = Detector(vocabulary, mode, limits=limits)
+        #: what functions mean, in whatever mode conflicts are found
+        self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
+        self.history = History()
+        self._standings: dict[str, Standing] = {}
+        self._away: set[Principal] = set()
+        self._steps: list[Step] = []
+        self._unsettled: set[TypeKey] = set()
+
+    @property
+    def mode(self) -> Mode:
+        """What counts as a conflict."""
+        return self.detector.mode
+
+    @property
+    def tree(self) -> TypeTree:
+        """The event types."""
+        return self.detector.vocabulary.tree
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The log, from the first step on."""
+        return tuple(self._steps)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the step that comes next."""
+        return len(self._steps) + 1
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """All rules that were ever stated, by their ids."""
+        return MappingProxyType(self._standings)
+
+    @property
+    def away(self) -> frozenset[Principal]:
+        """The publishers that have left."""
+        return frozenset(self._away)
+
+    @property
+    def unsettled(self) -> frozenset[TypeKey]:
+        """The event types on which something has changed since the log was last searched for what fits."""
+        return frozenset(self._unsettled)
+
+    def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
+        """Return the rules in force on an event type, which all state the same functions."""
+        return self.detector.on(event)
+
+    def standing(self, rule_id: str) -> Standing:
+        """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        found = self._standings.get(rule_id)
+        if found is None:
+            raise MalformedError("moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`")
+        return found
+
+    def image(self) -> Image:
+        """Return the state as a value of its own."""
+        return Image(dict(self._standings), dict(self.tree.parents), dict(self.history.entries), frozenset(self._away))
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> None:
+        """Take a step. Raises `RefusedError` (`moderator.stale`) when it is not the next one, and what `change` raises.
+
+        Nothing is changed then.
+        """
+        if step.number != self.next_number:
+            stale("the step was planned on another state of the rule base")
+        self.change(step.delta)
+        self._steps.append(step)
+        if isinstance(step.request, SEARCHING):
+            self._unsettled.clear()
+
+    @contextmanager
+    def draft(self) -> Iterator["Draft"]:
+        """Try changes one after the other; all are taken back at the end."""
+        draft = Draft(self)
+        try:
+            yield draft
+        finally:
+            self.change(draft.delta.inverse())
+
+    def change(self, delta: Delta) -> None:
+        """Change the state, as a whole or not at all.
+
+        (1) What is to be changed is as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
+        (4) the new forms come into force, one after the other, unless they collide. (5) So must nothing in a tree
+        that changed. Then (6) the rest is written.
+
+        Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.conflict`; and what `Vocabulary.check`
+        raises.
+        """
+        # (1) Nothing is changed that is not what the delta was made for.
+        self._check_before(delta)
+        self._check_types(delta)
+        before, placed = self.tree, 0
+        changes = [change for _, change in sorted(delta.rules.items())]
+        # (2) Forms that stay the same are not touched.
+        out = [change.before.form for change in changes if change.before is not None and change.before.form is not None]
+        into = [change.after.form for change in changes if change.after is not None and change.after.form is not None]
+        for form in out:
+            self.detector.remove(form.id)
+        try:
+            # (3) The types of what went out may go now.
+            if delta.types:
+                self.detector.follow(_changed(before, delta))
+            # (4) Two of the new forms may collide with each other too.
+            for form in into:
+                _refuse(self.detector.add(form))
+                placed += 1
+            # (5) Rules that moved collide with others though they are as they were.
+            if delta.types:
+                _refuse([conflict for _, found in self.detector.review() for conflict in found])
+        except PenstockError:
+            for form in into[:placed]:
+                self.detector.remove(form.id)
+            if self.tree is not before:
+                self.detector.follow(before)
+            for form in out:
+                self.detector.put(form)
+            self._trust()
+            raise
+        # (6) Nothing fails from here on.
+        _write(self._standings, delta.rules)
+        self.history.change(delta.log)
+        for publisher, change in delta.away.items():
+            (self._away.add if change.after else self._away.discard)(publisher)
+        self._unsettled |= delta.events
+
+    def _check_before(self, delta: Delta) -> None:
+        parents = self.tree.parents
+        same = (
+            all(self._standings.get(key) == change.before for key, change in delta.rules.items())
+            and all(
+                (Rooted(parents[key]) if key in parents else None) == change.before
+                for key, change in delta.types.items()
+            )
+            and all(self.history.entries.get(key) == change.before for key, change in delta.log.items())
+            and all((key in self._away) is bool(change.before) for key, change in delta.away.items())
+        )
+        if not same:
+            stale("what the change is about is not as it was")
+
+    def _check_types(self, delta: Delta) -> None:
+        """Check that nothing stays behind on types that go: no rule that may come back, and no entry of the log."""
+        gone = {event for event, change in delta.types.items() if change.after is None}
+        if not gone:
+            return
+        for rule_id, standing in self._standings.items():
+            after = delta.rules[rule_id].after if rule_id in delta.rules else standing
+            if after is not None and after.stated.event in gone and after.status is not Status.ENDED:
+                raise RefusedError(
+                    "moderator.in-use", f"rule `{rule_id}` is about an event type that would go", rule=rule_id
+                )
+        for event in gone:
+            for entry in self.history.on(event):
+                if entry.place not in delta.log:
+                    raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
+
+    def _trust(self) -> None:
+        """Look through what came back unseen, so that the detector knows again that nothing collides."""
+        for _ in self.detector.review():
+            pass
+
+
+class Draft:
+    """Changes that take place for the time being, and their sum."""
+
+    def __init__(self, base: RuleBase) -> None:
+        self.base = base
+        self.delta = NO_CHANGE
+
+    def change(self, delta: Delta) -> None:
+        """Change the state for now. Raises what `RuleBase.change` raises; nothing is changed then."""
+        self.base.change(delta)
+        self.delta = self.delta.then(delta)
+
+    def stand(self, standings: Mapping[str, Standing]) -> None:
+        """Change how rules stand. Raises as `change`."""
+        known = self.base.standings
+        self.change(
+            Delta(
+                rules={
+                    rule_id: Change(known.get(rule_id), standing)
+                    for rule_id, standing in standings.items()
+                    if known.get(rule_id) != standing
+                }
+            )
+        )
+
+    def fits(self, standings: Mapping[str, Standing]) -> bool:
+        """Change how rules stand if they fit; say whether they do."""
+        try:
+            self.stand(standings)
+        except PenstockError as error:
+            # A form that nobody satisfies, or that was not decided in time, does not fit either.
+            if error.code == STALE:
+                raise
+            return False
+        return True
+
+    def log(self, kind: LoggedAs, rules: tuple[PublishRule, ...]) -> None:
+        """Write an entry on top of the stack; one that says the same goes."""
+        if not rules:
+            return
+        entry = Logged(self._free_place(), kind, rules)
+        same = self.base.history.same(entry)
+        if same is not None:
+            self.drop(same)
+        self.change(Delta(log={entry.place: Change(None, entry)}))
+
+    def _free_place(self) -> Place:
+        # A step that replays others has the entries of them all.
+        step = self.base.next_number
+        return next((step, index) for index in count() if (step, index) not in self.base.history.entries)
+
+    def drop(self, entry: Logged) -> None:
+        """Take an entry from the stack."""
+        self.change(Delta(log={entry.place: Change(entry, None)}))
+
+
+def stale(message: str) -> NoReturn:
+    """Refuse a change that was planned on another state. Raises `RefusedError` (`moderator.stale`)."""
+    raise RefusedError(STALE, message, hint="plan it again")
+
+
+def _refuse(conflicts: Sequence[Conflict]) -> None:
+    if conflicts:
+        raise RefusedError(
+            "moderator.conflict",
+            f"rules in force would collide on `{conflicts[0].event.name}`",
+            hint="see what is proposed to resolve it",
+            conflicts=tuple(conflicts),
+        )
+
+
+def _changed(tree: TypeTree, delta: Delta) -> TypeTree:
+    parents = dict(tree.parents)
+    for event, change in delta.types.items():
+        if change.after is None:
+            del parents[event]
+        else:
+            parents[event] = change.after.parent
+    return TypeTree.of(parents, tree.scope)
+
+
+def _write(table: dict[str, Standing], changes: Mapping[str, Change[Standing]]) -> None:
+    for key, change in changes.items():
+        if change.after is None:
+            del table[key]
+        else:
+            table[key] = change.after

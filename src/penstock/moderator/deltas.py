@@ -1,0 +1,173 @@
+"""What a step changes, as a value: what stood before and what stands after, so that everything can be taken back.
+
+The state of a rule base is four tables: the rules and how they stand, the event types and their parents, the log of
+rules that may come back, and the publishers that are away. A `Delta` names what differs in each; deltas can be put one
+after the other and turned round, and that is all that folding and undoing need.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.moderator.rules import PublishRule
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class Status(StrEnum):
+    """How a rule stands."""
+
+    IN_FORCE = "in-force"
+    #: asked for, and collides
+    REJECTED = "rejected"
+    #: its period has not begun
+    WAITING = "waiting"
+    #: its publisher took it back
+    WITHDRAWN = "withdrawn"
+    #: its period has ended, or its event type has gone
+    ENDED = "ended"
+    #: its publisher is away
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A rule as its publisher stated it, and as it is in force, which may differ after conflicts were resolved."""
+
+    stated: PublishRule
+    status: Status
+    form: PublishRule | None = None
+
+    def __post_init__(self) -> None:
+        if (self.status is Status.IN_FORCE) is (self.form is None):
+            raise ValueError("a rule has a form if and only if it is in force")
+
+
+@dataclass(frozen=True, slots=True)
+class Rooted:
+    """Where a type hangs in the tree; a root has no parent."""
+
+    parent: TypeKey | None
+
+
+class LoggedAs(StrEnum):
+    """Why rules are in the log (paper 1, section V-A)."""
+
+    REJECTED = "rejected"
+    MODIFIED = "modified"
+
+
+Place: TypeAlias = tuple[int, int]
+"""Where an entry stands in the log: the number of the step that wrote it, and which of its entries it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Rules on one event type that may come back: a request that was rejected, or what was in force and was changed."""
+
+    place: Place
+    kind: LoggedAs
+    rules: tuple[PublishRule, ...]
+
+    @property
+    def event(self) -> TypeKey:
+        """The event type that the rules are on."""
+        return self.rules[0].event
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """What stood in one place before, and what stands there after; None for nothing."""
+
+    before: T | None
+    after: T | None
+
+    def inverse(self) -> "Change[T]":
+        """Return the change back."""
+        return Change(self.after, self.before)
+
+
+def _nothing() -> MappingProxyType[K, T]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """All that a step changes."""
+
+    rules: Mapping[str, Change[Standing]] = field(default_factory=_nothing)
+    types: Mapping[TypeKey, Change[Rooted]] = field(default_factory=_nothing)
+    log: Mapping[Place, Change[Logged]] = field(default_factory=_nothing)
+    away: Mapping[Principal, Change[bool]] = field(default_factory=_nothing)
+
+    def inverse(self) -> "Delta":
+        """Return the delta back."""
+        return Delta(_turned(self.rules), _turned(self.types), _turned(self.log), _turned(self.away))
+
+    def then(self, other: "Delta") -> "Delta":
+        """Return this delta and another after it, as one; what is as it was before is left out."""
+        return Delta(
+            _joined(self.rules, other.rules),
+            _joined(self.types, other.types),
+            _joined(self.log, other.log),
+            _joined(self.away, other.away),
+        )
+
+    def bears(self, other: "Delta") -> bool:
+        """Say whether a later delta changes what this one changed, or is about event types that it added."""
+        added = {event for event, change in self.types.items() if change.before is None}
+        return not (
+            added.isdisjoint(other.events)
+            and self.rules.keys().isdisjoint(other.rules)
+            and self.types.keys().isdisjoint(other.types)
+            and self.log.keys().isdisjoint(other.log)
+            and self.away.keys().isdisjoint(other.away)
+        )
+
+    @property
+    def logged(self) -> tuple[Logged, ...]:
+        """What enters the log, in its order."""
+        return tuple(change.after for _, change in sorted(self.log.items()) if change.after is not None)
+
+    @property
+    def dropped(self) -> tuple[Logged, ...]:
+        """What leaves the log, in its order."""
+        return tuple(change.before for _, change in sorted(self.log.items()) if change.before is not None)
+
+    @property
+    def events(self) -> frozenset[TypeKey]:
+        """The event types on which something changes, or below which."""
+        rules = [
+            side.stated.event
+            for change in self.rules.values()
+            for side in (change.before, change.after)
+            if side is not None
+        ]
+        entries = [entry.event for entry in (*self.logged, *self.dropped)]
+        hung = [
+            side.parent
+            for change in self.types.values()
+            for side in (change.before, change.after)
+            if side is not None and side.parent is not None
+        ]
+        return frozenset((*rules, *entries, *self.types, *hung))
+
+
+NO_CHANGE: Final = Delta()
+
+
+def _turned(table: Mapping[K, Change[T]]) -> Mapping[K, Change[T]]:
+    return MappingProxyType({key: change.inverse() for key, change in table.items()})
+
+
+def _joined(one: Mapping[K, Change[T]], other: Mapping[K, Change[T]]) -> Mapping[K, Change[T]]:
+    joined = dict(one)
+    for key, change in other.items():
+        before = one[key].before if key in one else change.before
+        joined[key] = Change(before, change.after)
+    return MappingProxyType({key: change for key, change in joined.items() if change.before != change.after})

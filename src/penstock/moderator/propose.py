@@ -1,0 +1,130 @@
+"""Proposals: all ways out of a conflict, those that change least first, each with what it changes and for whom.
+
+Nothing is applied here. Whoever has to agree is named: to demand less of others than its publisher stated, a rule needs
+its publisher's consent, and to demand more does not.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from penstock.errors import EvaluationError
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.moderator.base import RuleBase
+from penstock.moderator.conflicts import Function
+from penstock.moderator.lists import parts
+from penstock.moderator.resolution import Forms, function_of, resolve
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import Strategy
+from penstock.selector import Selector, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One rule, before and after; of the candidate, what was asked for and what it would get."""
+
+    before: PublishRule
+    after: PublishRule
+
+    def diff(self) -> Iterator[str]:
+        """Yield what goes and what comes, line by line."""
+        for function in Function:
+            old, new = (parts(function_of(rule, function)) for rule in (self.before, self.after))
+            yield from (f"- {function}: {part.text}" for part in old if part not in new)
+            yield from (f"+ {function}: {part.text}" for part in new if part not in old)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """One way out."""
+
+    strategy: Strategy
+    forms: Forms
+    #: the rules that change, the candidate first, then by event type and id
+    revisions: tuple[Revision, ...]
+    #: rules in force that change
+    touched: int
+    #: publishers whose rule would admit somebody whom it does not admit as they stated it
+    relaxed: frozenset[Principal]
+    #: of the subscribers that are known, how many gain and lose events, counted for each rule that changes
+    gained: int = 0
+    lost: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """How much changes: rules, then subscribers, then parts of functions."""
+        lines = sum(1 for revision in self.revisions for _ in revision.diff())
+        return (self.touched, self.gained + self.lost, lines, self.strategy)
+
+    def diff(self) -> str:
+        """Return the rules that change, each with what goes and what comes."""
+        return "\n".join(
+            f"{revision.before.event.name} {revision.before.id}\n" + "\n".join(f"  {line}" for line in revision.diff())
+            for revision in self.revisions
+        )
+
+
+def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
+    """Return all ways in which a candidate that collides could come into force, the one that changes least first.
+
+    Raises what `Detector.conflicts` raises.
+    """
+    found = [
+        _resolution(base, candidate, strategy, forms, subscribers)
+        for strategy in Strategy
+        if (forms := resolve(base, candidate, strategy)) is not None
+    ]
+    return tuple(sorted(found, key=lambda resolution: resolution.order))
+
+
+def find(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Resolution | None:
+    """Return one way out, if it is one. Raises as `propose`."""
+    forms = resolve(base, candidate, strategy)
+    return None if forms is None else _resolution(base, candidate, strategy, forms, ())
+
+
+def _resolution(
+    base: RuleBase, candidate: PublishRule, strategy: Strategy, forms: Forms, subscribers: Sequence[Profile]
+) -> Resolution:
+    others = sorted(
+        (form for form in forms.values() if form.id != candidate.id), key=lambda form: (form.event, form.id)
+    )
+    revisions = [
+        Revision(before, after)
+        for before, after in (
+            (candidate, forms[candidate.id]),
+            *((base.detector.rules[form.id], form) for form in others),
+        )
+        if before != after
+    ]
+    stated = [candidate, *(base.standings[form.id].stated for form in others)]
+    relaxed = {rule.stated_by for rule in stated if not implies(base, forms[rule.id], rule)}
+    gained, lost = _count(revisions, subscribers)
+    touched = sum(1 for revision in revisions if revision.before.id != candidate.id)
+    return Resolution(strategy, forms, tuple(revisions), touched, frozenset(relaxed), gained, lost)
+
+
+def implies(base: RuleBase, one: PublishRule, other: PublishRule) -> bool:
+    """Say whether it is certain that whoever satisfies the functions of one rule satisfies those of the other."""
+    return all(
+        base.judge.implies(function, function_of(one, function), function_of(other, function)).holds
+        for function in Function
+    )
+
+
+def _count(revisions: Iterable[Revision], subscribers: Sequence[Profile]) -> tuple[int, int]:
+    gained = lost = 0
+    for revision in revisions:
+        for subscriber in subscribers:
+            before, after = admits(revision.before.fnc_s, subscriber), admits(revision.after.fnc_s, subscriber)
+            gained += after and not before
+            lost += before and not after
+    return gained, lost
+
+
+def admits(function: Selector, profile: Profile) -> bool:
+    """Say whether a profile satisfies a function; where it has no value, it does not."""
+    try:
+        return evaluate(function, profile.values) is True
+    except EvaluationError:
+        return False

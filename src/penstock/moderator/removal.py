@@ -1,0 +1,254 @@
+"""Rules go out of force, and others come back (paper 1, section V-B, Algorithm 5).
+
+(1) The rules go. (2) The log is searched, in the order of the heuristic, for what fits now: a request that was
+rejected, or what rules stated before they were changed. Whatever fits comes back, until nothing in the log does.
+(3) Where the rules that stay on the event type got no earlier form back, what only those that went had demanded is
+deleted from them, as far as the others allow it. (4) That may let more of the log fit.
+
+An earlier form comes back only if it brings rules nearer to what their publishers stated, so that this ends. A rule
+that its publisher withdrew does not come back, unless the heuristic is the paper's, and never in the step in which it
+was withdrawn. Nothing is widened below the event type, since no scope asks for that; the paper's heuristic does so
+where it finds what it deletes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from penstock.errors import RefusedError
+from penstock.model.instants import instant_key
+from penstock.model.names import TypeKey
+from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_own, settle_on
+from penstock.moderator.base import Draft, RuleBase
+from penstock.moderator.conflicts import Function
+from penstock.moderator.deltas import Logged, LoggedAs, Standing, Status
+from penstock.moderator.lists import parts
+from penstock.moderator.propose import find, implies
+from penstock.moderator.resolution import function_of, stating
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import Note, Step, Strategy, Withdraw
+from penstock.trust.validity import State
+
+
+def plan_withdraw(base: RuleBase, request: Withdraw, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan what comes of a rule being taken back by whoever stated it.
+
+    Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-yours`, `moderator.gone`.
+    """
+    standing = base.standing(request.rule_id)
+    check_own(standing.stated, note)
+    if standing.status in (Status.WITHDRAWN, Status.ENDED):
+        raise RefusedError("moderator.gone", f"rule `{request.rule_id}` is {standing.status} already")
+    with base.draft() as draft:
+        restored = take_out(draft, {request.rule_id: Status.WITHDRAWN}, note.when, customs)
+        return Plan(Step(base.next_number, note, request, draft.delta, restored))
+
+
+def take_out(draft: Draft, going: dict[str, Status], now: datetime, customs: Customs) -> tuple[Logged, ...]:
+    """Let rules go, each to its status, and bring back what fits then; return what came back.
+
+    What was in force on an event type whose other rules got another form is logged.
+    """
+    base = draft.base
+    gone = [base.standings[rule_id] for rule_id in sorted(going)]
+    events = sorted({standing.stated.event for standing in gone if standing.form is not None})
+    before = {event: base.on(event) for event in events}
+    # (1) Nothing can collide for want of a rule.
+    draft.stand({standing.stated.id: Standing(standing.stated, going[standing.stated.id]) for standing in gone})
+    for standing in gone:
+        _drop_requests(draft, standing.stated)
+    # (2) What was in force before, or was asked for, is what somebody wanted.
+    search = _Search(draft, now, customs, before)
+    if customs.heuristic.revive:
+        for event in events:
+            search.revive(event, frozenset(going))
+    search.run()
+    for event in events:
+        if any(entry.event == event for entry in search.restored):
+            continue
+        # (3) No earlier form fits: demand less of the present one.
+        outdated = [standing.stated for standing in gone if standing.stated.event == event]
+        _operate(draft, event, outdated, customs)
+        if customs.heuristic.revive:
+            search.add_rejected(event)
+        # (4) Now that it does, others may fit.
+        search.run()
+    search.log_replaced(frozenset(going))
+    return tuple(search.restored)
+
+
+def bring_back(draft: Draft, now: datetime, customs: Customs) -> tuple[Logged, ...]:
+    """Bring back whatever in the log fits; return what did."""
+    search = _Search(draft, now, customs, {})
+    search.run()
+    search.log_replaced(frozenset())
+    return tuple(search.restored)
+
+
+def candidates(base: RuleBase, now: datetime, *, changed: Collection[TypeKey] | None = None) -> Iterator[Logged]:
+    """Yield what the log has to bring back, whether or not it fits; only what concerns types that changed, if given."""
+    near = None if changed is None else _Near(base, changed)
+    for event in base.history.events:
+        if near is None or event in near:
+            yield from (entry for entry in base.history.on(event) if is_candidate(base, entry, now))
+
+
+_WANTED: Final = frozenset({Status.IN_FORCE, Status.REJECTED})
+
+
+def is_candidate(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED) -> bool:
+    """Say whether an entry may come back: everybody still wants it, and it is nearer to what they stated."""
+    progress = False
+    for rule in entry.rules:
+        standing = base.standings[rule.id]
+        if standing.status not in statuses or standing.stated.stated_by in base.away:
+            return False
+        if standing.stated.validity.state(instant_key(now)) is not State.VALID:
+            return False
+        if standing.form == rule:
+            continue
+        if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
+            return False
+        progress = True
+    return progress
+
+
+def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: PublishRule) -> bool:
+    """Say whether another form of a rule is nearer to what was stated: between the two, and not the same."""
+    if form == stated:
+        return False
+    if other == stated:
+        return True
+    tightened = implies(base, form, other) and implies(base, other, stated) and not implies(base, other, form)
+    relaxed = implies(base, stated, other) and implies(base, other, form) and not implies(base, form, other)
+    return tightened or relaxed
+
+
+def restore(draft: Draft, entry: Logged) -> bool:
+    """Bring an entry back if it fits; say whether it does."""
+    known = draft.base.standings
+    back = {rule.id: Standing(known[rule.id].stated, Status.IN_FORCE, rule) for rule in entry.rules}
+    if not draft.fits(back):
+        return False
+    draft.drop(entry)
+    return True
+
+
+class _Search:
+    """The search of the log within one step; `before` is what was in force where rules have gone."""
+
+    def __init__(
+        self, draft: Draft, now: datetime, customs: Customs, before: dict[TypeKey, tuple[PublishRule, ...]]
+    ) -> None:
+        self.restored: list[Logged] = []
+        self._draft = draft
+        self._now = now
+        self._customs = customs
+        self._before = before
+
+    def run(self) -> None:
+        """Bring back what fits until nothing does."""
+        base = self._draft.base
+        while self._first(candidates(base, self._now, changed=base.unsettled)):
+            pass
+
+    def revive(self, event: TypeKey, going: frozenset[str]) -> None:
+        """Bring back one entry about an event type, be it that its rules were withdrawn, but not those just going."""
+        base = self._draft.base
+        self._first(
+            entry
+            for entry in base.history.on(event)
+            if going.isdisjoint(rule.id for rule in entry.rules)
+            and is_candidate(base, entry, self._now, _WANTED | {Status.WITHDRAWN})
+        )
+
+    def add_rejected(self, event: TypeKey) -> None:
+        """Add attributes that were rejected before (Algorithm 5, last part), where that relaxes no rule."""
+        base = self._draft.base
+        for entry in self._ordered(base.history.on(event)):
+            rule = entry.rules[0]
+            if entry.kind is not LoggedAs.REJECTED or not is_candidate(base, entry, self._now):
+                continue
+            resolution = find(base, rule, Strategy.ADD)
+            if resolution is not None and not resolution.relaxed:
+                settle_on(self._draft, rule, resolution)
+
+    def log_replaced(self, going: frozenset[str]) -> None:
+        """Log what was in force where something else took its place."""
+        forms = self._draft.base.detector.rules
+        back = {entry.event for entry in self.restored}
+        for event, rules in self._before.items():
+            if event in back or any(forms.get(rule.id) != rule for rule in rules if rule.id not in going):
+                self._draft.log(LoggedAs.MODIFIED, rules)
+
+    def _ordered(self, entries: Iterable[Logged]) -> list[Logged]:
+        return self._customs.heuristic.ordered(self._draft.base, entries, self._customs.subscribers)
+
+    def _first(self, entries: Iterable[Logged]) -> bool:
+        """Bring back the first of some entries that fits; say whether there was one."""
+        base = self._draft.base
+        for entry in self._ordered(entries):
+            before = base.on(entry.event)
+            if restore(self._draft, entry):
+                self._before.setdefault(entry.event, before)
+                self.restored.append(entry)
+                return True
+        return False
+
+
+class _Near:
+    """The event types on a path with one of some types, and those below one of them."""
+
+    def __init__(self, base: RuleBase, changed: Collection[TypeKey]) -> None:
+        self._tree = base.tree
+        self._changed = frozenset(changed)
+        self._above = self._changed.union(*(self._tree.ancestors(event) for event in changed))
+
+    def __contains__(self, event: TypeKey) -> bool:
+        return event in self._above or any(over in self._changed for over in self._tree.ancestors(event))
+
+
+def _drop_requests(draft: Draft, stated: PublishRule) -> None:
+    """Drop requests for a rule that nobody asks for any more; what it stood for with others stays in the log."""
+    for entry in draft.base.history.on(stated.event):
+        if entry.kind is LoggedAs.REJECTED and entry.rules == (stated,):
+            draft.drop(entry)
+
+
+def _operate(draft: Draft, event: TypeKey, outdated: list[PublishRule], customs: Customs) -> None:
+    """Delete from the rules on an event type, part by part, what only rules that went had demanded (Algorithm 4)."""
+    base = draft.base
+    for function in Function:
+        demanded = dict.fromkeys(part for rule in outdated for part in parts(function_of(rule, function)))
+        for part in demanded:
+            rules = [rule for rule in base.on(event) if part in parts(function_of(rule, function))]
+            others = [base.standings[rule.id].stated for rule in rules]
+            if not rules or any(part in parts(function_of(rule, function)) for rule in others):
+                continue
+            below = _imposed_below(base, event, function, part) if customs.heuristic.revive else []
+            draft.fits(
+                {
+                    rule.id: Standing(
+                        base.standings[rule.id].stated,
+                        Status.IN_FORCE,
+                        stating(
+                            base,
+                            rule,
+                            function,
+                            [kept for kept in parts(function_of(rule, function)) if kept != part],
+                        ),
+                    )
+                    for rule in (*rules, *below)
+                }
+            )
+
+
+def _imposed_below(base: RuleBase, event: TypeKey, function: Function, part: object) -> list[PublishRule]:
+    """Return the rules below an event type that demand a part which their publishers did not state."""
+    found = (rule for under in base.tree.subtree(event) if under != event for rule in base.on(under))
+    return [
+        rule
+        for rule in found
+        if part in parts(function_of(rule, function))
+        and part not in parts(function_of(base.standings[rule.id].stated, function))
+    ]

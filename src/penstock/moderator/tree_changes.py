@@ -1,0 +1,140 @@
+"""Event types are added, moved, renamed and removed while rules are in force (future work in paper 1, section VIII).
+
+A new type, and one that goes, can bring no conflict about: of the types that remain, no two stand in another relation
+than before. A move can, and what would collide is shown before anything is done.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import singledispatch
+
+from penstock.errors import MalformedError
+from penstock.model.names import TypeKey
+from penstock.model.tree import TypeTree
+from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
+from penstock.moderator.base import Draft, RuleBase
+from penstock.moderator.conflicts import Conflict
+from penstock.moderator.deltas import Change, Delta, Logged, Rooted, Standing, Status
+from penstock.moderator.detect_naive import find_conflicts
+from penstock.moderator.removal import take_out
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import AddType, MoveType, Note, RemoveType, RenameType, Step, TreeChange
+
+
+def plan_tree(base: RuleBase, request: TreeChange, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan a change of the tree.
+
+    Raises `MalformedError`: `moderator.unknown-type`, `moderator.known-type`, `type.cycle`; `LimitError`
+    (`type.limit`); `RefusedError` (`moderator.conflict`) for a move after which rules collide: `collisions` says which.
+    """
+    with base.draft() as draft:
+        restored = _change(request, draft, note, customs)
+        return Plan(Step(base.next_number, note, request, draft.delta, restored))
+
+
+def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:
+    """Return the rules that would collide after a move, each with what it would collide with.
+
+    Only rules in the subtree that moves can collide, and only with those on its new path to the root.
+
+    Raises as `plan_tree`, but for `moderator.conflict`.
+    """
+    _check_known(base, request.event)
+    if request.parent is not None:
+        _check_known(base, request.parent)
+    tree = TypeTree.of({**base.tree.parents, request.event: request.parent}, base.tree.scope)
+    vocabulary = replace(base.detector.vocabulary, tree=tree)
+    above = [rule for over in tree.ancestors(request.event) for rule in base.on(over)]
+    moving = [rule for under in tree.subtree(request.event) for rule in base.on(under)]
+    found = ((rule, find_conflicts(rule, above, vocabulary, base.mode)) for rule in moving)
+    return tuple((rule, conflicts) for rule, conflicts in found if conflicts)
+
+
+@singledispatch
+def _change(_request: TreeChange, _draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+    raise NotImplementedError
+
+
+@_change.register
+def _add(request: AddType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+    _check_new(draft.base, request.event)
+    if request.parent is not None:
+        _check_known(draft.base, request.parent)
+    draft.change(Delta(types={request.event: Change(None, Rooted(request.parent))}))
+    return ()
+
+
+@_change.register
+def _move(request: MoveType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+    base = draft.base
+    _check_known(base, request.event)
+    if request.parent is not None:
+        _check_known(base, request.parent)
+    before = Rooted(base.tree.parents[request.event])
+    draft.change(Delta(types={request.event: Change(before, Rooted(request.parent))}))
+    return ()
+
+
+@_change.register
+def _rename(request: RenameType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+    base = draft.base
+    _check_known(base, request.event)
+    _check_new(base, request.to)
+    types: dict[TypeKey, Change[Rooted]] = {
+        request.event: Change(Rooted(base.tree.parents[request.event]), None),
+        request.to: Change(None, Rooted(base.tree.parents[request.event])),
+    }
+    for child in base.tree.children[request.event]:
+        types[child] = Change(Rooted(request.event), Rooted(request.to))
+    rules = {
+        rule_id: Change(standing, _standing_on(standing, request.to))
+        for rule_id, standing in base.standings.items()
+        if standing.stated.event == request.event
+    }
+    log = {
+        entry.place: Change(entry, replace(entry, rules=_on(entry.rules, request.to)))
+        for entry in base.history.on(request.event)
+    }
+    draft.change(Delta(rules=rules, types=types, log=log))
+    return ()
+
+
+@_change.register
+def _remove(request: RemoveType, draft: Draft, note: Note, customs: Customs) -> tuple[Logged, ...]:
+    base = draft.base
+    _check_known(base, request.event)
+    for entry in base.history.on(request.event):
+        draft.drop(entry)
+    going = {
+        rule_id: Status.ENDED
+        for rule_id, standing in base.standings.items()
+        if standing.stated.event == request.event and standing.status is not Status.ENDED
+    }
+    restored = take_out(draft, going, note.when, customs)
+    parent = base.tree.parents[request.event]
+    types: dict[TypeKey, Change[Rooted]] = {
+        child: Change(Rooted(request.event), Rooted(parent)) for child in base.tree.children[request.event]
+    }
+    types[request.event] = Change(Rooted(parent), None)
+    draft.change(Delta(types=types))
+    return restored
+
+
+def _standing_on(standing: Standing, event: TypeKey) -> Standing:
+    form = None if standing.form is None else replace(standing.form, event=event)
+    return Standing(replace(standing.stated, event=event), standing.status, form)
+
+
+def _on(rules: Iterable[PublishRule], event: TypeKey) -> tuple[PublishRule, ...]:
+    return tuple(replace(rule, event=event) for rule in rules)
+
+
+def _check_known(base: RuleBase, event: TypeKey) -> None:
+    base.detector.vocabulary.check_type(event)
+
+
+def _check_new(base: RuleBase, event: TypeKey) -> None:
+    if event in base.tree:
+        raise MalformedError(
+            "moderator.known-type", f"there is an event type `{event.name}` already", hint="choose another name"
+        )

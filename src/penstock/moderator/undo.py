@@ -1,0 +1,95 @@
+"""Undoing steps, never blindly.
+
+A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done at once
+where nothing that came later has changed the same things, and the rules in force do not collide without it. Otherwise
+it is refused, and the later steps are named, unless they are to be replayed: then all that came later is taken back,
+and asked for again on the state without the step, with whatever comes of it now.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
+from penstock.moderator.base import Draft, RuleBase
+from penstock.moderator.requests import plan
+from penstock.moderator.steps import Note, Step, Undo
+
+
+def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan that a step is taken back.
+
+    Raises `MalformedError` (`moderator.unknown-step`), `RefusedError`: `moderator.undone`, `moderator.depends` (its
+    field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.replay`.
+    """
+    step = _step(base, request.number)
+    if request.number in undone(base):
+        raise RefusedError("moderator.undone", f"step {request.number} has been undone already")
+    later = tuple(dependents(base, step))
+    with base.draft() as draft:
+        if not later:
+            draft.change(step.delta.inverse())
+        elif request.replay:
+            _replay(draft, step, customs)
+        else:
+            raise RefusedError(
+                "moderator.depends",
+                f"later steps have changed what step {step.number} changed",
+                hint="undo these first, or replay them",
+                steps=tuple(each.number for each in later),
+            )
+        return Plan(Step(base.next_number, note, request, draft.delta))
+
+
+def undone(base: RuleBase) -> Mapping[int, Step]:
+    """Return the steps that are undone, and by which; an undo can be undone too, and then its step is not."""
+    found: dict[int, Step] = {}
+    for step in reversed(base.steps):
+        if isinstance(step.request, Undo) and step.number not in found:
+            found[step.request.number] = step
+    return found
+
+
+def dependents(base: RuleBase, step: Step) -> Iterator[Step]:
+    """Yield the later steps that changed what a step changed; those that were undone changed nothing."""
+    void = _void(base)
+    for later in base.steps[step.number :]:
+        if later.number not in void and step.delta.bears(later.delta):
+            yield later
+
+
+def _void(base: RuleBase) -> frozenset[int]:
+    """Return the steps that are undone and the undoings themselves, where nothing was replayed: together, nothing."""
+    void: set[int] = set()
+    for number, undoing in undone(base).items():
+        if undoing.delta == _step(base, number).delta.inverse():
+            void |= {number, undoing.number}
+    return frozenset(void)
+
+
+def _replay(draft: Draft, step: Step, customs: Customs) -> None:
+    base = draft.base
+    later = base.steps[step.number :]
+    for each in (*reversed(later), step):
+        draft.change(each.delta.inverse())
+    void = _void(base)
+    for each in later:
+        if each.number in void:
+            continue
+        try:
+            if isinstance(each.request, Undo):
+                draft.change(_step(base, each.request.number).delta.inverse())
+            else:
+                draft.change(plan(base, each.request, each.note, customs).step.delta)
+        except PenstockError as error:
+            raise RefusedError(
+                "moderator.replay",
+                f"without step {step.number}, step {each.number} is not possible: {error.message}",
+                hint="undo that one first",
+                step=each.number,
+            ) from error
+
+
+def _step(base: RuleBase, number: int) -> Step:
+    if not 1 <= number <= len(base.steps):
+        raise MalformedError("moderator.unknown-step", f"there is no step {number}", hint="see the log")
+    return base.steps[number - 1]

@@ -1,0 +1,188 @@
+"""Whatever is asked for, in whatever order: nothing in force collides, what was undone is as before, nothing waits."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.moderator.kit import OWNER, P1, P2, P3, event, listing, tree, words
+
+from penstock.errors import PenstockError
+from penstock.model.names import TypeKey
+from penstock.model.tree import Scope
+from penstock.moderator.adding import Customs
+from penstock.moderator.base import RuleBase
+from penstock.moderator.conflicts import Mode
+from penstock.moderator.deltas import Status
+from penstock.moderator.detect_naive import find_conflicts
+from penstock.moderator.heuristics import HEURISTICS
+from penstock.moderator.propose import implies
+from penstock.moderator.removal import candidates, restore
+from penstock.moderator.requests import plan
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import (
+    SEARCHING,
+    Add,
+    AddType,
+    Leave,
+    MoveType,
+    Note,
+    Pass,
+    RemoveType,
+    RenameType,
+    Request,
+    Resolve,
+    Return,
+    Strategy,
+    Undo,
+    Withdraw,
+)
+from penstock.moderator.undo import plan_undo
+from penstock.selector import ALWAYS, parse
+from penstock.trust.validity import Validity
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PARENTS: dict[str, str | None] = {"X": None, "A": "X", "B": "X", "AA": "A"}
+EVENTS = [event(name) for name in PARENTS]
+NEW = event("N")
+FUNCTIONS = (
+    ALWAYS,
+    listing(("role", "engineer")),
+    listing(("role", "worker")),
+    listing(("company", "A")),
+    listing(("role", "engineer"), ("company", "A")),
+    listing(("machine", "M")),
+)
+FORMULAS = (*FUNCTIONS, parse("role IN ('engineer', 'worker')"), parse("role = 'engineer' OR company = 'A'"))
+WHO = (P1, P2, P3)
+
+numbers = st.integers(0, 6)
+
+
+@st.composite
+def stated(draw: st.DrawFn, events: Sequence[TypeKey] = EVENTS) -> Add:
+    number = draw(numbers)
+    by = WHO[number % len(WHO)]
+    begin, end = draw(st.sampled_from([(None, None)] * 4 + [(None, 1), (1, None), (1, 2)]))
+    period = Validity.between(*(None if days is None else NOW + timedelta(days) for days in (begin, end)))
+    fnc_p = draw(st.sampled_from((ALWAYS, ALWAYS, ALWAYS, listing(("company", "A")))))
+    fnc_s = draw(st.sampled_from(FORMULAS))
+    return Add(PublishRule(f"r{number}", draw(st.sampled_from(events)), (by,), by, fnc_p, fnc_s, period))
+
+
+def requests(base: RuleBase) -> st.SearchStrategy[Request]:
+    """Ask for what may be possible, and often is not."""
+    types = [*base.tree.parents]
+    known = st.sampled_from(types)
+    wanted: list[tuple[int, st.SearchStrategy[Request]]] = [(5, stated(types))]
+    if rejected := [rule_id for rule_id, each in base.standings.items() if each.status is Status.REJECTED]:
+        consents = st.sampled_from([frozenset(WHO), frozenset()])
+        wanted += [(6, st.builds(Resolve, st.sampled_from(rejected), st.sampled_from([*Strategy]), consents))]
+    if base.standings:
+        wanted += [(3, st.builds(Withdraw, st.sampled_from([*base.standings])))]
+        wanted += [(1, st.builds(Leave, st.sampled_from(WHO))), (1, st.just(Pass()))]
+    if base.away:
+        wanted += [(3, st.builds(Return, st.sampled_from(sorted(base.away))))]
+    if base.steps:
+        wanted += [(2, st.builds(Undo, st.integers(1, len(base.steps)), st.booleans()))]
+    if len(types) > 2:
+        wanted += [(1, st.builds(MoveType, known, known)), (1, st.builds(RemoveType, known))]
+    wanted += [(1, st.one_of(st.builds(AddType, st.just(NEW), known), st.builds(RenameType, known, st.just(NEW))))]
+    weighted = [kind for weight, kind in wanted for _ in range(weight)]
+    return st.integers(0, len(weighted) - 1).flatmap(weighted.__getitem__)
+
+
+def speaker(base: RuleBase, request: Request) -> Note:
+    """Let each request be made by whoever may."""
+    days = len(base.steps) // 4
+    match request:
+        case Add(rule):
+            who = rule.stated_by
+        case Withdraw(rule_id) if rule_id in base.standings:
+            who = base.standings[rule_id].stated.stated_by
+        case _:
+            who = OWNER
+    return Note(who, NOW + timedelta(days=days))
+
+
+def check(base: RuleBase, customs: Customs, request: Request, now: datetime) -> None:
+    rules = list(base.detector.rules.values())
+    vocabulary = base.detector.vocabulary
+    assert not any(find_conflicts(rule, rules, vocabulary, base.mode) for rule in rules)
+    assert {rule_id: each.form for rule_id, each in base.standings.items() if each.form} == base.detector.rules
+    if isinstance(request, SEARCHING):
+        assert not fitting(base, now)
+    if customs.heuristic.name != "paper":
+        assert not any(rule.stated_by in base.away for rule in rules)
+
+
+def fitting(base: RuleBase, now: datetime) -> list[object]:
+    found: list[object] = []
+    for entry in candidates(base, now):
+        with base.draft() as draft:
+            if restore(draft, entry):
+                found.append(entry)
+    return found
+
+
+@given(
+    st.data(),
+    st.sampled_from([*Scope]),
+    st.sampled_from([Mode.SCOPED, Mode.SCOPED, Mode.ALGORITHM]),
+    st.sampled_from([*HEURISTICS.values()]),
+    st.sampled_from([None, *Strategy]),
+)
+@settings(max_examples=examples(150), deadline=None)
+def test_whatever_is_asked_for(
+    data: st.DataObject, scope: Scope, mode: Mode, heuristic: object, strategy: Strategy | None
+) -> None:
+    base = RuleBase(words(tree(PARENTS, scope)), mode)
+    customs = Customs(strategy, heuristic)  # type: ignore[arg-type]  # of HEURISTICS
+    for _ in range(data.draw(st.integers(5, 16))):
+        request = data.draw(requests(base))
+        note = speaker(base, request)
+        before = base.image()
+        try:
+            planned = (
+                plan_undo(base, request, note, customs)
+                if isinstance(request, Undo)
+                else plan(base, request, note, customs)
+            )
+        except PenstockError:
+            assert base.image() == before
+            continue
+        assert base.image() == before, "planning changes nothing"
+        base.apply(planned.step)
+        check(base, customs, request, note.when)
+        after = base.image()
+
+        base.change(planned.step.delta.inverse())
+        assert base.image() == before, "undo after do is identity"
+        base.change(planned.step.delta)
+        assert base.image() == after
+    again = RuleBase(words(tree(PARENTS, scope)), mode)
+    for step in base.steps:
+        again.apply(step)
+    assert again.image() == base.image(), "the state is a fold of the steps"
+
+
+@given(st.lists(stated(), min_size=1, max_size=8), st.sampled_from([*Scope]), st.sampled_from([None, Strategy.ADD]))
+@settings(max_examples=examples(60), deadline=None)
+def test_nothing_in_force_admits_whom_its_publisher_did_not(
+    asked: Sequence[Add], scope: Scope, strategy: Strategy | None
+) -> None:
+    base = RuleBase(words(tree(PARENTS, scope)))
+    customs = Customs(strategy)
+    for request in asked:
+        try:
+            base.apply(plan(base, request, speaker(base, request), customs).step)
+        except PenstockError:
+            continue
+    for rule_id in [*base.detector.rules][::2]:
+        base.apply(plan(base, Withdraw(rule_id), speaker(base, Withdraw(rule_id)), customs).step)
+    for standing in base.standings.values():
+        if standing.form is not None:
+            assert implies(base, standing.form, standing.stated)
+        else:
+            assert standing.status is not Status.IN_FORCE

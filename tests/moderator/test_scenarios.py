@@ -1,0 +1,33 @@
+"""The examples of paper 1 come out as the paper says, step by step, through the library and the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.apps.cli.moderator import moderator
+from penstock.codec.yaml_text import read_yaml
+from penstock.moderator.scenario import run
+from penstock.moderator.scenario_file import read_scenario
+
+FILES = sorted((Path(__file__).parents[1] / "scenarios" / "moderator").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_scenario_comes_out_as_it_expects(file: Path) -> None:
+    told = [*run(read_scenario(read_yaml(file.read_text(encoding="utf-8"))))]
+    assert told
+    assert [(each.number, each.differences) for each in told if each.differences] == []
+    # What is in force and in the log at the end is said somewhere, so that a scenario cannot expect nothing.
+    assert "expect:" in file.read_text(encoding="utf-8").rpartition("\n  - ")[2]
+
+
+def test_the_command_line_tells_the_same() -> None:
+    file = FILES[0]
+    answer = CliRunner().invoke(moderator, ["test", str(file), "-o", "json"])
+    assert answer.exit_code == 0
+    told = [*run(read_scenario(read_yaml(file.read_text(encoding="utf-8"))))]
+    assert json.loads(answer.stdout)["steps"] == [
+        {"number": each.number, **each.facts, "differences": []} for each in told
+    ]
