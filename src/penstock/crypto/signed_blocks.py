@@ -20,6 +20,7 @@ from penstock.codec.block_names import Names, read_names
 from penstock.codec.blocks import Block, Fixed, Parts, read_bound
 from penstock.codec.cells import decode_cell, encode_cell, encode_cells, instant
 from penstock.codec.columns import decode_bundle, encode_bundle
+from penstock.codec.sexp import SExp
 from penstock.codec.wire import decode, encode
 from penstock.crypto import merkle
 from penstock.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SigningKey
@@ -31,6 +32,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
 
 _LABEL: Final = b"penstock-signed-block-1 "
+_PROOF: Final = b"event-proof"
 
 
 def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[bytes | None]:
@@ -115,15 +117,27 @@ class Proof:
     shown: tuple[Shown, ...] = field(repr=False)
 
     def to_octets(self) -> bytes:
-        """Return the written form."""
+        """Return the form in octets."""
         return encode([self.bound, self.names, self.section, self.place, [list(value) for value in self.shown]])
 
     @classmethod
     def from_octets(cls, octets: bytes) -> "Proof":
-        """Read the written form. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
+        """Read the form in octets. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
         match decode(octets):
             case [bytes(bound), bytes(names), bytes(section), int(place), list(shown)]:
                 return cls(bound, names, section, place, tuple(map(_read_shown, shown)))
+        raise bad_proof()
+
+    def to_sexp(self) -> SExp:
+        """Return the form in which it is kept in a file, and handed on."""
+        return (_PROOF, (b"version", b"1"), self.to_octets())
+
+    @classmethod
+    def from_sexp(cls, value: SExp) -> "Proof":
+        """Read that form. Raises what `from_octets` raises."""
+        match value:
+            case (head, (b"version", b"1"), bytes(octets)) if head == _PROOF:
+                return cls.from_octets(octets)
         raise bad_proof()
 
 
@@ -135,6 +149,8 @@ class ProvenEvent(NamedTuple):
     event: TransitEvent
     #: those that were shown; the value of one that is shown and not in the event is null
     attributes: tuple[str, ...]
+    #: those that it has besides, of whose values nothing is known
+    hidden: tuple[str, ...]
 
 
 def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[bytes | None]) -> SignedBlock:
@@ -187,7 +203,8 @@ def _verify_proof(proof: Proof) -> ProvenEvent:
     values = {names.attributes[v.column - 1]: decode_cell(v.cell) for v in proof.shown[1:]}
     present = MappingProxyType({name: value for name, value in values.items() if value is not None})
     event = TransitEvent(names.type, names.ancestors, present, id_, time)
-    return ProvenEvent(Principal(header.sender), instant(sealed), event, tuple(values))
+    hidden = tuple(name for name in names.attributes if name not in values)
+    return ProvenEvent(Principal(header.sender), instant(sealed), event, tuple(values), hidden)
 
 
 def _verify_section(octets: bytes, bound: bytes, names: Names) -> _Section:

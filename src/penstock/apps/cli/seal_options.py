@@ -62,15 +62,24 @@ def kek_passphrase_option(function: F) -> F:
 
 def types_options(function: F) -> F:
     """Add `--type`, and what verifying a type may need."""
+    return _type_option(options.shelf_options(function), required=True)
+
+
+def optional_types_options(function: F) -> F:
+    """Add the same for commands that can do without."""
+    return _type_option(options.shelf_options(function), required=False)
+
+
+def _type_option(function: F, *, required: bool) -> F:
     return click.option(
         "--type",
         "--type-file",
         "type_files",
-        required=True,
+        required=required,
         multiple=True,
         metavar="FILE",
         help="The signed event type; repeat it where there are several.",
-    )(options.shelf_options(function))
+    )(function)
 
 
 def load_kek(file: str, passphrase_file: str | None) -> Secret:
