@@ -72,3 +72,28 @@ def rule(
         parse(fnc_p) if isinstance(fnc_p, str) else fnc_p,
         parse(fnc_s) if isinstance(fnc_s, str) else fnc_s,
     )
+
+
+LISTS: tuple[Selector, ...] = (
+    ALWAYS,
+    listing(("role", "engineer")),
+    listing(("role", "worker")),
+    listing(("company", "A")),
+    listing(("role", "engineer"), ("company", "A")),
+    listing(("role", "engineer"), ("company", "A"), ("age", Bound.MIN, 18)),
+    listing(("age", Bound.MIN, 18)),
+    listing(("age", Bound.MIN, 0)),
+    listing(("age", Bound.MIN, 18), ("age", Bound.MAX, 65)),
+    listing(("age", Bound.MIN, 18), ("role", "engineer")),
+)
+#: all but the last need no solver
+FORMULAS: tuple[Selector, ...] = (
+    *LISTS[:6],
+    parse("role IN ('engineer', 'worker')"),
+    parse("role = 'engineer' OR company = 'A'"),
+    parse("(role = 'engineer' OR company = 'A') AND age >= 18"),
+    parse("(company = 'A' OR role = 'engineer') AND age >= 21"),
+    parse("NOT (role = 'manager' OR age < 18)"),
+    parse("badge IS NULL"),
+    parse("badge LIKE '%x' AND role = 'engineer'"),
+)

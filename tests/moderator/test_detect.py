@@ -151,3 +151,9 @@ def test_above_a_thousand_rules_only_those_that_collide_are_looked_at(
     looked.clear()
     assert (found.conflicts(rule("top", "root", ALWAYS)) == ()) is (scope is Scope.UPWARD)
     assert scope is Scope.DOWNWARD or not looked
+    looked.clear()
+    # What has gone is not looked at either.
+    for gone in ("r17", "r500"):
+        found.remove(gone)
+    assert found.conflicts(rule("top", "root", candidate)) == ()
+    assert not looked

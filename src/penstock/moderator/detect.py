@@ -244,8 +244,7 @@ class Detector:
     def _doubts(self, candidate: PublishRule) -> Callable[[_Both], bool]:
         """Return the test whether what a summary is of may collide with a candidate that stands above it."""
         p, s = self._forms(candidate)
-        forms = self._judge.forms
-        of_p, of_s = forms[Function.P], forms[Function.S]
+        of_p, of_s = self._judge.side(Function.P), self._judge.side(Function.S)
         if self.mode is Mode.LITERAL:
             return lambda both: not (both.p.fits(p, of_p) or both.s.fits(s, of_s))
         return lambda both: not (both.p.fits(p, of_p) and both.s.fits(s, of_s))

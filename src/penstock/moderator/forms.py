@@ -34,8 +34,8 @@ class Form:
     parts: tuple[Selector, ...]
     texts: frozenset[str]
     box: Box
-    #: the texts of the parts that the box does not say
-    rest: frozenset[str]
+    #: the parts that the box does not say
+    rest: frozenset[Selector]
     #: the entries of the list that the function is, where lists are compared
     entries: frozenset[Entry]
 
@@ -73,12 +73,12 @@ class Forms:
         texts = frozenset(part.text for part in pieces)
         if len(pieces) == 1:
             found = single_box(selector, self.schema)
-            return Form(selector, pieces, texts, found or {}, texts if found is None else frozenset(), entries)
+            return Form(selector, pieces, texts, found or {}, frozenset(pieces if found is None else ()), entries)
         box: Box = {}
-        rest: set[str] = set()
+        rest: set[Selector] = set()
         for form in map(self.form, pieces):
             met = _met(box, form.box)
-            rest |= form.rest if met is not None else form.texts
+            rest.update(form.rest if met is not None else form.parts)
             box = box if met is None else met
         return Form(selector, pieces, texts, box, frozenset(rest), entries)
 
@@ -100,9 +100,8 @@ class Forms:
             return row
         if len(form.parts) == 1:
             return None
-        for part in form.parts:
-            if part.text in form.rest:
-                row = {**(self.somebody(self.form(part)) or {}), **row}
+        for part in sorted(form.rest, key=lambda part: part.text):
+            row = {**(self.somebody(self.form(part)) or {}), **row}
         return row if is_true(form.selector, row) else None
 
     def values(self, box: Box, name: str) -> ValueSet:

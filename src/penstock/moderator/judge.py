@@ -13,7 +13,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.profiles import Profile
 from penstock.model.values import Scalar, Schema
 from penstock.moderator.conflicts import Function, Mode
-from penstock.moderator.forms import Form, Forms, Row, is_true
+from penstock.moderator.forms import Box, Form, Forms, Row, is_true
 from penstock.moderator.lists import Entry, listed, parts
 from penstock.moderator.vocabulary import Vocabulary
 from penstock.selector import Selector, Verdict, covers
@@ -100,6 +100,10 @@ class QuickJudge:
         forms = self.forms[function]
         return forms.somebody(forms.form(selector)) is not None
 
+    def side(self, function: Function) -> "Side":
+        """Return what one needs to weigh one of the two functions."""
+        return Side(function, self)
+
     def _implies(self, forms: Forms, one: Selector, other: Selector) -> Implication:
         given, wanted = forms.form(one), forms.form(other)
         if self.mode is Mode.ALGORITHM:
@@ -124,6 +128,22 @@ class QuickJudge:
         if found is None:
             return ask(given.selector, (part,), forms.schema, self._limits)
         return Implication((part,), profile(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two functions, and whoever judges it: what a summary is weighed with."""
+
+    function: Function
+    judge: QuickJudge
+
+    def within(self, inner: Box, outer: Box) -> bool:
+        """Say whether all that one box allows another allows."""
+        return self.judge.forms[self.function].within(inner, outer)
+
+    def implies(self, one: Selector, other: Selector) -> bool:
+        """Say whether one condition surely implies another."""
+        return self.judge.implies(self.function, one, other).holds
 
 
 def _somebody(forms: Forms, given: Form, part: Form, wanted: Form) -> Row | None:

@@ -16,8 +16,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Kind, Mode, demands
-from penstock.moderator.forms import Box, Form, Forms
+from penstock.moderator.forms import Box, Form
+from penstock.moderator.judge import Side
 from penstock.moderator.lists import Entry
+from penstock.selector import Selector
 
 #: spans of one set of values, and parts or entries, that a summary keeps
 _SPANS: Final = 16
@@ -30,7 +32,7 @@ class Summary(Protocol):
     def merged(self, other: Any) -> Any:  # a summary of the same class, which a protocol cannot say
         """Return the summary of both; the same object if nothing is new."""
 
-    def fits(self, form: Form, forms: Forms) -> bool:
+    def fits(self, form: Form, side: Side) -> bool:
         """Say whether a candidate's function surely collides with none of them."""
 
 
@@ -44,7 +46,7 @@ def summarise(scope: Scope, mode: Mode) -> Summarise:
     if demands(Kind.DOWN, scope, mode).rule_implies:
         if mode is Mode.ALGORITHM:
             return lambda form: CommonEntries(form.entries)
-        return lambda form: Around(form.box, form.texts)
+        return lambda form: Around(form.box, form.rest)
     if mode is Mode.ALGORITHM:
         return lambda form: AllEntries(form.entries)
     return lambda form: Inside(form.box, form.rest)
@@ -52,14 +54,14 @@ def summarise(scope: Scope, mode: Mode) -> Summarise:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A box around all functions, and the parts that all of them have: do they imply the candidate's?"""
+    """A box around all functions, and the parts beside boxes that all of them have: do they imply the candidate's?"""
 
     box: Box
-    texts: frozenset[str]
+    rest: frozenset[Selector]
 
     def merged(self, other: "Around") -> "Around":
         """Return the summary of both; the same object if nothing is new."""
-        texts = self.texts & other.texts
+        rest = self.rest & other.rest
         box = dict(self.box)
         for name, values in self.box.items():
             theirs = other.box.get(name)
@@ -70,23 +72,25 @@ class Around:
                 del box[name]
             else:
                 box[name] = union
-        same = len(texts) == len(self.texts) and box == self.box
-        return self if same else Around(box, texts)
+        same = len(rest) == len(self.rest) and box == self.box
+        return self if same else Around(box, rest)
 
-    def fits(self, form: Form, forms: Forms) -> bool:
+    def fits(self, form: Form, side: Side) -> bool:
         """Say whether all functions surely imply the candidate's."""
-        return form.rest <= self.texts and forms.within(self.box, form.box)
+        return side.within(self.box, form.box) and all(
+            part in self.rest or any(side.implies(known, part) for known in self.rest) for part in form.rest
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A box inside all functions, and the parts that any of them has: does the candidate's imply them?
+    """A box inside all functions, and the parts beside boxes that any has: does the candidate's imply them?
 
     There is no box where they have nothing in common.
     """
 
     box: Box | None
-    rest: frozenset[str]
+    rest: frozenset[Selector]
 
     def merged(self, other: "Inside") -> "Inside":
         """Return the summary of both; the same object if nothing is new."""
@@ -102,9 +106,13 @@ class Inside:
         same = len(rest) == len(self.rest) and box == self.box
         return self if same else Inside(box, rest)
 
-    def fits(self, form: Form, forms: Forms) -> bool:
+    def fits(self, form: Form, side: Side) -> bool:
         """Say whether the candidate's function surely implies all others."""
-        return self.box is not None and self.rest <= form.texts and forms.within(form.box, self.box)
+        return (
+            self.box is not None
+            and side.within(form.box, self.box)
+            and all(part in form.rest or side.implies(form.selector, part) for part in self.rest)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class CommonEntries:
         """Return the summary of both; the same object if nothing is new."""
         return self if self.entries <= other.entries else CommonEntries(self.entries & other.entries)
 
-    def fits(self, form: Form, forms: Forms) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
+    def fits(self, form: Form, side: Side) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
         """Say whether all lists contain the candidate's."""
         return form.entries <= self.entries
 
@@ -136,7 +144,7 @@ class AllEntries:
             return AllEntries(None)
         return self if len(union) == len(self.entries) else AllEntries(union)
 
-    def fits(self, form: Form, forms: Forms) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
+    def fits(self, form: Form, side: Side) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
         """Say whether the candidate's list contains all others."""
         return self.entries is not None and self.entries <= form.entries
 
@@ -151,6 +159,6 @@ class OneText:
         """Return the summary of both; the same object if nothing is new."""
         return self if self.text is None or self.text == other.text else OneText(None)
 
-    def fits(self, form: Form, forms: Forms) -> bool:  # noqa: ARG002  # texts have no boxes; the protocol
+    def fits(self, form: Form, side: Side) -> bool:  # noqa: ARG002  # texts have no boxes; the protocol
         """Say whether all functions are the candidate's."""
         return form.selector.text == self.text
