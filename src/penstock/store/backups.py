@@ -11,7 +11,7 @@ cache.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import takewhile
@@ -22,21 +22,14 @@ from penstock.codec.sexp import SExp, head, parse, text, transport
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files import replace_file_by, unreadable, within
-from penstock.store.ledgers import Store
+from penstock.store.ledgers import Store, Told, quiet
 from penstock.store.records import EMPTY, Head, Row, broken, check_ledger_name, head_of, head_ticks, to_row, verify_row
 
 _FORM: Final[SExp] = (b"penstock-backup", b"1")
 _LINE: Final = 4 << 20
 
-Told = Callable[[int], None]
-"""Is told the number of changes that were done, now and then."""
 
-
-def _quiet(_count: int) -> None:
-    pass
-
-
-def write_backup(store: Store, path: Path, told: Told = _quiet) -> Mapping[str, Head]:
+def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, Head]:
     """Write a store to a file, for its owner alone, and return the heads that it holds.
 
     Raises `RefusedError` (`store.broken`): what is broken is not backed up; and `FailedError` (`file.unwritable`).
@@ -46,7 +39,7 @@ def write_backup(store: Store, path: Path, told: Told = _quiet) -> Mapping[str, 
     return heads
 
 
-def read_backup(path: Path, told: Told = _quiet, *, limits: Limits = DEFAULT_LIMITS) -> Mapping[str, Head]:
+def read_backup(path: Path, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS) -> Mapping[str, Head]:
     """Verify all of a file, and return the heads that it holds.
 
     Raises `MalformedError` (`store.backup`), `RefusedError` (`store.broken`) and `FailedError` (`file.*`).
@@ -56,13 +49,13 @@ def read_backup(path: Path, told: Told = _quiet, *, limits: Limits = DEFAULT_LIM
         for part in _parts(stream, limits):
             if part.ledger in heads:
                 raise _no_backup("a ledger stands in it twice")
-            deque(_counted(part.rows(), told, limits), maxlen=0)
+            deque(part.rows(told), maxlen=0)
             heads[part.ledger] = part.head
     return heads
 
 
 def restore_backup(
-    path: Path, store: Store, told: Told = _quiet, *, limits: Limits = DEFAULT_LIMITS
+    path: Path, store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
 ) -> Mapping[str, Head]:
     """Put the ledgers of a file into a store, each as a whole; those that are there already are left as they are.
 
@@ -70,15 +63,22 @@ def restore_backup(
     (`store.not-empty`) where a ledger holds other changes.
     """
     heads = read_backup(path, limits=limits)
+    put_back(path, heads, store, told, limits=limits)
+    return heads
+
+
+def put_back(
+    path: Path, heads: Mapping[str, Head], store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
+) -> None:
+    """Do as `restore_backup` with a file that was read. Each change is verified again as it is written."""
     missing = verify_room(heads, store)
     with _opened(path) as stream, within(str(path)):
         for part in _parts(stream, limits):
-            rows = _counted(part.rows(), told, limits)
+            rows = part.rows(told)
             if part.ledger in missing:
                 store.records.append(part.ledger, EMPTY, part.head, rows)
             else:
                 deque(rows, maxlen=0)
-    return heads
 
 
 def verify_room(heads: Mapping[str, Head], store: Store) -> set[str]:
@@ -103,11 +103,12 @@ class _Part:
     head: Head
     lines: Iterator[SExp]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, told: Told) -> Iterator[Row]:
         last = EMPTY
         for line in self.lines:
             row = _row(line)
             last = verify_row(self.ledger, last, row).head
+            told(last.number)
             yield row
             if last.number == self.head.number:
                 break
@@ -123,8 +124,7 @@ def _lines(store: Store, heads: Mapping[str, Head], told: Told) -> Iterator[byte
         for change in store.ledger(ledger).read(1, wanted.number):
             yield _line(_change(to_row(change)))
             last = change.head
-            if last.number % DEFAULT_LIMITS.store_page == 0:
-                told(last.number)
+            told(last.number)
         if last != wanted:
             raise broken(ledger, wanted.number, "is not the one that the head names")
 
@@ -204,13 +204,6 @@ def _values(stream: BinaryIO, limits: Limits) -> Iterator[SExp]:
         digest.update(line)
         yield value
     raise _no_backup("its end is missing")
-
-
-def _counted(rows: Iterator[Row], told: Told, limits: Limits) -> Iterator[Row]:
-    for row in rows:
-        if row.number % limits.store_page == 0:
-            told(row.number)
-        yield row
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -1,6 +1,6 @@
 """Stores and their ledgers: changes are chained when they are written, and verified whenever they are read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -20,6 +20,13 @@ from penstock.store.records import (
     to_row,
     verify_row,
 )
+
+Told = Callable[[int], None]
+"""Is told the number of each change when it is done with, for who waits."""
+
+
+def quiet(_number: int) -> None:
+    """Tell nobody."""
 
 
 class Ledger:
@@ -75,7 +82,7 @@ class Ledger:
         number = self._records.last_until(self.name, ticks(instant))
         return next((change.head for change in self.read(number, number)), EMPTY) if number else EMPTY
 
-    def verify(self, known: Head = EMPTY) -> Head:
+    def verify(self, known: Head = EMPTY, told: Told = quiet) -> Head:
         """Verify all changes, and that none stands behind the head; return the head.
 
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
@@ -85,6 +92,7 @@ class Ledger:
         while behind:
             for change in self.read(head.number + 1):
                 head = change.head
+                told(head.number)
                 if head.number == known.number and head != known:
                     raise broken(self.name, head.number, "is another than the one that was noted")
             behind = bool(self._records.rows(self.name, head.number + 1, head.number + 1))

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from penstock.errors import FailedError, MalformedError
@@ -40,6 +40,13 @@ def open_store(url: str, *, create: bool = False, limits: Limits = DEFAULT_LIMIT
     return Store(records, limits=limits)
 
 
+def shown_url(url: str) -> str:
+    """Return the URL of a store as people may see it: without a password. Raises `MalformedError` (`store.url`)."""
+    if not url.startswith(_POSTGRESQL):
+        return url
+    return _parsed(url).set(password=None, query={}).render_as_string()
+
+
 def open_database(url: str, *, create: bool = False, limits: Limits = DEFAULT_LIMITS) -> "SqlRecords":
     """Connect to a database whatever its form, for `migrate`. Raises as `open_store`, but for its form."""
     if url.startswith(_SQLITE):
@@ -49,11 +56,7 @@ def open_database(url: str, *, create: bool = False, limits: Limits = DEFAULT_LI
         return SqliteRecords(Path(path), create=create, limits=limits)
     if not url.startswith(_POSTGRESQL):
         raise _no_url()
-    try:
-        parsed = make_url(url.replace("postgres://", "postgresql://", 1))
-    except (ArgumentError, ValueError):
-        # `from None`: the cause may hold the password.
-        raise _no_url() from None
+    parsed = _parsed(url)
     try:
         adapter = import_module("penstock.store.postgres")
     except ModuleNotFoundError as error:
@@ -62,8 +65,16 @@ def open_database(url: str, *, create: bool = False, limits: Limits = DEFAULT_LI
             f"this store needs `{error.name}`, which is not installed",
             hint="pip install 'penstock[postgres]'",
         ) from error
-    records: SqlRecords = adapter.PostgresRecords(parsed, limits=limits)
+    records: SqlRecords = adapter.PostgresRecords(parsed, shown_url(url), limits=limits)
     return records
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url.replace("postgres://", "postgresql://", 1))
+    except (ArgumentError, ValueError):
+        # `from None`: the cause may hold the password.
+        raise _no_url() from None
 
 
 def _no_url() -> MalformedError:

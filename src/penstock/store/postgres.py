@@ -20,9 +20,9 @@ _WAIT_FOR_THE_DISK = (
 
 
 class PostgresRecords(SqlRecords):
-    """See the module. `url` is shown without its password."""
+    """See the module. `shown` is the URL as people may see it."""
 
-    def __init__(self, url: URL, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, url: URL, shown: str, *, limits: Limits = DEFAULT_LIMITS) -> None:
         engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             connect_args={
@@ -34,7 +34,7 @@ class PostgresRecords(SqlRecords):
             hide_parameters=True,
         )
         event.listen(engine, "connect", _prepare)
-        super().__init__(engine, url.set(password=None, query={}).render_as_string(), limits=limits)
+        super().__init__(engine, shown, limits=limits)
 
     def reason(self, error: DBAPIError) -> str:
         """Say why the server failed: in its words where they are about itself, by the class of the error elsewhere."""
