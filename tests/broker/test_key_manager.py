@@ -264,6 +264,18 @@ def test_a_copy_of_a_request_is_refused() -> None:
         one.join(at(1), request(20), shown)
 
 
+def test_nobody_is_put_out_by_what_it_said_before_the_manager_started() -> None:
+    world = World(20, 21)
+    world.pass_time(2)
+    world.restart()
+    world.pass_time(1)
+    with refused("keys.old-request"):
+        world.manager.leave(world.now, request(20, Wish.LEAVE, seconds=2.5))
+    world.pass_time(1)
+    world.run(world.manager.leave(world.now, request(20, Wish.LEAVE, seconds=4)))
+    assert world.members() == {21}
+
+
 def test_a_group_is_not_larger_than_allowed() -> None:
     world = World(20, 21, limits=Limits(key_members=2))
     with refused("keys.members"):

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
+from penstock.broker.key_answers import KeyAnswers
 from penstock.broker.key_checkpoint import Condensing, write_state
 from penstock.broker.key_fold import KeyFold
 from penstock.broker.key_group import GroupState, Holder
@@ -33,12 +34,12 @@ from penstock.broker.key_outputs import Record
 from penstock.broker.key_outputs import Reply as Reply
 from penstock.broker.key_outputs import Tell as Tell
 from penstock.broker.key_refreshing import Refreshing as Refreshing
+from penstock.broker.key_requests import KeyRequests
 from penstock.broker.key_rights import MEMBERS, READERS, Grounds, entitlement
-from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path, wrap_seed
+from penstock.broker.key_sealing import wrap_seed
 from penstock.broker.key_wishes import Applicant, Wishes
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
-from penstock.crypto.hpke import check_public
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
@@ -50,14 +51,9 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
 from penstock.trust.key_messages import (
     KeyGroup,
-    KeyHistory,
-    KeyNotice,
-    KeyPathAnswer,
     KeyRequest,
-    KeyWelcome,
     Wish,
     Word,
-    split,
 )
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
@@ -91,8 +87,8 @@ class KeyManager:
         self._wishes: dict[KeyGroup, Wishes] = {}
         self._blocks: dict[KeyGroup, int] = {}
         self._noticed: dict[KeyGroup, datetime] = {}
-        #: the last request of each broker: an older one is a copy
-        self._asked: dict[tuple[Principal, KeyGroup], datetime] = {}
+        self._requests = KeyRequests(skew, limits)
+        self._answers = KeyAnswers(key, random)
         self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
         self._proposed: tuple[datetime, SignedValue[Record]] | None = None
         self._condensing = Condensing()
@@ -107,17 +103,17 @@ class KeyManager:
         Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, and what any request raises (`keys.old-request`,
         `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`).
         """
-        request = self._check(now, unverified, Wish.JOIN)
+        request = self._requests.check(now, unverified, Wish.JOIN)
         served = self._served(request.group)
         right = entitlement(grounds, request.broker, request.group, served, now)
-        self._asked[request.broker, request.group] = request.time
+        self._requests.remember(request)
         state = self._state(request.group)
         applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
         if request.group.labels:
             self._wish(request.group).reinstate(request.broker)
         if member is not None and member.until == right.until:
-            return [self._welcome(state, request.broker, member, applicant.public)]
+            return [self._answers.welcome(state, request.broker, member, applicant.public)]
         wishes = self._wish(request.group)
         wishes.admit[request.broker] = applicant
         wishes.leave.discard(request.broker)
@@ -125,28 +121,25 @@ class KeyManager:
 
     def leave(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Take in a request to leave. Raises `RefusedError`, as any request does, and `keys.not-member`."""
-        request = self._check(now, unverified, Wish.LEAVE)
+        request = self._requests.check(now, unverified, Wish.LEAVE)
         self._member(request)
         self._wish(request.group).leave.add(request.broker)
         return self._propose(now)
 
     def path(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Tell a member that has missed something where it is. Raises `RefusedError`, as `leave` does."""
-        request = self._check(now, unverified, Wish.PATH)
+        request = self._requests.check(now, unverified, Wish.PATH)
         state, holder = self._member(request)
-        salt = self._random(SALT_BYTES)
-        sealed = wrap_path(holder.leaf, state.place(request.broker), salt, state.group, state.epoch)
-        answer = KeyPathAnswer(self._word(state), request.broker, salt, sealed)
-        return [Reply(request.broker, sign_value(answer, self._key))]
+        return [self._answers.path(state, request.broker, holder)]
 
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Take in a member's word that it has sealed as much as it may under one key.
 
         Raises `RefusedError`, as `leave` does, and `keys.too-soon`: nobody can keep a group busy.
         """
-        request = self._check(now, unverified, Wish.REFRESH)
+        request = self._requests.check(now, unverified, Wish.REFRESH)
         state, _ = self._member(request)
-        if now < self._word(state).begun + timedelta(milliseconds=self._limits.key_refresh):
+        if now < self._answers.word(state).begun + timedelta(milliseconds=self._limits.key_refresh):
             raise RefusedError("keys.too-soon", "the epoch has only begun", hint="go on with its key")
         return self.rotate(now, request.group)
 
@@ -156,10 +149,10 @@ class KeyManager:
         Of labels, also that of now: it lasts for long, and events of a type that were read by then lie under it. Raises
         `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
         """
-        request = self._check(now, unverified, Wish.HISTORY)
+        request = self._requests.check(now, unverified, Wish.HISTORY)
         rights = self.history_rights(now, request)
         entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=rights)
-        self._asked[request.broker, request.group] = request.time
+        self._requests.remember(request)
         state = self._state(request.group)
         kept = self._released(request, state)[: self._limits.key_history]
         if not kept or request.first < 1:
@@ -170,9 +163,7 @@ class KeyManager:
             )
         archive = self._fold.archive
         keys = [state.tree.key() if epoch == state.epoch else archive.get(state.group, epoch) for epoch in kept]
-        sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
-        answer = KeyHistory(self._word(state), request.broker, request.public, kept[0], sealed)
-        return [Reply(request.broker, sign_value(answer, self._key))]
+        return [self._answers.history(state, request, kept[0], keys)]
 
     def history_rights(self, now: datetime, request: KeyRequest) -> frozenset[Right]:
         """Return which rights release what is asked for: `history`, except for labels that are still in use.
@@ -260,6 +251,7 @@ class KeyManager:
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
         """Notice what has ended, tell the epochs, and say when to call again at the latest."""
+        self._requests.begin(now)
         said: list[Output] = []
         for group, state in self._fold.groups.items():
             if state.word is None:
@@ -325,12 +317,11 @@ class KeyManager:
             self._blocks.pop(state.group, None)
         if rekey is not None and mine:
             self._noticed[state.group] = now
-            parts = split(record.word, rekey, self._limits.key_nodes)
-            said += [Tell(state.group, sign_value(part, self._key)) for part in parts]
+            said += self._answers.epoch(record.word, rekey, self._limits.key_nodes)
         # Who asked here is answered, whichever replica recorded it.
         for broker, applicant in self._wish(state.group).settle(state, record):
             if applicant.public:
-                said.append(self._welcome(state, broker, state.members[broker], applicant.public))
+                said.append(self._answers.welcome(state, broker, state.members[broker], applicant.public))
         return said
 
     def _condensed(self, now: datetime, part: KeyCheckpoint, *, mine: bool, whole: bool) -> list[Output]:
@@ -370,7 +361,7 @@ class KeyManager:
                 self._key.principal, state.group, state.epoch + 1, now, self._refreshing.of(state.group).longest
             )
         else:
-            word = self._word(state)
+            word = self._answers.word(state)
         salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))
         sealed = wrap_seed(self._kek, seed, salt, state.group, self._fold.number)
         # What is too much for one record is left for the next.
@@ -391,32 +382,11 @@ class KeyManager:
         octets = condensing.part(part)
         return KeyCheckpoint(self._key.principal, fold.number, fold.head, now, part, count, salt, octets)
 
-    def _welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Output:
-        content = holder.leaf.expose() + state.place(broker)
-        sealed = seal_welcome(state.group, broker, public, content, self._random)
-        return Reply(broker, sign_value(KeyWelcome(self._word(state), broker, public, sealed), self._key))
-
     def _notice(self, now: datetime, state: GroupState) -> Iterator[Output]:
         last = self._noticed.get(state.group)
         if last is None or now >= last + timedelta(milliseconds=self._limits.key_notice):
             self._noticed[state.group] = now
-            yield Tell(state.group, sign_value(KeyNotice(self._word(state), in_utc(now)), self._key))
-
-    def _check(self, now: datetime, unverified: UnverifiedValue[KeyRequest], wish: Wish) -> KeyRequest:
-        """Check a request: signed, of the right kind, of now, and no copy of an earlier one."""
-        request = unverified.verify().value
-        if request.wish is not wish:
-            raise RefusedError("keys.wrong-request", f"a request to {request.wish}, not to {wish}")
-        last = self._asked.get((request.broker, request.group))
-        window = timedelta(milliseconds=self._limits.key_request) + self._skew
-        if abs(in_utc(now) - request.time) > window or (last is not None and request.time <= last):
-            raise RefusedError(
-                "keys.old-request", "a request is too old, or has come before", hint="sign a new one; set the clocks"
-            )
-        if request.public:
-            # Before anything is recorded: what is in the log can be answered.
-            check_public(request.public)
-        return request
+            yield self._answers.notice(now, state)
 
     def _member(self, request: KeyRequest) -> tuple[GroupState, Holder]:
         state = self._state(request.group)
@@ -425,8 +395,7 @@ class KeyManager:
             raise RefusedError(
                 "keys.not-member", f"{request.broker.short} is not in this key group", hint="join it first"
             )
-        # Remembered for those alone who have a right to something: others could fill any memory.
-        self._asked[request.broker, request.group] = request.time
+        self._requests.remember(request)
         return state, holder
 
     def _served(self, group: KeyGroup) -> Collection[TypeName]:
@@ -446,10 +415,3 @@ class KeyManager:
         if not isinstance(record, KeyRecord) or record.word.group != group:
             return False
         return any(broker == who for who, _ in record.admitted)
-
-    def _word(self, state: GroupState) -> Word:
-        """Return this manager's word on the epoch of a group, whichever replica began it."""
-        if state.word is None:
-            raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
-        word = state.word
-        return Word(self._key.principal, word.group, word.epoch, word.begun, word.longest)

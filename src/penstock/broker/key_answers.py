@@ -1,0 +1,58 @@
+"""What a key manager says to brokers: signed, and sealed where it is for one of them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from penstock.broker.key_group import GroupState, Holder
+from penstock.broker.key_outputs import Reply, Tell
+from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path
+from penstock.crypto import SigningKey
+from penstock.crypto.key_tree import Rekey
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.wrapping import SALT_BYTES, Secret
+from penstock.errors import RefusedError
+from penstock.model.instants import in_utc
+from penstock.model.principals import Principal
+from penstock.trust.key_messages import KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, KeyWelcome, Word, split
+from penstock.trust.signed import sign_value
+
+
+class KeyAnswers:
+    """See the module. Raises `RefusedError` (`keys.not-member`) for groups that have not begun."""
+
+    def __init__(self, key: SigningKey, random: RandomBytes) -> None:
+        self._key = key
+        self._random = random
+
+    def word(self, state: GroupState) -> Word:
+        """Return this manager's word on the epoch of a group, whichever replica began it."""
+        if state.word is None:
+            raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
+        word = state.word
+        return Word(self._key.principal, word.group, word.epoch, word.begun, word.longest)
+
+    def welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Reply:
+        """Give a member its leaf, and where it is."""
+        content = holder.leaf.expose() + state.place(broker)
+        sealed = seal_welcome(state.group, broker, public, content, self._random)
+        return Reply(broker, sign_value(KeyWelcome(self.word(state), broker, public, sealed), self._key))
+
+    def path(self, state: GroupState, broker: Principal, holder: Holder) -> Reply:
+        """Tell a member where it is."""
+        salt = self._random(SALT_BYTES)
+        sealed = wrap_path(holder.leaf, state.place(broker), salt, state.group, state.epoch)
+        return Reply(broker, sign_value(KeyPathAnswer(self.word(state), broker, salt, sealed), self._key))
+
+    def history(self, state: GroupState, request: KeyRequest, first: int, keys: Sequence[Secret]) -> Reply:
+        """Release keys of epochs that follow each other."""
+        sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
+        answer = KeyHistory(self.word(state), request.broker, request.public, first, sealed)
+        return Reply(request.broker, sign_value(answer, self._key))
+
+    def epoch(self, word: Word, rekey: Rekey, most: int) -> list[Tell]:
+        """Tell everybody that an epoch has begun, with so many nodes at most in one statement."""
+        return [Tell(word.group, sign_value(part, self._key)) for part in split(word, rekey, most)]
+
+    def notice(self, now: datetime, state: GroupState) -> Tell:
+        """Tell everybody which epoch there is."""
+        return Tell(state.group, sign_value(KeyNotice(self.word(state), in_utc(now)), self._key))
