@@ -162,6 +162,17 @@ def test_plaintext_beside_is_carried_on_to_equals_as_it_came_and_from_others_not
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
+@pytest.mark.parametrize(("octets", "beside"), [(66_500, True), (66_000, False)])
+def test_plaintext_goes_beside_where_both_fit_into_a_frame(
+    octets: int, *, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.sealed.DEFAULT_LIMITS", Limits(frame_bytes=octets))
+    line = row(equals={("pub", "between"), ("between", "pub")})
+    line.publish("pub", *CARS)
+    assert sent(line, "pub", "between")[0].beside is beside
+    assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
+
+
 def test_plaintext_beside_of_who_reads_less_hides_nothing() -> None:
     line = Line({"pub": ALL, "less": (str(CAR.key), SPEED), "sub": ALL}, equals={("less", "sub")})
     line.advertise("pub")

@@ -108,6 +108,8 @@ class NoVault:
 
 
 _NO_BLOCK: Final = b""
+#: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
+_REST: Final = 64 << 10
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -270,8 +272,11 @@ class SealedPublications(Publications):
         """Return the body as a plain tree."""
         plain: list[Tree] = []
         if self.beside:
-            columns = self._write()
-            plain = [self.header_octets(), columns]
+            header, columns = self.header_octets(), self._write()
+            whole = len(self.block) + len(header) + len(columns)
+            # Few values in many columns are longer in plaintext; where it is too much, the block is enough.
+            if self._fits(DEFAULT_LIMITS) and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
+                plain = [header, columns]
         counts: list[Tree] = [*self.numbers]
         rows: list[Tree] = [*self.places]
         head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
