@@ -19,7 +19,7 @@ _MANY = 50
 
 @click.group(cls=Verbs)
 def log() -> None:
-    """What was changed: by whom, when and why, in records that show when somebody tampers with them."""
+    """What was changed, by whom and why; tampering shows."""
 
 
 @log.command()

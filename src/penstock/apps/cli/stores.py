@@ -21,7 +21,11 @@ from penstock.store.records import Head
 
 @click.group(cls=Verbs)
 def store() -> None:
-    """Where changes are kept: in a file (SQLite), or in PostgreSQL for several machines."""
+    """Where changes are kept: back it up, restore it, renew its form.
+
+    A store is a file (sqlite:PATH), or a database for several machines (postgresql://USER@HOST/DATABASE). Passwords
+    belong into ~/.pgpass or PGPASSWORD, and are never shown.
+    """
 
 
 @store.command()
@@ -29,10 +33,7 @@ def store() -> None:
 @output_option()
 @example("penstock store show sqlite:rules.db")
 def show(*, store_url: str, output: str) -> None:
-    """Show the ledgers of STORE: how many changes each has, when the last was made, and its hash.
-
-    STORE is sqlite:PATH or postgresql://USER@HOST/DATABASE; passwords belong into ~/.pgpass or PGPASSWORD.
-    """
+    """Show the ledgers of STORE: how many changes each has, when the last was made, and its hash."""
     with open_store(store_url) as opened:
         heads, form = opened.heads(), opened.records.version
     if output == JSON:
