@@ -84,12 +84,28 @@ def test_what_was_taken_waits_when_its_keys_have_gone_in_the_meantime() -> None:
             key = core.ring.key(scope, epoch)
             assert key is not None
             core.ring.leave(scope)
-            core.settle(core.exchange.released())
+            core.release()
             assert len(core.exchange.gathering) == 1
             assert not news.waiting
             core.ring.begin(scope, epoch, key)
-            core.settle(core.exchange.released())
+            core.release()
             assert await headlines(news, 1) == ["taken"]
+
+    run(test())
+
+
+def test_what_can_never_be_sealed_keeps_nothing_else_waiting() -> None:
+    async def test() -> None:
+        async with one(1.0) as (node, _), client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await feed.publish(headline="nowhere", location="London")
+            await feed.publish(headline="fine")
+            (scope,) = (group.scope for group in node.keys.members if "location" in group.scope)
+            node.core.ring.leave(scope)
+            node.core.release()
+            assert await headlines(news, 1) == ["fine"]
+            assert "seal.unsent" in node.codes
+            assert len(node.core.exchange.gathering) == 0
 
     run(test())
 
@@ -106,7 +122,7 @@ def test_what_waits_for_keys_is_advertised_when_its_publisher_has_gone() -> None
                 await until(lambda: not node.held)
             assert router.size().clients == before + 1
             gathering.holds = holding
-            node.core.settle(node.core.exchange.released())
+            node.core.release()
             assert sizes == [2]
             assert router.size().clients == before
             gathering.holds = lambda _of_type: True

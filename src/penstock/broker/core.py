@@ -259,7 +259,14 @@ class Core:
     def flush(self) -> None:
         """Seal and send what has lingered for long enough."""
         self._due = None
-        for gathered in self.exchange.flush(self.now()):
+        self._send(self.exchange.flush(self.now()))
+
+    def release(self) -> None:
+        """Seal and send all that can be sealed: keys have come, or the broker stops."""
+        self._send(self.exchange.released())
+
+    def _send(self, gathered_events: Iterable[Inward]) -> None:
+        for gathered in gathered_events:
             try:
                 self.settle((gathered,))
             except PenstockError as error:

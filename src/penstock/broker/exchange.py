@@ -45,7 +45,14 @@ class _Gone:
     type: TypeKey
 
 
-Inward: TypeAlias = requests.Output | routing.Output | Gathered | _Parting | _Gone
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Events that were taken and can never be sealed: why."""
+
+    reason: PenstockError
+
+
+Inward: TypeAlias = requests.Output | routing.Output | Gathered | _Parting | _Gone | _Lost
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
 Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
@@ -122,6 +129,8 @@ class Exchange:
                 pending.extend(carry_out(request, self.router))
             case _Gone(of_type):
                 pending.extend(self._stand_down(of_type))
+            case _Lost(reason):
+                raise reason
             case Interested(key, wanted):
                 if self.quenches:
                     pending.extend(self.local.wanted(key, wanted=wanted))
@@ -157,11 +166,31 @@ class Exchange:
         except RefusedError as error:
             if error.code not in _KEYS:
                 raise
-            self.gathering.keep(now, events)
-            return []
+            return self._wait(now, events)
         self.spread(events)
         of_type = events[0].key
         return [*outputs, _Gone(of_type)] if of_type in self._standing else [*outputs]
+
+    def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
+        """Let events wait for keys; but not for those of attributes to which the broker has lost its right."""
+        waiting = tuple(event for event in events if self._can_ever_go(event))
+        if len(waiting) == len(events):
+            self.gathering.keep(now, events)
+            return []
+        lost = RefusedError(
+            "seal.unsent",
+            f"{len(events) - len(waiting)} events of `{events[0].key.name}` that clients have published are not sealed",
+            hint="this broker has lost its right to keys that they need, and they are gone",
+        )
+        # The others would wait for the same: they go by themselves.
+        return [*([Gathered(waiting)] if waiting else ()), _Lost(lost)]
+
+    def _can_ever_go(self, event: TransitEvent) -> bool:
+        try:
+            self.sealable((event,))
+        except RefusedError:
+            return False
+        return True
 
     @property
     def due(self) -> datetime | None:

@@ -298,7 +298,7 @@ class Keys:
         self._core.relabel()
         if changed:
             self._core.settle(self._core.router.keys_changed())
-            self._core.settle(self._core.exchange.released())
+            self._core.release()
 
     def _relabel(self, now: datetime) -> None:
         """Go by the labels of now, and ask for those that others still use."""

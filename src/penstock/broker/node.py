@@ -123,10 +123,7 @@ class Node:
     def _send_last(self) -> None:
         """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
         core = self.core
-        try:
-            core.settle(core.exchange.released())
-        except PenstockError as error:
-            core.note(error)
+        core.release()
         unsent = len(core.exchange.gathering)
         if unsent:
             core.note(
