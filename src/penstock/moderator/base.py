@@ -131,15 +131,16 @@ class RuleBase:
         """Change the state, as a whole or not at all.
 
         (1) What is to be changed is as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
-        (4) the new forms come into force, one after the other, unless they collide. (5) So must nothing in a tree
-        that changed. Then (6) the rest is written.
+        (4) the new forms come into force, one after the other, unless they collide. (5) In a tree that changed nothing
+        collides either. Then (6) the rest is written.
 
-        Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.conflict`; and what `Vocabulary.check`
-        raises.
+        Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`, `moderator.conflict`; and what
+        `Vocabulary.check` raises.
         """
         # (1) Nothing is changed that is not what the delta was made for.
         self._check_before(delta)
         self._check_types(delta)
+        self._check_present(delta)
         before, placed = self.tree, 0
         changes = [change for _, change in sorted(delta.rules.items())]
         # (2) Forms that stay the same are not touched.
@@ -203,6 +204,19 @@ class RuleBase:
             for entry in self.history.on(event):
                 if entry.place not in delta.log:
                     raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
+
+    def _check_present(self, delta: Delta) -> None:
+        """Check that no rule comes into force whose publisher is away."""
+        for rule_id, change in delta.rules.items():
+            if change.after is None or change.after.status is not Status.IN_FORCE:
+                continue
+            publisher = change.after.stated.stated_by
+            if delta.away[publisher].after if publisher in delta.away else publisher in self._away:
+                raise RefusedError(
+                    "moderator.away",
+                    f"the publisher of rule `{rule_id}` has left",
+                    hint="let it come back first",
+                )
 
     def _trust(self) -> None:
         """Look through what came back unseen, so that the detector knows again that nothing collides."""

@@ -51,10 +51,10 @@ class Resolution:
     lost: int = 0
 
     @property
-    def order(self) -> tuple[int, int, int, str]:
+    def order(self) -> tuple[int, int, int]:
         """How much changes: rules, then subscribers, then parts of functions."""
         lines = sum(1 for revision in self.revisions for _ in revision.diff())
-        return (self.touched, self.gained + self.lost, lines, self.strategy)
+        return (self.touched, self.gained + self.lost, lines)
 
     def diff(self) -> str:
         """Return the rules that change, each with what goes and what comes."""
@@ -67,13 +67,18 @@ class Resolution:
 def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
     """Return all ways in which a candidate that collides could come into force, the one that changes least first.
 
+    Of strategies that come to the same, the first is named.
+
     Raises what `Detector.conflicts` raises.
     """
-    found = [
-        _resolution(base, candidate, strategy, forms, subscribers)
-        for strategy in Strategy
-        if (forms := resolve(base, candidate, strategy)) is not None
-    ]
+    found: list[Resolution] = []
+    for strategy in Strategy:
+        forms = resolve(base, candidate, strategy)
+        if forms is None:
+            continue
+        resolution = _resolution(base, candidate, strategy, forms, subscribers)
+        if not any(other.revisions == resolution.revisions for other in found):
+            found.append(resolution)
     return tuple(sorted(found, key=lambda resolution: resolution.order))
 
 

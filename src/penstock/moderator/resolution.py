@@ -13,7 +13,8 @@ from penstock.errors import MalformedError
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Function, Kind, Mode
 from penstock.moderator.deltas import Standing, Status
-from penstock.moderator.lists import AttributeList, parts
+from penstock.moderator.judge import in_list_order
+from penstock.moderator.lists import AttributeList, listed, parts
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Strategy
 from penstock.selector import Selector, conjunction
@@ -71,7 +72,7 @@ def _add(base: RuleBase, candidate: PublishRule) -> Forms:
 
 
 def _delete(base: RuleBase, candidate: PublishRule) -> Forms:
-    """Delete attributes (Algorithm 4): what is not common goes, from the candidate and from the rules it collides with.
+    """Delete attributes (Algorithm 4): the candidate, and the rules it collides with, keep what they have in common.
 
     What the candidate demands no longer may be what implied something else, which is then not common either.
     """
@@ -80,14 +81,15 @@ def _delete(base: RuleBase, candidate: PublishRule) -> Forms:
         if not any(conflict.extra for conflict in conflicts):
             break
         for conflict in conflicts:
-            form = _without(base, form, conflict.function, conflict.extra)
+            if conflict.extra:
+                form = _common(base, form, base.detector.rules[conflict.rules[0]], conflict.function)
         conflicts = base.detector.conflicts(form)
     forms = {form.id: form} | _agreeing(base, form)
     for conflict in conflicts:
         if conflict.kind is not Kind.SAME:
             for rule_id in conflict.rules:
                 rule = forms.get(rule_id, base.detector.rules[rule_id])
-                forms[rule_id] = _without(base, rule, conflict.function, conflict.missing)
+                forms[rule_id] = _common(base, rule, form, conflict.function)
     return forms
 
 
@@ -139,6 +141,17 @@ def _with(base: RuleBase, rule: PublishRule, function: Function, added: tuple[Se
     if not added:
         return rule
     return stating(base, rule, function, (*parts(function_of(rule, function)), *added))
+
+
+def _common(base: RuleBase, rule: PublishRule, other: PublishRule, function: Function) -> PublishRule:
+    """Return a rule that demands, in one function, what it and another one both demand."""
+    one, two = function_of(rule, function), function_of(other, function)
+    if base.mode is Mode.ALGORITHM:
+        return stating(base, rule, function, in_list_order(listed(one) & listed(two)))
+    kept = [part for part in parts(one) if base.judge.implies(function, two, part).holds]
+    return stating(
+        base, rule, function, (*kept, *(part for part in parts(two) if base.judge.implies(function, one, part).holds))
+    )
 
 
 def _without(base: RuleBase, rule: PublishRule, function: Function, deleted: tuple[Selector, ...]) -> PublishRule:

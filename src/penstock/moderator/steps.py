@@ -18,12 +18,12 @@ from penstock.moderator.rules import PublishRule
 class Strategy(StrEnum):
     """The ways out of a conflict (paper 1, section IV)."""
 
+    #: the candidate alone changes, to what the rules in force allow
+    FOLLOW = "follow"
     #: all involved demand what any of them demands: Algorithms 2 and 3
     ADD = "add-attributes"
     #: all involved demand what they have in common: Algorithm 4
     DELETE = "delete-attributes"
-    #: the candidate alone changes, to what the rules in force allow
-    FOLLOW = "follow"
 
 
 @dataclass(frozen=True, slots=True)

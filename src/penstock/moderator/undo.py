@@ -1,9 +1,11 @@
 """Undoing steps, never blindly.
 
-A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done at once
-where nothing that came later has changed the same things, and the rules in force do not collide without it. Otherwise
-it is refused, and the later steps are named, unless they are to be replayed: then all that came later is taken back,
-and asked for again on the state without the step, with whatever comes of it now.
+A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done where
+nothing that came later has changed the same things, and the rules in force do not collide without it; otherwise it is
+refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing.
+
+Or else what came later is replayed: all of it is taken back, and asked for again on the state without the step, with
+whatever comes of it now. A rule that was rejected because of the step may be accepted then.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +28,10 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
         raise RefusedError("moderator.undone", f"step {request.number} has been undone already")
     later = tuple(dependents(base, step))
     with base.draft() as draft:
-        if not later:
-            draft.change(step.delta.inverse())
-        elif request.replay:
+        if request.replay:
             _replay(draft, step, customs)
+        elif not later:
+            draft.change(step.delta.inverse())
         else:
             raise RefusedError(
                 "moderator.depends",

@@ -1,0 +1,261 @@
+"""Steps as octets, in the form in which change records keep them: what stood before, and what was asked for and stands.
+
+    before  (state (rules <standing> …) (types <hung> …) (log <entry> …) (away <principal> …))
+    after   (step <request> (restored <place> …) (state …))
+
+Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
+one step, and what is read back is that step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from penstock.codec.sexp import SExp, canonical, parse_canonical, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.errors import MalformedError
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.moderator import steps
+from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import Note, Request, Step, Strategy
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a change record has of a step, besides who, when and why. Rules stand in it, which no log may show."""
+
+    kind: str
+    before: bytes = field(repr=False)
+    after: bytes = field(repr=False)
+
+
+def to_record(step: Step) -> Record:
+    """Return a step as it is kept."""
+    request = _request(step.request)
+    restored = (b"restored", *(_place(entry.place) for entry in step.restored))
+    return Record(
+        request[0].decode() if isinstance(request[0], bytes) else "",
+        canonical(_state(step.delta.inverse())),
+        canonical((b"step", request, restored, _state(step.delta))),
+    )
+
+
+def from_record(number: int, note: Note, record: Record) -> Step:
+    """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what the parts raise)."""
+    match parse_canonical(record.after):
+        case (b"step", tuple(request), (b"restored", *places), tuple(after)):
+            pass
+        case _:
+            raise _malformed("a step has a request, what was restored, and a state")
+    delta = _delta(_Side.read(parse_canonical(record.before)), _Side.read(after))
+    known = {entry.place: entry for entry in delta.dropped}
+    try:
+        restored = tuple(known[_read_place(place)] for place in places)
+    except KeyError as error:
+        raise _malformed("a step restores what it does not drop") from error
+    step = Step(number, note, _read_request(request), delta, restored)
+    if to_record(step) != record:
+        raise _malformed("a step is not in its one form")
+    return step
+
+
+# --- what stands on one side of a step ------------------------------------------------------------------------------
+
+
+def _state(delta: Delta) -> SExp:
+    return (
+        b"state",
+        (b"rules", *(_standing(each.after) for _, each in sorted(delta.rules.items()) if each.after is not None)),
+        (
+            b"types",
+            *(_hung(event, each.after) for event, each in sorted(delta.types.items()) if each.after is not None),
+        ),
+        (b"log", *(_entry(entry) for entry in delta.logged)),
+        (b"away", *(_who(each) for each, change in sorted(delta.away.items()) if change.after)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The four tables, as far as a step is about them."""
+
+    rules: Mapping[str, Standing]
+    types: Mapping[TypeKey, Rooted]
+    log: Mapping[Place, Logged]
+    away: Mapping[Principal, bool]
+
+    @classmethod
+    def read(cls, body: SExp) -> "_Side":
+        standings = [_read_standing(each) for each in _rows(body, b"rules")]
+        entries = [_read_entry(each) for each in _rows(body, b"log")]
+        return cls(
+            {standing.stated.id: standing for standing in standings},
+            dict(_read_hung(each) for each in _rows(body, b"types")),
+            {entry.place: entry for entry in entries},
+            {_read_who(each): True for each in _rows(body, b"away")},
+        )
+
+
+def _delta(before: _Side, after: _Side) -> Delta:
+    return Delta(
+        _changes(before.rules, after.rules),
+        _changes(before.types, after.types),
+        _changes(before.log, after.log),
+        _changes(before.away, after.away),
+    )
+
+
+def _changes(before: Mapping[K, T], after: Mapping[K, T]) -> dict[K, Change[T]]:
+    return {
+        key: Change(before.get(key), after.get(key)) for key in (*before, *(key for key in after if key not in before))
+    }
+
+
+def _rows(body: SExp, name: bytes) -> tuple[SExp, ...]:
+    found = sexp_field(body, name)
+    if found is None:
+        raise _malformed(f"a state has no `{name.decode()}`")
+    return found[1:]
+
+
+def _standing(standing: Standing) -> SExp:
+    form = () if standing.form in (None, standing.stated) else (standing.form.to_sexp(),)
+    return (standing.status.encode(), standing.stated.to_sexp(), *form)
+
+
+def _read_standing(value: SExp) -> Standing:
+    match value:
+        case (bytes(status), tuple(stated), *form) if len(form) <= 1 and status.decode("ascii", "replace") in [*Status]:
+            rule = PublishRule.from_sexp(stated)
+            known = Status(status.decode())
+            in_force = PublishRule.from_sexp(form[0]) if form else rule
+            return Standing(rule, known, in_force if known is Status.IN_FORCE else None)
+    raise _malformed("a rule has a status, what was stated, and perhaps what is in force")
+
+
+def _hung(event: TypeKey, rooted: Rooted) -> SExp:
+    return (_event(event),) if rooted.parent is None else (_event(event), _event(rooted.parent))
+
+
+def _read_hung(value: SExp) -> tuple[TypeKey, Rooted]:
+    match value:
+        case (event, *parent) if len(parent) <= 1:
+            return _read_event(event), Rooted(_read_event(parent[0]) if parent else None)
+    raise _malformed("a type has a parent, or none")
+
+
+def _entry(entry: Logged) -> SExp:
+    return (_place(entry.place), entry.kind.encode(), *(rule.to_sexp() for rule in entry.rules))
+
+
+def _read_entry(value: SExp) -> Logged:
+    match value:
+        case (place, bytes(kind), _, *_) if kind.decode("ascii", "replace") in [*LoggedAs]:
+            rules = tuple(PublishRule.from_sexp(rule) for rule in value[2:])
+            return Logged(_read_place(place), LoggedAs(kind.decode()), rules)
+    raise _malformed("an entry of the log has a place, a kind and rules")
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def _request(request: Request) -> tuple[SExp, ...]:
+    match request:
+        case steps.Add(rule):
+            return (b"add", rule.to_sexp())
+        case steps.Resolve(rule_id, strategy, consents):
+            return (b"resolve", rule_id.encode(), strategy.encode(), *map(_who, sorted(consents)))
+        case steps.Withdraw(rule_id):
+            return (b"withdraw", rule_id.encode())
+        case steps.Pass():
+            return (b"pass",)
+        case steps.Leave(publisher):
+            return (b"leave", _who(publisher))
+        case steps.Return(publisher):
+            return (b"return", _who(publisher))
+        case steps.AddType(event, parent):
+            return (b"add-type", _hung(event, Rooted(parent)))
+        case steps.MoveType(event, parent):
+            return (b"move-type", _hung(event, Rooted(parent)))
+        case steps.RenameType(event, to):
+            return (b"rename-type", _event(event), _event(to))
+        case steps.RemoveType(event):
+            return (b"remove-type", _event(event))
+        case steps.Undo(number, replay):
+            return (b"undo", b"%d" % number, *((b"replay",) if replay else ()))
+
+
+def _read_request(value: SExp) -> Request:
+    match value:
+        case (b"resolve", bytes() as rule_id, bytes(strategy), *consents):
+            agreed = frozenset(map(_read_who, consents))
+            return steps.Resolve(text(rule_id), _read_strategy(strategy), agreed)
+        case (b"pass",):
+            return steps.Pass()
+        case (b"rename-type", event, to):
+            return steps.RenameType(_read_event(event), _read_event(to))
+        case (b"undo", bytes(number), *replay) if number.isdigit() and len(number) < 16 and replay in ([], [b"replay"]):
+            return steps.Undo(int(number), bool(replay))
+        case (bytes(head), argument) if head in _READERS:
+            return _READERS[head](argument)
+    raise _malformed("there is no such request")
+
+
+_READERS: Final[Mapping[bytes, Callable[[SExp], Request]]] = {
+    b"add": lambda value: steps.Add(PublishRule.from_sexp(value)),
+    b"withdraw": lambda value: steps.Withdraw(text(value)),
+    b"leave": lambda value: steps.Leave(_read_who(value)),
+    b"return": lambda value: steps.Return(_read_who(value)),
+    b"add-type": lambda value: steps.AddType(_read_hung(value)[0], _read_hung(value)[1].parent),
+    b"move-type": lambda value: steps.MoveType(_read_hung(value)[0], _read_hung(value)[1].parent),
+    b"remove-type": lambda value: steps.RemoveType(_read_event(value)),
+}
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _read_strategy(octets: bytes) -> Strategy:
+    try:
+        return Strategy(octets.decode("ascii", "replace"))
+    except ValueError as error:
+        raise _malformed("there is no such strategy") from error
+
+
+def _event(event: TypeKey) -> SExp:
+    return (_who(event.owner), event.name.encode())
+
+
+def _read_event(value: SExp) -> TypeKey:
+    match value:
+        case (owner, name):
+            return TypeKey(_read_who(owner), text(name))
+    raise _malformed("an event type has an owner and a name")
+
+
+def _who(principal: Principal) -> SExp:
+    return str(principal).encode()
+
+
+def _read_who(value: SExp) -> Principal:
+    return Principal.parse(text(value))
+
+
+def _place(place: Place) -> SExp:
+    return (b"%d" % place[0], b"%d" % place[1])
+
+
+def _read_place(value: SExp) -> Place:
+    match value:
+        case (bytes(step), bytes(index)) if (step + index).isdigit() and max(len(step), len(index)) < 16:
+            return (int(step), int(index))
+    raise _malformed("a place in the log is two numbers")
+
+
+def _malformed(message: str) -> MalformedError:
+    return MalformedError("moderator.record", message, hint="the record was not written by this version of Penstock")
