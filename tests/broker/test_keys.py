@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from tests.broker.node_kit import BROKERS, Broker, client_of, run, running, until
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.carrying import Carried
@@ -93,6 +93,27 @@ def test_sealed_events_cross_a_broker_that_cannot_read_them() -> None:
                 assert [event["headline"] for event in got] == [f"SECRET-{number}" for number in range(5)]
                 assert seen
                 assert not any(b"SECRET" in block for block in seen)
+
+    run(test())
+
+
+def test_filters_are_sealed_anew_between_other_things_and_all_of_them() -> None:
+    async def test() -> None:
+        limits = replace(LIMITS, filter_sealings=1)
+        wanted = 60
+        async with running(*POLICY, types=(signed(SEALED),), managing=managing(), limits=limits) as node:
+            await until(lambda: holds(node) == 4)
+            async with client_of(node, PDA) as reader:
+                for number in range(wanted):
+                    await reader.subscribe(NEWS.name, f"headline = 'N{number}'")
+                filters = node.core.router._forest.trees[SEALED.name.key].subscriptions[None]
+                before = set(filters.values())
+                assert len(before) == wanted
+                for group in node.keys.managed():
+                    node.keys.rotate(group)
+                # The clock of the node alone would take a second for each.
+                await until(lambda: not before & set(filters.values()))
+                assert not node.core.router.resealing
 
     run(test())
 

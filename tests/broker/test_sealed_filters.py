@@ -1,6 +1,7 @@
 """Filters on sealed types: what is sealed of them, who opens it, which covers which, and who gets what then."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,18 +126,25 @@ def _secret(scope: str) -> Secret:
     ("scope", "text"), [(SPEED, "plate = 'X'"), (SPEED, "plate = 'X' AND speed > 1"), (SPEED, "TRUE")]
 )
 def test_who_has_the_key_of_one_attribute_does_not_ask_about_another(scope: str, text: str) -> None:
-    opened = filters(*ALL).open(CAR.key, forged(scope, text))
+    by = filters(*ALL)
+    opened = by.open(CAR.key, forged(scope, text))
     assert opened.clauses == ()
-    assert len(opened.closed) == 1
+    assert len(opened.closed) == by.unopened == 1
 
 
 def test_junk_under_a_known_hint_counts_as_closed() -> None:
     (part,) = sealed("speed > 70").parts
     junk = SealedFilter((part[:-1] + bytes([part[-1] ^ 1]),))
-    for found in (junk, SealedFilter((part[:LEAST_BYTES],))):
-        assert filters(*ALL).open(CAR.key, found).clauses == ()
     not_padded = SealedFilter(seal_filter([(filter_key(_secret(SPEED), SPEED), b"x")]))
-    assert filters(*ALL).open(CAR.key, not_padded).clauses == ()
+    by = filters(*ALL)
+    for number, found in enumerate((junk, SealedFilter((part[:LEAST_BYTES],)), not_padded), 1):
+        assert by.open(CAR.key, found).clauses == by.open(CAR.key, found).clauses == ()
+        assert by.unopened == number, "once for each"
+    # What no key is held for is nobody's fault.
+    assert filters(PLATE).open(CAR.key, sealed("speed > 70")).closed
+    blind = filters(PLATE)
+    blind.open(CAR.key, junk)
+    assert blind.unopened == 0
 
 
 # What is read.
@@ -317,6 +325,38 @@ def test_filters_are_sealed_anew_in_each_epoch_the_new_one_before_the_old_one_go
     line.publish("pub", *CARS)
     assert rows(line, "pub", "between") == [1]
     assert line.ids("sub") == ["SECRET-2"]
+
+
+def test_many_filters_are_sealed_anew_some_at_a_time_and_no_event_is_lost_meanwhile() -> None:
+    line = Line({"pub": ALL, "between": (), "sub": ALL}, limits=replace(DEFAULT_LIMITS, filter_sealings=2))
+    line.advertise("pub")
+    sub = line.routers["sub"]
+    for number, speed in enumerate((10, 30, 50, 90, 95)):
+        line.run("sub", sub.subscribe(f"s{number}", CAR.key, filter_of(CAR, f"speed = {speed}")))
+    for name in ("pub", "sub"):
+        line.rings[name].begin(SPEED, 2, SECOND)
+    line.run("pub", line.routers["pub"].keys_changed())
+    line.wire.clear()
+    line.run("sub", sub.keys_changed())
+    assert entered(line) == 2
+    # What was not sealed yet asks nothing of the new epoch: all goes that way, and clients get what they want.
+    line.publish("pub", *CARS)
+    assert rows(line, "pub", "between") == [2]
+    assert line.ids("sub") == [car for car, _ in CARS]
+    # One that has gone in the meantime, and a new key, are no trouble.
+    line.run("sub", sub.unsubscribe("s4"))
+    while sub.resealing:
+        line.run("sub", sub.reseal())
+    assert entered(line) == 4
+    line.wire.clear()
+    line.publish("pub", *CARS, ("NOBODY", 77))
+    assert rows(line, "pub", "between") == [2]
+
+
+def entered(line: Line) -> int:
+    """Return how many filters were sealed anew and told."""
+    bodies = [Hop.from_tree(decode(octets)).body for octets in line.wire["sub", "between"]]
+    return sum(isinstance(body, Enter) for body in bodies)
 
 
 def test_who_was_left_out_of_an_epoch_learns_nothing_of_it_by_asking() -> None:

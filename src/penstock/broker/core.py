@@ -167,6 +167,9 @@ class Core:
         self.exchange.sealable = self.vault.check
         #: told when gathered events are due: `flush` is to be called then
         self.wake: Callable[[datetime], None] = lambda _due: None
+        #: calls something when others have had their turn
+        self.soon: Callable[[Callable[[], None]], object] = lambda _work: None
+        self._resealing = False
         self._due: datetime | None = None
         self._wanted: deque[Iterable[Inward]] = deque()
         self._settling = False
@@ -250,11 +253,21 @@ class Core:
         return errors
 
     def _rouse(self) -> None:
-        """Be woken when gathered events are due."""
+        """Be woken when gathered events are due, and go on with filters that are to be sealed anew."""
+        if self.router.resealing and not self._resealing:
+            self._resealing = True
+            self.soon(self._reseal)
         due = self.exchange.due
         if due is not None and due != self._due:
             self._due = due
             self.wake(due)
+
+    def _reseal(self) -> None:
+        self._resealing = False
+        try:
+            self.settle(self.router.reseal())
+        except PenstockError as error:
+            self.note(error)
 
     def flush(self) -> None:
         """Seal and send what has lingered for long enough."""

@@ -11,6 +11,7 @@ from penstock.broker.entries import Advertisement, AnyFilter, Entry, Filter, Int
 from penstock.broker.matching import Matcher, Values
 from penstock.broker.sealed_filters import Filters
 from penstock.broker.trees import Name, Side, Tree
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -26,10 +27,18 @@ class _Subscribed(NamedTuple):
 class Forest:
     """Trees by type. `parent` says where a tree's rendezvous node lies, `filters` what is sealed and opened here."""
 
-    def __init__(self, parent: Callable[[TypeKey], Principal | None], filters: Filters) -> None:
+    def __init__(
+        self,
+        parent: Callable[[TypeKey], Principal | None],
+        filters: Filters,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self._parent = parent
         self._filters = filters
         self._version = filters.version
+        self._limits = limits
+        #: subscriptions of clients whose filters may have to be sealed anew
+        self._unsealed: dict[str, None] = {}
         self.trees: dict[TypeKey, Tree] = {}
         self.subscribed: dict[str, _Subscribed] = {}
         self._clients: dict[TypeKey, Matcher[str]] = {}
@@ -100,18 +109,40 @@ class Forest:
                 self.change(key)
 
     def rekey(self) -> None:
-        """Seal filters anew, and compare those of others anew, if there are other keys than before."""
-        if self._version == self._filters.version:
-            return
-        self._version = self._filters.version
-        for key, entry in self.subscribed.items():
-            for tree in (entry.tree, *self._joined.get(entry.tree, ())):
-                shown = self._shown(entry, tree)
-                if shown != self.trees[tree].subscriptions[None][key]:
-                    self.put(None, key, Subscription(tree, shown))
-        for tree_key, found in self.trees.items():
-            if found.rekeyed():
-                self._changed[tree_key] = None
+        """Seal filters anew, and compare those of others anew, if there are other keys than before.
+
+        Not more than some are sealed with each call: others have something to do too. What is still sealed in an old
+        epoch asks nothing of events of the new one, so that neighbours go by the type meanwhile.
+        """
+        if self._version != self._filters.version:
+            self._version = self._filters.version
+            # Those that wait already are the first.
+            self._unsealed |= dict.fromkeys(self.subscribed)
+            for tree_key, found in self.trees.items():
+                if found.rekeyed():
+                    self._changed[tree_key] = None
+        most = self._limits.filter_sealings
+        while self._unsealed and most > 0:
+            key = next(iter(self._unsealed))
+            del self._unsealed[key]
+            most -= self._reseal(key)
+
+    @property
+    def resealing(self) -> bool:
+        """Whether filters are still to be sealed anew."""
+        return bool(self._unsealed)
+
+    def _reseal(self, key: str) -> int:
+        """Seal the filter of a subscription anew, if it still stands, and say for how many trees that was needed."""
+        entry, sealed = self.subscribed.get(key), 0
+        if entry is None:
+            return sealed
+        for tree in (entry.tree, *self._joined.get(entry.tree, ())):
+            shown = self._shown(entry, tree)
+            if shown != self.trees[tree].subscriptions[None][key]:
+                self.put(None, key, Subscription(tree, shown))
+                sealed += 1
+        return sealed
 
     def changed(self) -> list[Tree]:
         """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""

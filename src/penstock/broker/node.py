@@ -9,6 +9,7 @@ half of a change.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
@@ -71,7 +72,7 @@ class Node:
         self.policies = Policies(self.core, keep or Forgetful(), network)
         self.keys = Keys(self.core, self.core.ring, managing)
         self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
-        self.core.wake = self._wake
+        self.core.wake, self.core.soon = self._wake, self._soon
         self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
         self._desk = KeyDesk(self.core, self.keys, self._is_operator)
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
@@ -189,6 +190,9 @@ class Node:
     def _wake(self, due: datetime) -> None:
         """Send gathered events when they are due."""
         asyncio.get_running_loop().call_later((due - self.core.now()) / timedelta(seconds=1), self.core.flush)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
 
     # Those who come.
 

@@ -74,7 +74,9 @@ class Router:
         )
         self._view: View | None = None
         self._neighbours: dict[Principal, _Neighbour] = {}
-        self._forest = Forest(lambda key: self._members.view.parent(key, self._may_route), self._vault.filters)
+        self._forest = Forest(
+            lambda key: self._members.view.parent(key, self._may_route), self._vault.filters, self._limits
+        )
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._advertised: dict[str, _Advertised] = {}
         self._published = 0
@@ -233,6 +235,15 @@ class Router:
     def keys_changed(self) -> list[Output]:
         """Open what waits for keys: some have come."""
         self._carried(self._carrier.keys_changed())
+        return self._settle()
+
+    @property
+    def resealing(self) -> bool:
+        """Whether filters of clients are still to be sealed under new keys: `reseal` goes on with it."""
+        return self._forest.resealing
+
+    def reseal(self) -> list[Output]:
+        """Seal some more filters under new keys; so does everything else that happens here."""
         return self._settle()
 
     # Where something else than links is between brokers.

@@ -159,7 +159,11 @@ class KeyFilters:
         self._keys = _FilterKeys(keys)
         self._level_of = level_of
         self._limits = limits
+        #: parts that did not open though their key is held, or are not what they should be
+        self.unopened = 0
         self._parts: dict[tuple[Sealing, Filter], dict[str, bytes]] = {}
+        #: by what is sealed of it: the same in each epoch
+        self._read: dict[bytes, Filter] = {}
         self._sealed: dict[tuple[TypeKey, Sealing, Filter], tuple[list[Column | None], AnyFilter]] = {}
         self._opened: dict[tuple[TypeKey, SealedFilter], tuple[list[bytes], OpenedFilter]] = {}
 
@@ -187,12 +191,12 @@ class KeyFilters:
         return known[1]
 
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
-        """Open what there are keys for. What does not open though there is one is as good as closed."""
+        """Open what there are keys for. What does not open though there is one is as good as closed, and counted."""
         keys = self._keys.of_type(of_type).by_hint
         hints = [part[:HINT_BYTES] for part in sealed.parts if part[:HINT_BYTES] in keys]
         known = self._opened.get((of_type, sealed))
         if known is None or known[0] != hints:
-            known = _remember(self._opened, (of_type, sealed), (hints, _open(keys, sealed)), self._limits)
+            known = _remember(self._opened, (of_type, sealed), (hints, self._open(keys, sealed)), self._limits)
         return known[1]
 
     def attributes(self, route: Route, /) -> Sequence[str]:
@@ -211,35 +215,38 @@ class KeyFilters:
         found = seal_filter((key, content) for key, content in held if key is not None)
         return SealedFilter(found) if found else Filter()
 
+    def _open(self, keys: Mapping[bytes, _Key], sealed: SealedFilter) -> OpenedFilter:
+        clauses, closed = list[Clause](), list[bytes]()
+        for part in sealed.parts:
+            held = keys.get(part[:HINT_BYTES])
+            content = None if held is None else self._content(held, part, sealed)
+            if held is None or content is None:
+                self.unopened += held is not None
+                closed.append(part[:NAME_BYTES])
+            else:
+                clauses.append(Clause(held.column, content))
+        return OpenedFilter(tuple(clauses), tuple(closed))
+
+    def _content(self, held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:
+        """Return what a part asks, or None where it is not what it should be."""
+        try:
+            octets = open_part(held.key, part, sealed.parts)
+            found = self._read.get(octets)
+            if found is None:
+                read = Filter.from_tree(decode(unpad(Padding.SIZES, octets)))
+                found = _remember(self._read, octets, read, self._limits)
+        except PenstockError:
+            return None
+        attribute, _ = held.column
+        # Who holds the key of one attribute must not ask about another one.
+        return found if attribute == FIRST or found.selector.attributes == {attribute} else None
+
 
 def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: Limits) -> _A:
     if len(known) >= limits.cache_entries:
         known.clear()
     known[asked] = answer
     return answer
-
-
-def _open(keys: Mapping[bytes, _Key], sealed: SealedFilter) -> OpenedFilter:
-    clauses, closed = list[Clause](), list[bytes]()
-    for part in sealed.parts:
-        held = keys.get(part[:HINT_BYTES])
-        content = None if held is None else _read(held, part, sealed)
-        if held is None or content is None:
-            closed.append(part[:NAME_BYTES])
-        else:
-            clauses.append(Clause(held.column, content))
-    return OpenedFilter(tuple(clauses), tuple(closed))
-
-
-def _read(held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:
-    """Return what a part asks, or None where it is not what it should be."""
-    try:
-        found = Filter.from_tree(decode(unpad(Padding.SIZES, open_part(held.key, part, sealed.parts))))
-    except PenstockError:
-        return None
-    attribute, _ = held.column
-    # Who holds the key of one attribute must not ask about another one.
-    return found if attribute == FIRST or found.selector.attributes == {attribute} else None
 
 
 def _parts(filter_: Filter) -> Iterator[tuple[str, Filter]]:

@@ -100,6 +100,8 @@ class Limits:
     filter_parts: int = 16
     filter_bytes: int = 4_096
     filter_indexes: int = 4
+    #: filters of clients that are sealed under a new key before others have their turn
+    filter_sealings: int = 64
     #: sealed blocks that wait at a broker for their keys, and their octets; the oldest give way
     seal_waiting: int = 1_024
     seal_waiting_bytes: int = 64 << 20

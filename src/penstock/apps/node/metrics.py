@@ -86,6 +86,11 @@ class _Sizes(Collector):
         for code, number in core.unopened.items():
             refused.add_metric((code,), number)
         yield refused
+        yield CounterMetricFamily(
+            "penstock_filters_unopened",
+            "Parts of filters that do not open though their key is held, or are not what they should be.",
+            core.vault.filters.unopened,
+        )
         members, now = node.keys.members.values(), core.now()
         size, owners = core.router.size(), node.policies.status().values()
         fresh = sum(isinstance(state, dict) and state.get("state") == "fresh" for state in owners)
