@@ -110,7 +110,10 @@ class Exchange:
             case requests.Publish(key, events) if self.router.seals(events[0].key):
                 self.router.check_events(key, events)
                 self.sealable(events)
-                pending.extend(map(Gathered, self.gathering.put(now, events)))
+                ready = self.gathering.put(now, events)
+                # The first goes now; should it fail, the others, which go before all that waits, still do.
+                pending.extendleft(map(Gathered, ready[:0:-1]))
+                pending.extend(self._send(now, ready[0]) if ready else ())
             case requests.Publish(_, events):
                 pending.extend(carry_out(output, self.router))
                 self.spread(events)

@@ -42,6 +42,8 @@ class Replays:
         self._since = since
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
         self._numbers = 0
+        #: the one that spoke last
+        self._latest: _Stream | None = None
 
     def first(self, header: Header, of_type: TypeKey, rows: Sequence[int]) -> Sequence[int]:
         """Return the places, among rising rows of a block, of those that come for the first time; take all of them.
@@ -64,9 +66,12 @@ class Replays:
         if not fresh:
             raise replayed()
         stream.taken[number] = before | _bits(rows)
-        stream.last = header.time if stream.last is None else max(stream.last, header.time)
+        if stream.last is None or header.time > stream.last:
+            stream.last = header.time
         stream.highest = max(stream.highest, number)
-        self._streams.move_to_end(name)
+        if stream is not self._latest:
+            self._latest = stream
+            self._streams.move_to_end(name)
         self._make_room(stream)
         return fresh
 

@@ -6,12 +6,12 @@ may read as much (dissertation, section 7.4); without that, and without keys, a 
 type alone, and carries them by that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import lt
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from penstock.broker.publications import Header as PlainHeader
 from penstock.broker.publications import Publications, read_columns
@@ -25,7 +25,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.values import INTEGER_MAX
+from penstock.model.values import INTEGER_MAX, Scalar
 
 
 class Vault(Protocol):
@@ -108,6 +108,11 @@ class NoVault:
 
 
 _NO_BLOCK: Final = b""
+_NUMBERS: Final = frozenset((int,))
+#: the values of events that are closed
+_UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
+_Written: TypeAlias = tuple[PlainHeader | None, bytes]
+_NOT_WRITTEN: Final[_Written] = None, b""
 #: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
 _REST: Final = 64 << 10
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -138,16 +143,14 @@ class SealedPublications(Publications):
         """
         if plain.retain:
             raise RefusedError("seal.retained", "events of sealed types are not retained", hint="publish them without")
-        places = tuple(range(len(plain.events)))
+        block, places = vault.seal(plain.events), tuple(range(len(plain.events)))
         return cls(
             plain.origin,
             plain.incarnation,
             plain.numbers,
             plain.events,
             plain.hops,
-            plain.retain,
-            plain.state,
-            block=vault.seal(plain.events),
+            block=block,
             places=places,
             closed=False,
         )
@@ -161,8 +164,10 @@ class SealedPublications(Publications):
         count = len(plain.events)
         if count <= limits.route_block_events:
             sealed = cls.sealing(plain, vault)
-            if count == 1 or len(sealed.block) <= limits.route_block_bytes:
-                return list(sealed.parts(limits))
+            if len(sealed.block) <= limits.route_block_bytes:
+                return [sealed]
+            if count == 1:
+                raise _too_long(limits)
         halves = range(count // 2), range(count // 2, count)
         return [part for half in halves for part in cls.sealing_all(plain.pick(half), vault, limits)]
 
@@ -175,7 +180,7 @@ class SealedPublications(Publications):
         """Return the same without the plaintext beside, of which nothing is believed."""
         if self.closed and not self._columns:
             return self
-        events = (TransitEvent(self.type, self.ancestors, MappingProxyType({})),) * len(self.numbers)
+        events = (TransitEvent(self.type, self.ancestors, _UNKNOWN),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
 
     def believed(self) -> "SealedPublications":
@@ -217,7 +222,7 @@ class SealedPublications(Publications):
             raise
         if verified:
             vault.verify(self.block, rows)
-        events = tuple(rows[place] for place in self.places)
+        events = tuple(rows if len(rows) == len(self.places) else [rows[place] for place in self.places])
         return self._with(self.numbers, events, self.places, closed=False)
 
     def pick(self, places: Sequence[int]) -> "SealedPublications":
@@ -236,7 +241,7 @@ class SealedPublications(Publications):
     def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
         """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
         if len(self.block) > limits.route_block_bytes:
-            raise LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
+            raise _too_long(limits)
         yield self
 
     def _with(  # noqa: PLR0913  # what may differ
@@ -259,13 +264,13 @@ class SealedPublications(Publications):
             self.hops if hops is None else hops,
             self.retain,
             self.state,
-            block=self.block,
-            places=places,
-            closed=closed,
-            beside=beside,
-            header=self.header,
-            _header=self._header if written else None,
-            _columns=self._columns if written else b"",
+            self._header if written else None,
+            self._columns if written else b"",
+            self.block,
+            places,
+            closed,
+            beside,
+            self.header,
         )
 
     def to_tree(self) -> list[Tree]:
@@ -298,13 +303,13 @@ class SealedPublications(Publications):
         if header.rows > DEFAULT_LIMITS.route_block_events:
             # As no broker seals them: a few octets of nulls would open to a million events.
             too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
-        found = _line(header.route)
+        line = _line(header.route)
         _check_rising(numbers, INTEGER_MAX)
         _check_rising(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
-        events = (TransitEvent(*found, MappingProxyType({})),) * len(numbers)
-        written, columns = _read_beside(plain, header.route)
+        events = (TransitEvent(*line, _UNKNOWN),) * len(numbers)
+        written, columns = _read_beside(plain, header.route) if plain else _NOT_WRITTEN
         return cls(
             read_principal(origin),
             incarnation,
@@ -313,21 +318,19 @@ class SealedPublications(Publications):
             hops,
             retain,
             state,
-            block=block,
-            places=tuple(places),
+            written,
+            columns,
+            block,
+            tuple(places),
             beside=bool(plain),
             header=header,
-            _header=written,
-            _columns=columns,
         )
 
     _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
 
 
-def _read_beside(plain: list[object], route: Route) -> tuple[PlainHeader | None, bytes]:
+def _read_beside(plain: list[object], route: Route) -> _Written:
     """Return the plaintext beside a block as it is written: who only carries it does not look into it."""
-    if not plain:
-        return None, b""
     header, columns = plain if len(plain) == 2 else (None, None)  # as events have
     if type(header) is not bytes or type(columns) is not bytes or not columns or isinstance(route, Blinded):
         malformed("what stands beside a sealed block")
@@ -346,10 +349,14 @@ def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
 def _check_rising(numbers: list[Any], most: int) -> None:
     if not numbers or len(numbers) > DEFAULT_LIMITS.route_block_events:
         malformed("no events, or too many")
-    if {*map(type, numbers)} != {int} or not 0 <= numbers[0] <= numbers[-1] <= most:
+    if not _NUMBERS.issuperset(map(type, numbers)) or not 0 <= numbers[0] <= numbers[-1] <= most:
         malformed("numbers that are none")
-    if not all(map(lt, numbers, numbers[1:])):
+    if len(numbers) > 1 and not all(map(lt, numbers, numbers[1:])):
         malformed("numbers that do not rise")
+
+
+def _too_long(limits: Limits) -> LimitError:
+    return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
 
 
 def not_sealed(of_type: TypeKey) -> RefusedError:

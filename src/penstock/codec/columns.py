@@ -126,6 +126,8 @@ def holds_timestamps(octets: bytes) -> bool:
 
 def encode_bundle(parts: Sequence[bytes]) -> bytes:
     """Return several columns as one: the lengths of all but the last, 4 octets each, and the columns."""
+    if len(parts) == 2:  # ids and times
+        return b"".join((len(parts[0]).to_bytes(_ONE_LENGTH, "little"), *parts))
     lengths = [*map(len, parts)]
     lengths.pop()
     return b"".join((_lengths(len(lengths)).pack(*lengths), *parts))
