@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from tests.trust.kit import refused
 
 from penstock.crypto.seal_keys import KeyRing
 from penstock.model.types import Sealing
-from penstock.pipeline.jobs import Streaming, run, start
+from penstock.pipeline.jobs import Output, Streaming, run, start
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.jobs_sealed import Compact, LogBlocks, Seal, Unseal
-from penstock.pipeline.layout import commit
+from penstock.pipeline.layout import commit, commits
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import ATTRIBUTES, FIRST, HEADER, sealed_schema
 from penstock.pipeline.sealed_reading import events_schema
@@ -78,6 +79,33 @@ def log(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
+@dataclass
+class Kept:
+    """A sink that keeps what it gets, and fails the first time."""
+
+    found: list[tuple[str, list[bytes]]] = field(default_factory=list)
+
+    def publish(self, blocks: DataFrame, write_id: str) -> None:
+        self.found.append((write_id, sorted(bytes(row[0]) for row in blocks.select(HEADER).collect())))
+        if len(self.found) == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_batch_is_sealed_once_however_often_it_is_published(session: SparkSession, tmp_path: Path) -> None:
+    """What would be sealed again is another block, and readers would take both."""
+    sink = Kept()
+    writing = Writing(key_files(tmp_path / "keys", ring()), TYPES, BROKER.principal, NOW, rows=2).for_brokers()
+    job = Seal(str(tmp_path / "in"), TYPES, writing, lambda: NOW, sink)
+    stored(session, tmp_path / "in", 0, range(5))
+    output = Output(session, str(tmp_path / "out"), job.name, job.source, job.parts)
+    with pytest.raises(KeyboardInterrupt):
+        job.step(job.all(session), 0, output)
+    assert job.step(job.all(session), 0, output)["counts"] == {"read": 5, "sealed": 5, "quarantined": 0, "blocks": 3}
+    first, second = sink.found
+    assert first == second
+    assert len(first[1]) == 3
+
+
 def unsealed(session: SparkSession, log: Path, out: Path, keys: KeyRing) -> tuple[Any, Path]:
     job = Unseal(LogBlocks(str(log)), TYPES, key_files(out / "keys", keys))
     return run(job, session, str(out / "out")), out / "out"
@@ -119,16 +147,22 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
     found = batch([good, waiting, torn, lone]).to_pylist()
     found[2][FIRST] = found[2][FIRST][:-1] + bytes([found[2][FIRST][-1] ^ 1])
     found.append({HEADER: b"no header"})
+    # A copy, and before them what only looks like one.
+    found += [found[0]]
+    found.insert(0, found[0] | {FIRST: found[0][FIRST][:-1] + b"?"})
     columns = [name for name in found[0] if not name.startswith("@")]
     schema = sealed_schema(columns)
     frame = session.createDataFrame([tuple(row.get(name) for name in schema.names) for row in found], schema)
     frame.coalesce(1).write.parquet(f"{tmp_path}/log/sealed/@batch=0")
     commit(session, f"{tmp_path}/log", 0, {"counts": {}, ATTRIBUTES: columns})
     said, out = unsealed(session, tmp_path / "log", tmp_path / "first", ring(str(TRUCK.key)))
-    assert said["counts"] == {"read": 7, "events": 2, "sealed": 4, "quarantined": 1, "blocks": 5}
-    assert said["reasons"] == {"seal.unknown-key": 2, "seal.cannot-open": 1, "block.malformed": 1}
-    kept = session.read.parquet(f"{out}/quarantine").where("`@rows` = 1").toArrow().to_pylist()
-    assert [row[FIRST] for row in kept] == [found[2][FIRST]]
+    assert said["counts"] == {"read": 11, "events": 2, "sealed": 4, "quarantined": 5, "blocks": 7}
+    codes = {"seal.unknown-key": 2, "seal.cannot-open": 2, "block.malformed": 1, "seal.replayed": 1}
+    assert said["reasons"] == codes
+    kept = session.read.parquet(f"{out}/quarantine").orderBy("@rows", "@reason").toArrow().to_pylist()
+    assert [row[FIRST] for row in kept] == [None, found[3][FIRST], found[0][FIRST], found[1][FIRST]]
+    with refused("seal.closed-log"):
+        OfEvents(f"{tmp_path}/log", TYPES, keys=key_files(tmp_path / "keys", ring())).all(session)
     # What waits is a sealed log, and opens once the keys are there.
     said, _ = unsealed(session, out, tmp_path / "second", ring(epochs=(1, 2)))
     assert said["counts"] == {"read": 4, "events": 4, "sealed": 0, "quarantined": 0, "blocks": 2}
@@ -151,11 +185,16 @@ def test_streams_go_on_with_what_arrives(session: SparkSession, tmp_path: Path) 
     opening = Unseal(LogBlocks(str(tmp_path / "log")), TYPES, keys)
     for number in range(2):
         start(sealing, session, str(tmp_path / "log"), Streaming(drain=True)).wait()
+        if number:
+            # Somebody writes what has come before into the log.
+            shutil.copytree(tmp_path / "log/sealed/@batch=0", tmp_path / "log/sealed/@batch=9")
+            commit(session, str(tmp_path / "log"), 9, commits(session, str(tmp_path / "log"))[0])
         start(opening, session, str(tmp_path / "out"), Streaming(drain=True)).wait()
         if not number:
             stored(session, tmp_path / "in", 1, range(6, 12))
     found = rows(session.read.parquet(f"{tmp_path}/out/events"))
     assert [row["@id"] for row in found] == [f"e{n}" for n, _ in kinds(range(12))]
+    assert commits(session, str(tmp_path / "out"))[1]["reasons"] == {"seal.replayed": 3}
 
 
 def test_a_job_without_its_keys_is_told_so(session: SparkSession, log: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.pipeline.test_jetstream_read import on
 
 from penstock.codec.blocks import read_header
 from penstock.pipeline.jobs import run
-from penstock.pipeline.jobs_sealed import Unseal
+from penstock.pipeline.jobs_sealed import LogBlocks, Unseal
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import BLOCK, columns_of
 from penstock.pipeline.sealed_messages import MessageBlocks, _Cut, _messages
@@ -61,3 +61,7 @@ def test_a_stream_of_blocks_is_unsealed(session: SparkSession, server: NatsServe
     assert sorted(row["@id"] for row in opened) == [event(n).id for n in (1, 2, 3)]
     waiting = session.read.parquet(f"{tmp_path}/out/sealed").collect()
     assert [bytes(row[BLOCK]) for row in waiting] == [payloads[2]]
+    # Whoever knows its type later opens it from there.
+    again = Unseal(LogBlocks(f"{tmp_path}/out"), (CAR, TRUCK), key_files(tmp_path / "later", ring()))
+    said = run(again, session, str(tmp_path / "again"))
+    assert said["counts"] == {"read": 1, "events": 1, "sealed": 0, "quarantined": 0, "blocks": 1}

@@ -32,6 +32,7 @@ from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import FIRST, KeyFiles, sealed_schema
 from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
+from penstock.pipeline.task_errors import raised_by_task
 from penstock.store.keks import read_kek
 
 
@@ -95,6 +96,9 @@ def test_errors_of_tasks_hold_no_key(session: SparkSession, tmp_path: Path) -> N
         Reading.of(keys, TYPES, sealed_columns(blocks)).events(blocks, strict=True).collect()
     told = f"{caught.value} {caught.value!r} {caught.value.__dict__}"
     assert "seal.closed-log" in told
+    found = raised_by_task(caught.value)
+    assert found is not None
+    assert (found.code, bool(found.hint)) == ("seal.closed-log", True)
     assert not traces(keys).search(told.encode())
     assert str(event(1).values[PLATE]) not in told
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.pipeline.layout import BATCH, COMMITS, clear, commit, commits, committed
+from penstock.pipeline.task_errors import raised_by_task
 
 CHECKPOINT: Final = "checkpoint"
 _JOB: Final = "job"
@@ -141,6 +142,10 @@ class Output:
         """Write one part of a batch, over what may be there of it."""
         frame.write.mode("overwrite").parquet(self.part(part, batch))
 
+    def lines(self, part: str, batch: int) -> list[str]:
+        """Return the lines of one part of a batch, and none where it was not written."""
+        return _read_lines(self.spark, self.part(part, batch))
+
     def write_lines(self, lines: list[str], part: str, batch: int) -> None:
         """Write one part of a batch as lines of text."""
         frame = self.spark.createDataFrame([(line,) for line in lines], _LINE).coalesce(1)
@@ -210,8 +215,9 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
             return
         output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
         try:
-            said = job.step(job.arrived(frame), number, output)
-            commit(frame.sparkSession, path, number, said)
+            with spark_errors():
+                said = job.step(job.arrived(frame), number, output)
+                commit(frame.sparkSession, path, number, said)
             progress(said)
         except PenstockError as error:
             # Spark would keep nothing of it but its words.
@@ -228,7 +234,10 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn what Spark raises into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files."""
+    """Turn what Spark raises into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files.
+
+    What a task of ours has raised is raised again.
+    """
     try:
         yield
     except PySparkException as error:
@@ -238,6 +247,8 @@ def spark_errors() -> Iterator[None]:
             raise FailedError(
                 "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path, and which job wrote it"
             ) from error
+        if (raised := raised_by_task(error)) is not None:
+            raise raised from error
         raise FailedError(
             "pipeline.spark",
             f"Spark failed: {condition}",

@@ -28,6 +28,7 @@ from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.sealed_log import SEALED, KeyFiles, log_senders, read_log
 from penstock.pipeline.sealed_reading import sealed_events
+from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.tagging import TYPE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -69,6 +70,11 @@ class Desk:
         """The versions that events may be of."""
         return [verified.event_type for verified in self.loaded.types]
 
+    @property
+    def judge(self) -> Judge:
+        """Who says whose signatures count."""
+        return Judge(self.policy, self.loaded.types)
+
     def environment(self, events: DataFrame) -> tuple[DataFrame, dict[str, Source]]:
         """Return the events with the facts beside them, and where conditions find time and facts."""
         facts = OneRow("@f")
@@ -98,6 +104,11 @@ class OfEvents:
         return self.path
 
     @property
+    def judge(self) -> Judge | None:
+        """Who says whose signatures count on blocks of a sealed log; without one, nobody's do."""
+        return None
+
+    @property
     def files(self) -> str:
         """Where the events stand."""
         return f"{self.path}/{EVENTS if self.keys is None else SEALED}"
@@ -123,7 +134,7 @@ class OfEvents:
         if self.keys is None:
             return read_part(spark, self.path, EVENTS, batches, self.schema)
         blocks = read_log(spark, self.path, batches)
-        return sealed_events(blocks, self.types, self.keys, log_senders(spark, self.path))
+        return sealed_events(blocks, self.types, self.keys, log_senders(spark, self.path), self.judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,11 @@ class Admit(OfEvents):
     desk: Desk
     name: str = "admit"
     parts: tuple[str, ...] = (EVENTS, REFUSED, DECISIONS)
+
+    @property
+    def judge(self) -> Judge:
+        """The policy that events are admitted by."""
+        return self.desk.judge
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
@@ -192,6 +208,11 @@ class Deliver(OfEvents):
     layout: Layout = Layout.PROGRAM
     name: str = "deliver"
     parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
+
+    @property
+    def judge(self) -> Judge:
+        """The policy that events are delivered by."""
+        return self.desk.judge
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write what readers get, and decisions."""

@@ -24,6 +24,7 @@ from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.layout import BATCH, commits
 from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.whatif import Change, Comparison, Reader, compare
 
@@ -47,6 +48,11 @@ class WhatIf(OfEvents):
     samples: int = 5
     name: str = "whatif"
     parts: tuple[str, ...] = ()
+
+    @property
+    def judge(self) -> Judge:
+        """The policy as it is: what would be does not change who has signed."""
+        return Judge(self.before.policy, self.before.types)
 
     def __post_init__(self) -> None:
         if (str(self.before.zone), dict(self.before.facts)) != (str(self.after.zone), dict(self.after.facts)):

@@ -1,17 +1,20 @@
 """The jobs `seal`, `unseal` and `compact`: events become a sealed log, and a sealed log becomes events.
 
-    seal      events            ->  sealed/  quarantine/
-    unseal    a sealed log      ->  events/  sealed/  quarantine/
+    seal      events            ->  sealed/  quarantine/  ready/
+    unseal    a sealed log      ->  events/  sealed/  quarantine/  taken/
     compact   a sealed log      ->  sealed/
 
 `sealed/` of `unseal` are the blocks that wait for a key or a type: its output is a sealed log again. A commit names the
-attributes that the log has columns for.
+attributes that the log has columns for. `taken/` has the names of the blocks that were opened (`sealed_replays`).
 """
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Protocol
+from functools import reduce
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -35,21 +38,37 @@ from penstock.pipeline.sealed_log import (
     sealed_schema,
 )
 from penstock.pipeline.sealed_reading import WAITING, Reading, sealed_columns
+from penstock.pipeline.sealed_replays import AGAIN, TAKEN, count_blocks, part, said_taken, taken_before, write_taken
+from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import REASON
 
 _PLAIN: Final = {"parquet.enable.dictionary": "false"}
 """No two sealed columns are equal: looking for it takes time and memory."""
+READY: Final = "ready"
+"""The part of an output that says under which id a batch is published, once it is sealed."""
+
+
+class Sink(Protocol):
+    """Where sealed blocks go, besides the log."""
+
+    def publish(self, blocks: DataFrame, write_id: str) -> None:
+        """Publish blocks, once for each id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal(OfEvents):
-    """The job `seal`. Events that cannot be sealed go to quarantine, as they are."""
+    """The job `seal`. Events that cannot be sealed go to quarantine, as they are.
+
+    What is sealed a second time is another block. So that a run which was killed publishes none twice, blocks are
+    published from the log, and those of a batch are sealed once: when they are complete, `ready/` says so.
+    """
 
     writing: Writing
     clock: Callable[[], datetime]
+    sink: Sink | None = None
     name: str = "seal"
-    parts: tuple[str, ...] = (SEALED, QUARANTINE)
+    parts: tuple[str, ...] = (SEALED, QUARANTINE, READY)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""
@@ -59,10 +78,17 @@ class Seal(OfEvents):
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write blocks, and what cannot be sealed. Raises `FailedError` (`pipeline.lost`)."""
         writing = replace(self.writing, at=self.clock())
-        tagged = writing.tagged(events)
-        _write(writing.blocks(_good(tagged)), output, SEALED, batch)
-        output.write(_bad(tagged), QUARANTINE, batch)
-        blocks, sealed = _counted(read_part(output.spark, output.path, SEALED, [batch], sealed_schema(writing.columns)))
+        ready = [] if self.sink is None else output.lines(READY, batch)
+        if not ready:
+            tagged = writing.tagged(events)
+            _write(writing.blocks(_good(tagged)), output, SEALED, batch)
+            output.write(_bad(tagged), QUARANTINE, batch)
+        stored = read_part(output.spark, output.path, SEALED, [batch], sealed_schema(writing.columns))
+        if self.sink is not None:
+            ready = ready or [uuid.uuid4().hex]
+            output.write_lines(ready, READY, batch)
+            self.sink.publish(stored, ready[0])
+        blocks, sealed = _counted(stored)
         schema = StructType([StructField(REASON, StringType())])
         bad = _by_reason(output.spark.read.schema(schema).parquet(output.part(QUARANTINE, batch)))
         counts = {"read": events.count(), "sealed": sealed, "quarantined": sum(bad.values())}
@@ -163,12 +189,17 @@ class Unseal(OfBlocks):
 
     types: tuple[EventType, ...]
     keys: KeyFiles
+    #: who says whose signatures count; without one, nobody's do
+    judge: Judge | None = None
+    #: whether blocks of all types have to be signed
+    verify: bool = False
     name: str = "unseal"
-    parts: tuple[str, ...] = (EVENTS, SEALED, QUARANTINE)
+    parts: tuple[str, ...] = (EVENTS, SEALED, QUARANTINE, TAKEN)
 
     def _reading(self, blocks: DataFrame) -> Reading:
         senders = self.blocks.senders(blocks.sparkSession)
-        return Reading.of(self.keys, self.types, sealed_columns(blocks), senders)
+        reading = Reading.of(self.keys, self.types, sealed_columns(blocks), senders)
+        return reading.verified(blocks, self.judge, all_types=self.verify)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""
@@ -180,27 +211,60 @@ class Unseal(OfBlocks):
         Its code is `pipeline.lost`, when the keys were changed meanwhile, say.
         """
         reading, spark = self._reading(events), output.spark
-        opened = reading.events(events)
+        found = count_blocks(events)
+        parted = part(events, found.copies, taken_before(spark, output.path, batch, found))
+        opened = reading.events_of(parted)
         output.write(opened, EVENTS, batch)
         good = spark.read.schema(opened.schema).parquet(output.part(EVENTS, batch)).count()
-        blocks, rows = _counted(events)
-        none = spark.createDataFrame([], StructType([*events.schema, StructField(REASON, StringType())]))
+        whole = found.rows == good and not found.uncounted
         # Blocks are opened once, unless some of them do not open.
-        failed = reading.failures(events) if rows != good or _uncounted(events) else none
+        kept = _Kept() if whole else self._keep(reading.failures_of(parted), batch, output)
+        counts = {"read": found.rows, "events": good, "sealed": kept.sealed, "quarantined": kept.quarantined}
+        check_sum(found.rows, {name: counts[name] for name in ("events", "sealed", "quarantined")})
+        if whole:
+            none = spark.createDataFrame([], StructType([*events.schema, StructField(REASON, StringType())]))
+            for name in (SEALED, QUARANTINE):
+                _write(none, output, name, batch)
+        write_taken(events, kept.blocks, output, batch)
+        return {
+            "counts": {**counts, "blocks": found.blocks},
+            "reasons": dict(kept.reasons),
+            ATTRIBUTES: [name for name in events.columns if name not in HEAD],
+            SENDERS: list(reading.senders),
+            TAKEN: said_taken(found),
+        }
+
+    @staticmethod
+    def _keep(failed: DataFrame, batch: int, output: Output) -> "_Kept":
+        """Write the blocks that did not open, and say how many events they say they have."""
+        # They are sealed, and go two ways.
+        failed = failed.persist()
         waits = quoted(REASON).isin(*WAITING)
         _write(failed.where(waits), output, SEALED, batch)
         _write(failed.where(~waits), output, QUARANTINE, batch)
-        kept = {part: spark.read.schema(failed.schema).parquet(output.part(part, batch)) for part in self.parts[1:]}
-        counts = {"read": rows, "events": good}
-        counts |= {"sealed": _counted(kept[SEALED])[1], "quarantined": _counted(kept[QUARANTINE])[1]}
-        check_sum(rows, {part: counts[part] for part in ("events", "sealed", "quarantined")})
-        reasons = {**_by_reason(kept[SEALED]), **_by_reason(kept[QUARANTINE])}
-        return {
-            "counts": {**counts, "blocks": blocks},
-            "reasons": reasons,
-            ATTRIBUTES: [name for name in events.columns if name not in HEAD],
-            SENDERS: list(reading.senders),
-        }
+        failed.unpersist()
+        parts = [
+            output.spark.read.schema(failed.schema).parquet(output.part(name, batch)) for name in (SEALED, QUARANTINE)
+        ]
+        sealed, quarantined = (
+            part.groupBy(quoted(REASON)).agg(F.count("*"), F.coalesce(F.sum(quoted(ROWS)), F.lit(0))).collect()
+            for part in parts
+        )
+        return _Kept(
+            sum(int(row[2]) for row in sealed),
+            sum(int(row[2]) for row in quarantined),
+            {str(row[0]): int(row[1]) for row in (*sealed, *quarantined)},
+            reduce(DataFrame.union, parts),
+        )
+
+
+class _Kept(NamedTuple):
+    """What was kept of a batch without being opened: events, blocks by reason, and the blocks."""
+
+    sealed: int = 0
+    quarantined: int = 0
+    reasons: Mapping[str, int] = MappingProxyType({})
+    blocks: DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +281,15 @@ class Compact(OfBlocks):
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write the new blocks. Raises `FailedError` (`pipeline.lost`)."""
-        before, rows = _counted(events)
+        found = count_blocks(events)
+        before, rows = found.blocks, found.rows
         # Tasks put together what they have: there must not be more of them than there will be blocks.
         tasks = max(1, -(-rows // self.compacting.rows))
-        _write(self.compacting.blocks(events.coalesce(tasks)), output, SEALED, batch)
+        # Copies are left for whoever opens them: once merged, nobody could tell.
+        parted = part(events, found.copies, None)
+        merged = self.compacting.blocks(parted.alone.coalesce(tasks))
+        left = [] if parted.suspect is None else [parted.suspect.drop(AGAIN)]
+        _write(reduce(DataFrame.unionByName, left, merged), output, SEALED, batch)
         after, kept = _counted(read_part(output.spark, output.path, SEALED, [batch], events.schema))
         check_sum(rows, {"sealed": kept})
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}
@@ -244,11 +313,6 @@ def _counted(blocks: DataFrame) -> tuple[int, int]:
     """Return how many blocks there are, and how many events they say they have."""
     found = blocks.agg(F.count("*"), F.coalesce(F.sum(quoted(ROWS)), F.lit(0))).collect()[0]
     return int(found[0]), int(found[1])
-
-
-def _uncounted(blocks: DataFrame) -> bool:
-    """Say whether there are rows that count no event, and so are no blocks."""
-    return not blocks.where(F.coalesce(quoted(ROWS), F.lit(0)) <= 0).isEmpty()
 
 
 def _by_reason(frame: DataFrame) -> dict[str, int]:

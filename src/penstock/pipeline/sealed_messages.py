@@ -15,7 +15,7 @@ from penstock.codec.blocks import join, read_header
 from penstock.errors import PenstockError
 from penstock.model.types import EventType
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.jetstream import register
+from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_options import parse_options
 from penstock.pipeline.jetstream_records import read_jetstream
 from penstock.pipeline.jobs import Streaming
@@ -72,6 +72,23 @@ def _messages(batches: Iterable[Any]) -> Iterator[Any]:
 def _joined(row: Mapping[str, Any]) -> bytes:
     columns = {name: data for name, data in row.items() if data is not None and name not in (HEADER, ROWS, FIRST)}
     return join(row[HEADER], {"": row[FIRST], **columns})
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSink:
+    """A JetStream stream that blocks are published to; `options` are those of docs/reference/jetstream.md."""
+
+    options: Mapping[str, str]
+
+    def check(self) -> None:
+        """Ask once whether the stream is there. Raises as `parse_options` and `check_stream`."""
+        check_stream(parse_options(self.options))
+
+    def publish(self, blocks: DataFrame, write_id: str) -> None:
+        """Publish blocks; those that were published under the same id before are not published again."""
+        register(blocks.sparkSession)
+        options = {**self.options, "writeId": write_id}
+        block_messages(blocks).write.format(NAME).mode("append").options(**options).save()
 
 
 @dataclass(frozen=True, slots=True)

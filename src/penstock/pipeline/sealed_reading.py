@@ -1,32 +1,41 @@
 """Sealed blocks become events again, as many columns of them as keys are held for.
 
 The keys are read where a task runs, once for each. What does not open is told apart by its code: blocks that can wait
-(`WAITING`: the key, or the type, may come) and those that are to be set aside.
+(`WAITING`: the key, or the type, may come) and those that are to be set aside. Where signatures are demanded, by the
+owner of a type or by who reads, a block is opened only if it is signed by somebody who may publish such events.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
-from penstock.codec.blocks import read_header, read_parts, split
+from penstock.codec.blocks import Fixed, Level, Parts, read_header, read_parts, split
+from penstock.codec.encoded_blocks import EncodedBlock, decode_block
+from penstock.crypto.aead import cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener
-from penstock.errors import FailedError, MalformedError, PenstockError
+from penstock.crypto.seal_keys import unknown_key
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import EventType
+from penstock.model.types import EventType, Sealing
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
 from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_group
-from penstock.pipeline.sealed_columns import ARROW_TYPES, decode_array
+from penstock.pipeline.sealed_columns import ARROW_TYPES, decode_array, places
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEAD, HEADER, ROWS, KeyFiles, map_arrow, readable
+from penstock.pipeline.sealed_replays import AGAIN, REPLAYED, Parted, count_blocks
+from penstock.pipeline.sealed_signers import Grant, Judge
 from penstock.pipeline.tagging import REASON, TYPE
+from penstock.pipeline.task_errors import closed_log
 
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
@@ -34,6 +43,8 @@ WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 _SENDER: Final = "@sender"
 _SMALL: Final = 8_192
 """Blocks of fewer events are put together before they go to Spark."""
+#: the flag in the second octet of a header
+_SIGNED: Final = 2
 
 
 def events_schema(types: Iterable[EventType]) -> StructType:
@@ -50,6 +61,12 @@ class Reading:
     wanted: tuple[str, ...]
     #: those that are mostly met: their long names need not come from tasks row by row
     senders: tuple[str, ...] = ()
+    #: whether everything has to be signed; what the owner of a type wants signed always has to
+    verify: bool = False
+    #: who may sign what
+    grants: tuple[Grant, ...] = ()
+    #: whether copies may be among the blocks, those of one name together
+    once: bool = False
 
     @classmethod
     def of(
@@ -59,12 +76,31 @@ class Reading:
         known = tuple(types)
         return cls(keys, known, readable(known, keys.read(), columns), tuple(senders))
 
+    def verified(self, blocks: DataFrame, judge: Judge | None, *, all_types: bool = False) -> "Reading":
+        """Return the same with who may sign these blocks, where they have to be signed; without a judge, nobody may."""
+        if not all_types and not any(t.signed for t in self.types):
+            return self
+        grants = () if judge is None else judge.grants(blocks, self.keys)
+        return replace(self, verify=all_types, grants=grants)
+
+    def events_of(self, found: Parted) -> DataFrame:
+        """Return the events of blocks of which some may be copies."""
+        opened = self.events(found.alone)
+        return opened if found.suspect is None else opened.union(replace(self, once=True).events(found.suspect))
+
+    def failures_of(self, found: Parted) -> DataFrame:
+        """Return those of them that do not open, and copies."""
+        failed = self.failures(found.alone)
+        if found.suspect is None:
+            return failed
+        return failed.unionByName(replace(self, once=True).failures(found.suspect).drop(AGAIN))
+
     def events(self, blocks: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return the events of the blocks that open; where it is to be `strict`, all must.
 
         Attributes whose key is not held are null, and their columns are not read.
         """
-        whole = [name for name in blocks.columns if name == BLOCK]
+        whole = [name for name in blocks.columns if name in (BLOCK, AGAIN)]
         read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted, *whole)))
         opened = self._strict if strict else self._opened
         schema = events_schema(self.types)
@@ -87,11 +123,7 @@ class Reading:
         def checked() -> Iterator[Any]:
             for found in self._read(batches):
                 if isinstance(found, Failed):
-                    raise FailedError(
-                        "seal.closed-log",
-                        f"a block of the sealed log does not open: {found.code}",
-                        hint="`penstock pipeline unseal` sets aside what does not open",
-                    )
+                    raise closed_log(found.code)
                 yield found
 
         yield from _gathered(checked())
@@ -133,7 +165,13 @@ class _Reader:
         self._senders = {name: number for number, name in enumerate(reading.senders)}
         ring = reading.keys.read()
         self._directory = Directory.of(ring, reading.types)
-        self._opener = Opener(ring, self._directory)
+        self._opener = Opener(ring, self._directory, admits=self._admit)
+        self._levels = {t.key: t.sealing for t in reading.types}
+        self._verify_all, self._signed = reading.verify, {t.key for t in reading.types if t.signed}
+        self._grants: dict[tuple[bytes, str], list[Grant]] = {}
+        for grant in reading.grants:
+            self._grants.setdefault((grant.signer, grant.type), []).append(grant)
+        self._taken: set[bytes] | None = set() if reading.once else None
         fields = [(TYPE, pa.int32()), (_SENDER, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
         fields.append((SOURCE, pa.string()))
         self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
@@ -142,6 +180,11 @@ class _Reader:
         """Yield events in batches, and what failed."""
         rows = batch.column(ROWS).fill_null(0).to_numpy(zero_copy_only=False)
         single = (rows == 1) & batch.column(HEADER).is_valid().to_numpy(zero_copy_only=False)
+        if self._taken is not None:
+            single[:] = False
+        elif self._verify_all or self._signed:
+            # Signatures differ, and are looked at one by one.
+            single &= ~_are_signed(batch.column(HEADER))
         if single.any():
             columns = {"": batch.column(FIRST), **{name: batch.column(name) for name in self._read}}
             for group in groups(batch.column(HEADER), np.flatnonzero(single)):
@@ -152,6 +195,8 @@ class _Reader:
     def _group(self, batch: Any, group: Group, columns: Mapping[str, Any]) -> Iterator[Any | Failed]:
         try:
             found = open_group(self._opener, group, columns, self._wanted, self._kinds)
+            if self._demands(found.names.type):
+                raise _unsigned()
             yield self._events(found, self._version(found.names))
         except (PenstockError, KeyError):
             # Which of them is it?
@@ -170,11 +215,45 @@ class _Reader:
         if parts.rows != batch.column(ROWS)[row].as_py():
             raise MalformedError("block.malformed", "a row of a sealed log that counts other events than its block")
         version = self._version(encoded.names)
+        if self._demands(encoded.names.type):
+            self._verify(header, parts, encoded)
+        self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
         ids = decode_array(encoded.ids, encoded.rows, Kind.STRING)
         times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
         pairs = zip(encoded.names.attributes, encoded.columns, strict=True)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+
+    def _admit(self, fixed: Fixed, names: Names) -> None:
+        """Refuse what is sealed as a whole, under the key that all readers of a type hold, and should not be."""
+        level = self._levels.get(names.type)
+        if level is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
+            raise cannot_open()
+        if level is Sealing.EVENT and fixed.level is Level.ATTRIBUTE:
+            # There is a version of the type that is not known here.
+            raise unknown_key(names.type)
+
+    def _demands(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type have to be signed."""
+        return self._verify_all or of_type in self._signed
+
+    def _verify(self, header: bytes, parts: Parts, encoded: EncodedBlock) -> None:
+        """Check who has signed a block. Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`."""
+        sender = self._opener.verify_parts(header, decode_block(encoded)).sender
+        names = encoded.names
+        known = self._grants.get((sender.digest, str(names.type)), ())
+        if not any(grant.covers(parts.time, names.attributes) for grant in known):
+            raise RefusedError("seal.signer", f"a block is signed by {sender.short}, who may not publish such events")
+
+    def _take(self, parts: Parts, *, again: bool) -> None:
+        """Take a block that has opened, once. Raises `RefusedError` (`seal.replayed`)."""
+        if self._taken is None:
+            return
+        header = parts.header()
+        name = header.fixed.sender + header.id
+        if again or name in self._taken:
+            raise RefusedError(REPLAYED, "a block of the log has come before")
+        self._taken.add(name)
 
     def _parts(self, batch: Any, row: int) -> tuple[bytes, Mapping[str, bytes]]:
         """Return the header and the columns of a block, as far as they are to be read."""
@@ -215,6 +294,18 @@ class _Reader:
         return pa.RecordBatch.from_arrays([*fixed, *own], schema=self._schema)
 
 
+def _are_signed(headers: Any) -> NDArray[np.bool_]:
+    """Say of each header whether a signature belongs to it; of what is no header, something."""
+    ends, octets = places(headers)
+    flags = np.minimum(ends[:-1] + 1, max(len(octets) - 1, 0))
+    found: NDArray[np.bool_] = (octets[flags] & _SIGNED) != 0 if len(octets) else np.zeros(len(flags), np.bool_)
+    return found
+
+
+def _unsigned() -> RefusedError:
+    return RefusedError("seal.unsigned", "a block that has to be signed is not")
+
+
 def _unknown_type() -> MalformedError:
     return MalformedError(UNKNOWN_TYPE, "a block of a type, or with attributes, that are not known here")
 
@@ -238,14 +329,21 @@ def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
 
 def sealed_columns(blocks: DataFrame) -> tuple[str, ...]:
     """Return the attributes that a frame of blocks has columns for."""
-    return tuple(name for name in blocks.columns if name not in (*HEAD, BLOCK))
+    return tuple(name for name in blocks.columns if name not in (*HEAD, BLOCK, AGAIN))
 
 
 def sealed_events(
-    blocks: DataFrame, types: Iterable[EventType], keys: KeyFiles, senders: Iterable[str] = ()
+    blocks: DataFrame,
+    types: Iterable[EventType],
+    keys: KeyFiles,
+    senders: Iterable[str] = (),
+    judge: Judge | None = None,
 ) -> DataFrame:
     """Return the events of a sealed log as if they had been stored as they are.
 
-    A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside.
+    A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside. Where
+    a block stands twice, that is told here.
     """
-    return Reading.of(keys, types, sealed_columns(blocks), senders).events(blocks, strict=True)
+    if count_blocks(blocks).copies:
+        raise closed_log(REPLAYED)
+    return Reading.of(keys, types, sealed_columns(blocks), senders).verified(blocks, judge).events(blocks, strict=True)

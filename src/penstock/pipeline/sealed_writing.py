@@ -6,7 +6,7 @@ another. A task seals what its partition holds; the last block of each type may 
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from penstock.codec.columns import encode_column
 from penstock.codec.encoded_blocks import EncodedBlock
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.errors import LimitError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.model.values import Kind
@@ -59,6 +60,12 @@ class Writing:
     settings: Settings = Settings()  # noqa: RUF009  # it does not change
     #: the file of the sender's private key, where blocks are to be signed
     signer: str | None = None
+    limits: Limits = DEFAULT_LIMITS
+
+    def for_brokers(self) -> "Writing":
+        """Return the same with blocks that are no larger than those that brokers take from each other."""
+        limits = replace(self.limits, block_bytes=self.limits.route_block_bytes)
+        return replace(self, rows=min(self.rows, limits.route_block_events), limits=limits)
 
     @property
     def sealed_types(self) -> tuple[EventType, ...]:
@@ -136,7 +143,9 @@ class _Writer:
     def _new_sealer(self) -> Sealer:
         writing = self._writing
         signing = None if writing.signer is None else read_signer(writing.signer)
-        return Sealer(self._keys, writing.sender, os.urandom, settings=writing.settings, signing=signing)
+        return Sealer(
+            self._keys, writing.sender, os.urandom, settings=writing.settings, signing=signing, limits=writing.limits
+        )
 
     def seal(self, event_type: EventType, table: Any) -> Iterator[bytes]:
         """Seal a table, in blocks of as many rows as are asked for."""

@@ -1,7 +1,7 @@
 """`penstock pipeline seal`, `unseal` and `compact`: sealed logs on Spark."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -16,10 +16,13 @@ from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
-from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Unseal
+from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Sink, Unseal
+from penstock.pipeline.policy import Policy
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import read_signer
+from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import BLOCK_ROWS, Writing
+from penstock.trust.event_types import VerifiedType
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ROWS: Final = click.IntRange(1, DEFAULT_LIMITS.block_rows)
@@ -29,26 +32,51 @@ def sealed_types_options(function: F) -> F:
     """Add `--policy`, `--type-file`, `--parent` and `--previous`."""
     for option in (
         click.option("--type-file", "type_files", multiple=True, metavar="FILE", help="A signed type; repeat."),
-        click.option("--policy", "policy_file", metavar="FILE", help="A policy file, for its types."),
+        click.option("--policy", "policy_file", metavar="FILE", help="A policy file, for its types and who may sign."),
     ):
         function = option(function)
     return options.shelf_options(function)
 
 
-def _types(
+class _Known(NamedTuple):
+    """The types that events may be of, and the policy, if one was given."""
+
+    verified: tuple[VerifiedType, ...]
+    policy: Policy | None
+
+    @property
+    def types(self) -> tuple[EventType, ...]:
+        return tuple(one.event_type for one in self.verified)
+
+    def judge(self, *, verify: bool) -> Judge | None:
+        """Return who says whose signatures count. Raises `MalformedError` (`cli.policy`) where nobody could."""
+        if self.policy is not None:
+            return Judge(self.policy, self.verified)
+        signed = [t.name.name for t in self.types if verify or t.signed]
+        if signed:
+            raise MalformedError(
+                "cli.policy",
+                f"events of `{signed[0]}` have to be signed by somebody who may publish them",
+                hint="give --policy: its credentials say who may",
+            )
+        return None
+
+
+def _known(
     session: Session,
     policy_file: str | None,
     type_files: tuple[str, ...],
     parent: tuple[str, ...],
     previous: tuple[str, ...],
-) -> tuple[EventType, ...]:
+) -> _Known:
+    loaded = None if policy_file is None else load(policy_file, session)
     found = [load_verified_type(file, parent, previous, session.now)[0] for file in type_files]
-    found += [] if policy_file is None else load(policy_file, session).types
+    found += [] if loaded is None else loaded.types
     if not found:
         raise MalformedError(
             "cli.type-file", "the event types have to be known", hint="give --policy, or --type-file for each of them"
         )
-    return tuple(verified.event_type for verified in found)
+    return _Known(tuple(found), None if loaded is None else loaded.policy)
 
 
 @click.command()
@@ -60,6 +88,8 @@ def _types(
 @click.option(
     "--rows", type=_ROWS, default=BLOCK_ROWS, show_default=True, metavar="NUMBER", help="Events in a block, at most."
 )
+@click.option("--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, as brokers take them.")
+@click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
 @out_options(required=True)
 @stream_options
 @spark_options
@@ -70,6 +100,8 @@ def _types(
     """
 penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
     --sender camera-broker --out sealed
+penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
+    --key camera.key --to-jetstream nats://localhost:4222 PLATES --jetstream subject=plates --out sealed --stream
 """
 )
 def seal(  # noqa: PLR0913  # one argument an option
@@ -86,6 +118,8 @@ def seal(  # noqa: PLR0913  # one argument an option
     sender: str | None,
     signer: str | None,
     rows: int,
+    to_jetstream: tuple[str, str] | None,
+    jetstream_options: tuple[str, ...],
     output: str,
     names_file: str | None,
     **rest: Any,
@@ -95,9 +129,12 @@ def seal(  # noqa: PLR0913  # one argument an option
     FOLDER is what `ingest` or `admit` wrote. Each attribute is sealed by itself, or the event as a whole: the owner of
     the type has chosen. Events of types that are not sealed go to quarantine. A block does not say who published an
     event, nor in which version: sign it, or keep the input, where that matters.
+
+    Blocks that are published are no larger than brokers take them. With --stream each is published once, whenever the
+    job is killed; without, an --overwrite publishes everything anew.
     """
     how = Run.of(output, **rest)
-    types = _types(session, policy_file, type_files, parent, previous)
+    types = _known(session, policy_file, type_files, parent, previous).types
     _check(types, signer)
     if (sender is None) is (signer is None):
         raise MalformedError("cli.sender", "blocks are sealed in somebody's name", hint="give --sender, or --key")
@@ -107,7 +144,26 @@ def seal(  # noqa: PLR0913  # one argument an option
     # What is wrong with them is told here, and not by a task.
     keys.read()
     writing = Writing(keys, types, name, session.now, rows, signer=signing)
-    run_job(Seal(how.cluster.path(source), types, writing, clock(session)), how)
+    sink = None
+    if to_jetstream is not None:
+        sink = _sink(_messages(to_jetstream, jetstream_options), how)
+        writing = writing.for_brokers()
+    run_job(Seal(how.cluster.path(source), types, writing, clock(session), sink), how)
+
+
+def _messages(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, str]:
+    url, stream = where
+    return {"url": url, "stream": stream, **pairs(more, "--jetstream")}
+
+
+def _sink(options: Mapping[str, str], how: Run) -> Sink:
+    # Whoever writes files need not have what talks to NATS.
+    from penstock.pipeline.sealed_messages import MessageSink  # noqa: PLC0415
+
+    found = MessageSink(options)
+    if how.cluster.remote is None:
+        found.check()
+    return found
 
 
 def _check(types: tuple[EventType, ...], signer: str | None) -> None:
@@ -121,6 +177,7 @@ def _check(types: tuple[EventType, ...], signer: str | None) -> None:
 @click.argument("source", required=False, metavar="[FOLDER]")
 @sealed_types_options
 @key_files_options(required=True)
+@click.option("--verify", is_flag=True, help="Open only what is signed, also of types that need not be.")
 @click.option("--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of a sealed log.")
 @click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
 @out_options(required=True)
@@ -144,6 +201,7 @@ def unseal(  # noqa: PLR0913  # one argument an option
     previous: tuple[str, ...],
     ring_file: str,
     kek_file: str,
+    verify: bool,
     from_jetstream: tuple[str, str] | None,
     jetstream_options: tuple[str, ...],
     output: str,
@@ -153,17 +211,16 @@ def unseal(  # noqa: PLR0913  # one argument an option
 
     FOLDER is what `seal`, `compact` or `unseal` wrote. What is opened stands where `deliver`, `whatif` and `admit` look
     for events. Blocks whose key is not held stay sealed, and can be opened later; blocks that do not open go to
-    quarantine, as they are.
+    quarantine, as they are, and so do copies. Where the owner of a type wants it signed, blocks are opened only if who
+    has signed them may publish such events by the policy.
     """
     how = Run.of(output, **rest)
-    types = _types(session, policy_file, type_files, parent, previous)
+    known = _known(session, policy_file, type_files, parent, previous)
+    judge = known.judge(verify=verify)
     keys = how.key_files(ring_file, kek_file)
-    messages = None
-    if from_jetstream is not None:
-        url, stream = from_jetstream
-        messages = {"url": url, "stream": stream, **pairs(jetstream_options, "--jetstream")}
+    messages = None if from_jetstream is None else _messages(from_jetstream, jetstream_options)
     path = None if source is None else how.cluster.path(source)
-    run_job(Unseal(_blocks(path, messages, types), types, keys), how)
+    run_job(Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify), how)
 
 
 def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:

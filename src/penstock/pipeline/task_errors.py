@@ -1,0 +1,30 @@
+"""What tasks raise on purpose, found again where the job was started: Spark hands on nothing of it but its words."""
+
+import re
+from typing import Final
+
+from pyspark.errors import PySparkException
+
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+
+CLOSED_LOG: Final = "seal.closed-log"
+_KINDS: Final = {kind.__name__: kind for kind in (FailedError, LimitError, MalformedError, RefusedError)}
+#: as Python writes an error below what led to it
+_WORDS: Final = re.compile(
+    rf"^\s*penstock\.errors\.({'|'.join(_KINDS)}): (.*) \[([a-z0-9-]+(?:\.[a-z0-9-]+)+)\]\s*$", re.MULTILINE
+)
+_HINTS: Final = {CLOSED_LOG: "`penstock pipeline unseal` sets aside what does not open"}
+
+
+def closed_log(code: str) -> FailedError:
+    """Return the error for a log that is to be read as a whole, and has a block that is not."""
+    return FailedError(CLOSED_LOG, f"a block of the sealed log does not open: {code}", hint=_HINTS[CLOSED_LOG])
+
+
+def raised_by_task(error: PySparkException) -> PenstockError | None:
+    """Return what a task has raised on purpose, if that is why Spark failed."""
+    found = _WORDS.findall(str(error))
+    if not found:
+        return None
+    kind, message, code = found[-1]
+    return _KINDS[kind](code, message, hint=_HINTS.get(code, "its log says more: give a file with --spark-log"))
