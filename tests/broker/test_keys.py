@@ -11,10 +11,12 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.carrying import Carried
 from penstock.broker.key_log import MemoryLog
+from penstock.broker.key_refreshing import Refreshing
 from penstock.broker.keys import Managing
 from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
 from penstock.crypto.wrapping import Secret
+from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.principals import Principal
@@ -93,6 +95,29 @@ def test_sealed_events_cross_a_broker_that_cannot_read_them() -> None:
                 assert [event["headline"] for event in got] == [f"SECRET-{number}" for number in range(5)]
                 assert seen
                 assert not any(b"SECRET" in block for block in seen)
+
+    run(test())
+
+
+def test_a_broker_that_has_sealed_as_much_as_its_manager_wants_gets_a_new_key() -> None:
+    """Also one that does not manage keys itself, and whose own limits allow for more."""
+
+    async def test() -> None:
+        limits = replace(LIMITS, key_refresh=0)
+        policy = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH))
+        few = replace(managing(), refreshing=Refreshing(blocks=3))
+        types = (signed(SEALED),)
+        async with (
+            running(*policy, types=types, managing=few, limits=limits) as manager,
+            running(*policy, key=BROKERS[1], types=types, peers=(manager.address,), limits=limits) as other,
+        ):
+            await until(lambda: holds(manager) == holds(other) == 4)
+            ring = other.core.ring
+            before = {group.scope: ring.newest(group.scope) for group in other.keys.members}
+            for number in range(3):
+                assert {scope: ring.newest(scope) for scope in before} == before
+                other.core.vault.seal((TransitEvent(SEALED.name.key, (), {}, str(number), now()),))
+            await until(lambda: all((ring.newest(scope) or 0) > (epoch or 0) for scope, epoch in before.items()))
 
     run(test())
 

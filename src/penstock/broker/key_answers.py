@@ -1,6 +1,7 @@
 """What a key manager says to brokers: signed, and sealed where it is for one of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from penstock.broker.key_group import GroupState, Holder
@@ -28,8 +29,7 @@ class KeyAnswers:
         """Return this manager's word on the epoch of a group, whichever replica began it."""
         if state.word is None:
             raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
-        word = state.word
-        return Word(self._key.principal, word.group, word.epoch, word.begun, word.longest)
+        return replace(state.word, manager=self._key.principal)
 
     def welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Reply:
         """Give a member its leaf, and where it is."""

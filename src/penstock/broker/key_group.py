@@ -13,7 +13,7 @@ Every secret comes from the seed of its record, so that replicas, and a manager 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -73,10 +73,7 @@ class GroupState:
     def check(self, record: KeyRecord) -> None:
         """Check a record before anything is done with it. Raises `RefusedError` (`keys.record`), `LimitError`."""
         begins = self.epoch + record.refresh
-        same = self.word is not None and (record.word.begun, record.word.longest) == (
-            self.word.begun,
-            self.word.longest,
-        )
+        same = self.word is not None and replace(record.word, manager=self.word.manager) == self.word
         told = record.refresh and record.word.begun == record.time
         if record.word.epoch != begins or not (told or same) or (record.evicted and not record.refresh):
             raise RefusedError(

@@ -357,9 +357,8 @@ class KeyManager:
         word = state.word
         refresh = word is None or wishes.need_epoch(state, word.begun - self._skew)
         if refresh:
-            word = Word(
-                self._key.principal, state.group, state.epoch + 1, now, self._refreshing.of(state.group).longest
-            )
+            lasts = self._refreshing.of(state.group)
+            word = Word(self._key.principal, state.group, state.epoch + 1, now, lasts.longest, lasts.blocks)
         else:
             word = self._answers.word(state)
         salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))

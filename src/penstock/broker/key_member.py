@@ -158,7 +158,7 @@ class KeyMember:
     def sealed(self, now: datetime, blocks: int) -> list[Output]:
         """Take note that so many blocks more were sealed here: where they are too many, a new epoch is asked for."""
         before, self._blocks = self._blocks, self._blocks + blocks
-        most = self._limits.key_blocks
+        most = self._limits.key_blocks if self._word is None else min(self._limits.key_blocks, self._word.blocks)
         # Not with each block; a request may be lost, and is repeated when there are as many more.
         return self.refresh(now) if before // most < self._blocks // most else []
 

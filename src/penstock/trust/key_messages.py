@@ -9,7 +9,7 @@
     (key-history <word> (broker <principal>) (key <octets>) (first <epoch>) (sealed <octets>))
     (key-notice <word> (time <date>))
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
-    <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>)
+    <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>) [(blocks <n>)]
 
 A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are what somebody shows whom
 managers may not know. What anybody may hear names no member, and all secrets in it are wrapped. What managers write to
@@ -137,13 +137,17 @@ class KeyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a manager's statements have in common: the epoch of a group, when it began, and how long it can last."""
+    """What a manager's statements have in common: the epoch of a group, when it began, and how long it can last.
+
+    A broker that has sealed so many `blocks` in it asks for the next one; the default is not written.
+    """
 
     manager: Principal
     group: KeyGroup
     epoch: int
     begun: datetime
     longest: int
+    blocks: int = DEFAULT_LIMITS.key_blocks
 
     @property
     def until(self) -> datetime:
@@ -159,6 +163,7 @@ class Word:
             (b"epoch", count(self.epoch)),
             (b"begun", format_date(self.begun)),
             (b"longest", count(self.longest)),
+            *(((b"blocks", count(self.blocks)),) if self.blocks != DEFAULT_LIMITS.key_blocks else ()),
         )
 
     @classmethod
@@ -166,7 +171,8 @@ class Word:
         """Read the fields. Raises `MalformedError`."""
         begun = parse_date(read_octets(one(body, b"begun")))
         manager, epoch = read_owner(one(body, b"manager")), read_count(one(body, b"epoch"))
-        return cls(manager, _group(body), epoch, begun, read_count(one(body, b"longest"), DEFAULT_LIMITS.label_longest))
+        longest = read_count(one(body, b"longest"), DEFAULT_LIMITS.label_longest)
+        return cls(manager, _group(body), epoch, begun, longest, _blocks(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +364,15 @@ def _read_renewed(value: SExp) -> Renewed:
             read = tuple((_node(child), read_octets(box)) for child, box in map(read_two, boxes))
             return Renewed(_node(node), read_count(heir, 4 * DEFAULT_LIMITS.key_members), read)
     raise malformed("not a node of a key group")
+
+
+def _blocks(body: SExp) -> int:
+    if not sexp_field(body, b"blocks"):
+        return DEFAULT_LIMITS.key_blocks
+    found = read_count(one(body, b"blocks"), DEFAULT_LIMITS.key_blocks)
+    if not found:
+        raise malformed("an epoch in which nothing may be sealed")
+    return found
 
 
 def _group(body: SExp) -> KeyGroup:
