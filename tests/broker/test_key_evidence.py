@@ -6,6 +6,7 @@ from tests.broker.node_kit import BROKERS, Broker, bag, settings
 from tests.broker.sports import NEWS, grant
 
 from penstock.broker.core import Core
+from penstock.broker.door import Sources
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -35,12 +36,29 @@ def test_what_a_holder_has_shown_counts_until_it_shows_something_else() -> None:
     assert evidence.unseen([ONE]) == {ONE}
 
 
+def test_those_are_judged_who_show_something_else_and_everybody_where_nobody_does() -> None:
+    core, evidence = begun()
+    assert evidence.news() is None
+    core.disclosed[ONE] = SHOWN
+    assert evidence.news() == frozenset([ONE])
+    assert evidence.news() is None
+    del core.disclosed[ONE]
+    core.disclosed[OTHER] = SHOWN
+    assert evidence.news() == frozenset([ONE, OTHER])
+    core.disclosed.clear()
+    core.library.remove(NEWS.name)
+    assert evidence.news() is None
+    core.disclosed[ONE] = SHOWN
+    core.sources = Sources(SHOWN)
+    assert evidence.news() is None
+
+
 def test_holders_have_time_to_show_themselves_while_policy_is_what_it_was_and_for_a_while_after_a_start() -> None:
     core, evidence = begun()
     core.disclosed[ONE] = SHOWN
     evidence.look([ONE, OTHER, core.principal])
     assert (evidence.unseen([ONE, OTHER, core.principal]), evidence.open) == (frozenset([OTHER]), False)
-    core.sources = Broker(settings()).core.sources
+    core.sources = Sources(SHOWN)
     assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset([OTHER]), True)
     core._now += timedelta(milliseconds=core.settings.limits.key_grace)
     assert not evidence.waits

@@ -82,9 +82,10 @@ class KeyClaims:
             self._core.recorder.write(found.record)
             yield request, found.decision
 
-    def may_hold(self, broker: Principal, group: KeyGroup) -> bool:
+    def may_hold(self, broker: Principal, group: KeyGroup, look: "KeyLook | None" = None) -> bool:
         """Say whether a broker may hold the key of a group."""
-        return self._is_entitled(broker, group, self.grounds_of(group, broker), frozenset(MEMBERS))
+        grounds = (look or KeyLook(self)).grounds(group, broker)
+        return self._is_entitled(broker, group, grounds, frozenset(MEMBERS))
 
     def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
         """Say whether a broker may publish all events of a type with these attributes."""
@@ -119,3 +120,18 @@ class KeyClaims:
         shown = core.disclosed.get(request.principal, _NOTHING) + shown
         authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
         return core.recorder.consider(request, authorities, core.sources.revision)
+
+
+class KeyLook:
+    """One look at the rights of brokers: what they may do with a type is asked once for all of its groups."""
+
+    def __init__(self, claims: KeyClaims) -> None:
+        self._claims = claims
+        self._grounds: dict[tuple[TypeKey, Principal], Grounds] = {}
+
+    def grounds(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
+        """Return what `KeyClaims.grounds_of` finds."""
+        about = group.type, broker
+        if about not in self._grounds:
+            self._grounds[about] = list(self._claims.grounds_of(group, broker, shown))
+        return self._grounds[about]

@@ -4,6 +4,9 @@ A manager judges holders when policy changes, by what they show. One that cannot
 right by that: what it has shown last counts until it shows something else, its dates are over or policy says otherwise.
 A manager that has only just started knows of its holders by its log, which says that they had a right and until when.
 They are given some time to show themselves; as long as policy is what it was, whatever time it takes.
+
+Judging somebody costs some decisions, and in a network that comes up everybody shows something. Where nothing else has
+changed, those alone are judged who do.
 """
 
 from collections.abc import Iterable
@@ -22,8 +25,20 @@ class KeyEvidence:
         self._sources = core.sources
         self._until = core.now() + timedelta(milliseconds=core.settings.limits.key_grace)
         self._shown: dict[Principal, Credentials] = {}
+        self._disclosed: dict[Principal, Credentials] = {}
+        self._by: tuple[object, int] | None = None
         #: whether somebody was not judged yet
         self.open = False
+
+    def news(self) -> frozenset[Principal] | None:
+        """Return who shows something else than when this was asked last; None where everybody is to be judged anew."""
+        core, before = self._core, self._disclosed
+        by, self._disclosed = (core.sources, core.library.changes), dict(core.disclosed)
+        changed = {who for who in {*before, *self._disclosed} if before.get(who) is not self._disclosed.get(who)}
+        # Where nothing has changed, it is a date.
+        everybody = by != self._by or not changed
+        self._by = by
+        return None if everybody else frozenset(changed)
 
     def look(self, holders: Iterable[Principal]) -> None:
         """Take in what holders show now, and forget about those who hold nothing any more."""
@@ -37,7 +52,7 @@ class KeyEvidence:
 
     def unseen(self, holders: Iterable[Principal]) -> frozenset[Principal]:
         """Return the holders that cannot be judged yet: they have shown nothing since the start."""
-        changed = self._core.sources is not self._sources
+        changed = self._core.sources != self._sources
         self.open = changed and self.waits
         if changed and not self.waits:
             return frozenset()

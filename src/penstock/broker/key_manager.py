@@ -194,14 +194,14 @@ class KeyManager:
         now: datetime,
         group: KeyGroup,
         grounds: Callable[[Principal], Grounds],
-        unseen: Collection[Principal] = (),
+        spared: Collection[Principal] = (),
     ) -> list[Output]:
         """Go by a policy that has changed: `grounds` asks the door about each broker that has the key or waits for it.
 
-        Who has no right any more is evicted, all of them at once. Those who are `unseen` are not judged yet.
+        Who has no right any more is evicted, all of them at once. Those who are `spared` stay as they are.
         """
         state, wishes = self._state(group), self._wish(group)
-        for broker in self.holders(group) - frozenset(unseen):
+        for broker in self.holders(group) - frozenset(spared):
             try:
                 right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
             except RefusedError:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
-from penstock.broker.key_claims import MEMBERS, KeyClaims
+from penstock.broker.key_claims import MEMBERS, KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
@@ -131,7 +131,7 @@ class Keys:
         self._count(now)
         self.readiness.tick(now)
         if self._evidence.open and not self._evidence.waits:
-            self._review(now)
+            self._review(now, None)
         if self._manager is not None:
             self._tell(self._manager.tick(now)[0])
         self._relabel(now)
@@ -152,36 +152,42 @@ class Keys:
 
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
-        now = self._core.now()
-        self._declined.clear()
-        self._review(now)
+        now, news = self._core.now(), self._evidence.news()
+        self._review(now, news)
+        if news is None:
+            self._declined.clear()
+            self._leave_what_is_lost(now)
+        self.tick()
+
+    def _leave_what_is_lost(self, now: datetime) -> None:
+        look = KeyLook(self._claims)
         for group, member in list(self._members.items()):
-            if not self._claims.may_hold(self._core.principal, group):
+            if not self._claims.may_hold(self._core.principal, group, look):
                 del self._members[group]
                 self._carry_out(member.leave(now))
                 self._ring.leave(group.scope)
-        self.tick()
 
-    def _review(self, now: datetime) -> None:
-        """Judge all who hold keys that are managed here."""
+    def _review(self, now: datetime, news: frozenset[Principal] | None) -> None:
+        """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""
         if self._manager is None:
             return
         holders = {group: self._manager.holders(group) for group in self._manager.groups()}
         everybody = frozenset().union(*holders.values())
         self._evidence.look(everybody)
-        unseen = self._evidence.unseen(everybody)
+        spared = self._evidence.unseen(everybody) | (frozenset() if news is None else everybody - news)
+        look = KeyLook(self._claims)
         for group in holders:
-            self._tell(self._manager.review(now, group, partial(self._grounds, group), unseen))
+            self._tell(self._manager.review(now, group, partial(self._grounds, look, group), spared))
 
-    def _grounds(self, group: KeyGroup, broker: Principal) -> Grounds:
-        return self._claims.grounds_of(group, broker, self._evidence.of(broker))
+    def _grounds(self, look: KeyLook, group: KeyGroup, broker: Principal) -> Grounds:
+        return look.grounds(group, broker, self._evidence.of(broker))
 
     # Groups and rights.
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         """Say whether a neighbour may hold all keys of a type that this broker has."""
-        held = [group for group in self._members if group.type == of_type]
-        return bool(held) and all(self._claims.may_hold(peer, group) for group in held)
+        held, look = [group for group in self._members if group.type == of_type], KeyLook(self._claims)
+        return bool(held) and all(self._claims.may_hold(peer, group, look) for group in held)
 
     def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
         """Say whether a broker may publish all events of a type with these attributes, and so sign them."""
