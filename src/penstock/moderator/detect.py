@@ -187,7 +187,9 @@ class Detector:
 
     def _put(self, rule: PublishRule) -> None:
         place = self._places.place(rule.event)
-        spot = self._spots.setdefault(place, _Spot(rule.event))
+        spot = self._spots.get(place)
+        if spot is None:
+            spot = self._spots[place] = _Spot(rule.event)
         self._rules[rule.id] = rule
         same = spot.stated.setdefault(_stated(rule), {})
         if not same:
@@ -214,17 +216,23 @@ class Detector:
             return ()
         conflicts = list(found or ())
         for over in above(place):
+            if over not in self._spots:
+                continue
             found = self._at(over, candidate, Kind.UP)
             conflicts += found or ()
             if consistent and found is not None and not found:
                 break
+        if self._vocabulary.tree.children[candidate.event]:
+            conflicts += self._below(place, candidate, consistent=consistent)
+        return in_order(conflicts) if conflicts else ()
+
+    def _below(self, place: bytes, candidate: PublishRule, *, consistent: bool) -> Iterator[Conflict]:
         start, end = place + b"\0", after(place)
         doubtful = self._doubts(candidate)
         while (under := self._index.first(start, end, doubtful)) is not None:
             found = self._at(under, candidate, Kind.DOWN)
-            conflicts += found or ()
+            yield from found or ()
             start = after(under) if consistent and found is not None and not found else under + b"\0"
-        return in_order(conflicts)
 
     def _at(self, place: bytes, candidate: PublishRule, kind: Kind) -> list[Conflict] | None:
         """Return the conflicts with the rules at a place, or None if there are no rules."""

@@ -15,6 +15,7 @@ from penstock.model.values import Scalar, Schema
 from penstock.moderator.lists import Entry, listed, parts
 from penstock.selector import Selector, evaluate, satisfiable
 from penstock.selector.algebra import single_box
+from penstock.selector.ast import And, Condition
 from penstock.selector.sets import ValueSet, universe
 from penstock.trust.caches import Recent
 
@@ -55,6 +56,8 @@ class Forms:
         self._limits = limits
         self._made: Recent[str, Form] = Recent(limits.moderator_answers)
         self._rows: Recent[str, Row] = Recent(limits.moderator_answers)
+        self._cut: Recent[Condition, Selector] = Recent(limits.moderator_answers)
+        self._examples: Recent[ValueSet, Scalar] = Recent(limits.moderator_answers)
 
     def form(self, selector: Selector) -> Form:
         """Return the form of a function.
@@ -68,7 +71,7 @@ class Forms:
         return made
 
     def _form(self, selector: Selector) -> Form:
-        pieces = parts(selector)
+        pieces = self._pieces(selector)
         entries = listed(selector) if self._lists else frozenset()
         texts = frozenset(part.text for part in pieces)
         if len(pieces) == 1:
@@ -81,6 +84,18 @@ class Forms:
             rest.update(form.rest if met is not None else form.parts)
             box = box if met is None else met
         return Form(selector, pieces, texts, box, frozenset(rest), entries)
+
+    def _pieces(self, selector: Selector) -> tuple[Selector, ...]:
+        """Return the parts of a function; those that other functions have too are cut out once."""
+        if not isinstance(selector.root, And):
+            return parts(selector)
+        known = [self._cut.get(operand) for operand in selector.root.operands]
+        if None not in known:
+            return tuple(piece for piece in known if piece is not None)
+        pieces = parts(selector)
+        for operand, piece in zip(selector.root.operands, pieces, strict=True):
+            self._cut.put(operand, piece)
+        return pieces
 
     def somebody(self, form: Form) -> Row | None:
         """Return a row on which the function is TRUE, of attributes that it reads; None where none is known."""
@@ -95,7 +110,7 @@ class Forms:
 
     def _put_together(self, form: Form) -> Row | None:
         """Return somebody out of those who satisfy the parts, if that will do."""
-        row = {name: values.example() for name, values in form.box.items()}
+        row = {name: self.example(values) for name, values in form.box.items()}
         if form.exact:
             return row
         if len(form.parts) == 1:
@@ -103,6 +118,14 @@ class Forms:
         for part in sorted(form.rest, key=lambda part: part.text):
             row = {**(self.somebody(self.form(part)) or {}), **row}
         return row if is_true(form.selector, row) else None
+
+    def example(self, values: ValueSet) -> Scalar:
+        """Return a member of a set that is not empty."""
+        found = self._examples.get(values)
+        if found is None:
+            found = values.example()
+            self._examples.put(values, found)
+        return found
 
     def values(self, box: Box, name: str) -> ValueSet:
         """Return the values that a box allows an attribute."""

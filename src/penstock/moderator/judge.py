@@ -156,7 +156,7 @@ def _somebody(forms: Forms, given: Form, part: Form, wanted: Form) -> Row | None
         # The part is a box that the box of `given` is not within: here is where it is not.
         outside = forms.values(given.box, name) - values
         if not outside.empty:
-            row[name] = outside.example()
+            row[name] = forms.example(outside)
             break
     if given.exact and part.exact:
         # Otherwise as `wanted` would have him, which says more than nothing.

@@ -104,7 +104,11 @@ class _Branch(Generic[S]):
             self.summary = self._sum()
 
     def first(self, start: bytes, end: bytes, doubtful: Callable[[S], bool]) -> bytes | None:
-        for at in range(bisect_right(self.places, start), bisect_left(self.places, end) + 1):
+        begin, last = bisect_right(self.places, start), bisect_left(self.places, end)
+        if begin == last:
+            # Looking further down costs less than a question.
+            return self.items[begin].first(start, end, doubtful)
+        for at in range(begin, last + 1):
             if doubtful(self.items[at].summary):
                 found = self.items[at].first(start, end, doubtful)
                 if found is not None:
