@@ -100,12 +100,13 @@ def _read_header(octets: bytes) -> Header:
 _read_short = lru_cache(maxsize=_HEADERS)(_read_header)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Publications:
     """Events on their way, of one type and one origin, which counts them: that tells copies from events.
 
     Events that are retained name the slot whose latest event they may be. As `state` they come late, to those who have
-    subscribed since.
+    subscribed since. Nobody changes one, and all share it; it is not frozen, since making it would take four times as
+    long, several times for each event.
     """
 
     KIND: ClassVar = "publications"
@@ -192,9 +193,7 @@ class Publications:
 
     def _write(self) -> bytes:
         if not self._columns:
-            header, columns = _write_columns(self.numbers, self.events)
-            object.__setattr__(self, "_header", header)
-            object.__setattr__(self, "_columns", columns)
+            self._header, self._columns = _write_columns(self.numbers, self.events)
         return self._columns
 
     @classmethod

@@ -118,7 +118,7 @@ _REST: Final = 64 << 10
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SealedPublications(Publications):
     """Events on their way in a sealed block. While it is `closed`, nothing but their type is known of them.
 
@@ -236,7 +236,7 @@ class SealedPublications(Publications):
     def onward(self, *, beside: bool = False) -> "SealedPublications":
         """Return the same, one hop further, for a neighbour that gets the plaintext beside, or does not."""
         beside = beside and (not self.closed or bool(self._columns))
-        return self._with(self.numbers, self.events, self.places, closed=self.closed, hops=self.hops + 1, beside=beside)
+        return self._with(self.numbers, self.events, self.places, closed=self.closed, further=1, beside=beside)
 
     def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
         """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
@@ -251,7 +251,7 @@ class SealedPublications(Publications):
         places: tuple[int, ...],
         *,
         closed: bool,
-        hops: int | None = None,
+        further: int = 0,
         beside: bool = False,
         written: bool = False,
     ) -> "SealedPublications":
@@ -261,7 +261,7 @@ class SealedPublications(Publications):
             self.incarnation,
             numbers,
             events,
-            self.hops if hops is None else hops,
+            self.hops + further,
             self.retain,
             self.state,
             self._header if written else None,
