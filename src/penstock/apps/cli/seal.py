@@ -16,13 +16,12 @@ from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, open_key
 from penstock.apps.cli.pub_events import Unreadable, of_lines, typed
 from penstock.apps.cli.pub_progress import showing
-from penstock.apps.cli.seal_options import Progress, Types, load_ring, ring_options, types_options
+from penstock.apps.cli.seal_options import Progress, Types, check_signed, load_ring, ring_options, types_options
 from penstock.apps.cli.session import Session, say_json
-from penstock.codec.blocks import Block, Level, Padding
-from penstock.crypto.aead import Algorithm
+from penstock.codec.blocks import Block, Level
 from penstock.crypto.blinding import blind_newest
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.sealer import Sealer, Settings
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS, Sealer, Settings
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
@@ -32,8 +31,6 @@ from penstock.model.types import EventType, Sealing
 from penstock.store.sealed_files import write_sealed
 
 _LEVELS: Final = {Sealing.EVENT: Level.EVENT, Sealing.ATTRIBUTE: Level.ATTRIBUTE}
-_ALGORITHMS: Final = {one.name.lower().replace("_", "-"): one for one in Algorithm}
-_PADDINGS: Final = {one.name.lower(): one for one in Padding}
 
 
 @click.command()
@@ -51,12 +48,10 @@ _PADDINGS: Final = {one.name.lower(): one for one in Padding}
     metavar="NUMBER",
     help="Events in a block, at most. A log reads faster with 65536; 1 hides how many came together.",
 )
-@click.option(
-    "--algorithm", type=click.Choice([*_ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
-)
+@click.option("--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher.")
 @click.option(
     "--pad",
-    type=click.Choice([*_PADDINGS]),
+    type=click.Choice([*PADDINGS]),
     default="none",
     show_default=True,
     help="Hide how long columns are: by powers of two, or by few sizes.",
@@ -90,15 +85,17 @@ def seal(  # noqa: PLR0913  # one argument an option
     """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - is standard input.
 
     They are sealed as a broker seals them, under the newest keys of the ring, each attribute by itself or the event as
-    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names. The blocks are
+    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names; where it is signed,
+    --key must be given. The blocks are
     those that brokers send, one behind the other; such files can be put together with `cat`. A CloudEvent names its
-    type, which must be one of those given. Nothing is written if any line is no event.
+    type, which must be one of those given; other lines are of the first. Nothing is written if any line is no event.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)
     types = Types.load(names, type_files, parent, previous, session.now)
     levels = {one.key: _level(one) for one in types.by_name.values()}
     blinded = {one.key for one in types.by_name.values() if one.blinded}
+    check_signed(types.by_name.values(), sealing["key_file"])
     ring, sealer = _sealer(session, names.principal, **sealing)
     done = Progress("sealed")
     with _target(destination) as stream, showing(done.live), reading(file) as source:
@@ -130,7 +127,7 @@ def _sealer(  # noqa: PLR0913  # one argument an option
     ring = load_ring(ring_file, kek_file, kek_passphrase_file)
     signing = None if key_file is None else open_key(key_file, passphrase_file)
     who = signing.principal if signing else principal_of(sender or "")
-    settings = Settings(_ALGORITHMS[algorithm], _PADDINGS[pad])
+    settings = Settings(ALGORITHMS[algorithm], PADDINGS[pad])
     return ring, Sealer(ring, who, session.random, settings=settings, signing=signing)
 
 
