@@ -1,10 +1,9 @@
 """What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out."""
 
-import secrets
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -13,82 +12,38 @@ from penstock.broker.blinded_vault import BlindedVault
 from penstock.broker.blinding import BlindingRouter
 from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
-from penstock.broker.gathering import LINGERING, Gathering, Lingering
+from penstock.broker.gathering import Gathering
 from penstock.broker.labels import Labels
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
+from penstock.broker.node_settings import NodeSettings as NodeSettings
+from penstock.broker.node_settings import TrustSettings as TrustSettings
 from penstock.broker.outcomes import require, settled
-from penstock.broker.overlay import CLOSED, Overlay, UnsafeOpen
+from penstock.broker.overlay import Overlay
 from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
-from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.routing import Unopened
 from penstock.broker.shown import discreet, resting
 from penstock.broker.vault import KeyVault, MaySign, Signatures
-from penstock.broker.ways import Address
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.blinding import is_blinded
-from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.keys import SigningKey
 from penstock.crypto.live_keys import LiveKeys
-from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import PenstockError
-from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import NetworkRequest, Recorded, Recorder, Rules
+from penstock.guard import NetworkRequest, Recorded, Recorder
 from penstock.guard.environment import environment_schema
-from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.model.names import NetworkName, TypeKey
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials, read_credentials
-from penstock.trust.event_types import UnverifiedType, VerifiedType
+from penstock.trust.event_types import VerifiedType
 from penstock.trust.revocations import Revocations
 from penstock.trust.validity import Validity
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
 Clock: TypeAlias = Callable[[], datetime]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustSettings:
-    """Which brokers are trusted with which types, and how owners' time-stamps are taken."""
-
-    unsafe_open: UnsafeOpen = CLOSED
-    #: the most that any two clocks of the network differ
-    skew: timedelta = timedelta(seconds=1)
-    #: whether an owner without time-stamps is not delivered at all
-    strict: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """What a node goes by. Port 0 takes any that is free."""
-
-    key: SigningKey = field(repr=False)
-    network: NetworkName
-    host: str = "127.0.0.1"
-    port: int = 0
-    peers: tuple[Address, ...] = ()
-    #: NATS servers across which clients and brokers may come too
-    nats: NatsLogin | None = None
-    #: what the broker goes by, and of which it shows everybody what its own rights rest on
-    credentials: Credentials = field(default_factory=Credentials)
-    types: tuple[UnverifiedType, ...] = ()
-    #: who may look at the state of the broker
-    operators: frozenset[Principal] = frozenset()
-    rules: Rules | None = None
-    zone: tzinfo = UTC
-    router: RouterSettings = field(default_factory=RouterSettings)
-    trust: TrustSettings = field(default_factory=TrustSettings)
-    #: how long events of sealed types wait for others to be sealed with, and how many are sealed together
-    sealing: Lingering = LINGERING
-    #: with which algorithm that is done, and how lengths are hidden
-    seals: SealSettings = field(default_factory=SealSettings)
-    limits: Limits = DEFAULT_LIMITS
-    random: RandomBytes = secrets.token_bytes
 
 
 class Core:
