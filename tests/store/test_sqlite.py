@@ -3,7 +3,9 @@
 import shutil
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,20 @@ def test_who_waits_too_long_is_told(file: Path, filled: str) -> None:
         other.execute("ROLLBACK")
         other.close()
         ledger.append(ledger.head(), [entry(9)])
+
+
+def test_who_reads_before_it_writes_waits_for_its_turn_too(file: Path, filled: str) -> None:
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    with open_store(filled) as store, ThreadPoolExecutor(1) as pool:
+        ledger = store.ledger("rules")
+        kept = pool.submit(ledger.keep_snapshot, "sum-1", ledger.head(), b"6")
+        time.sleep(0.1)
+        other.execute("UPDATE penstock_ledgers SET at = at")
+        other.execute("COMMIT")
+        other.close()
+        kept.result()
+        assert ledger.snapshot("sum-1") is not None
 
 
 def test_a_file_that_is_no_database_is_said_to_be_none(file: Path) -> None:

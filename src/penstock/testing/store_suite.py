@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.store.backups import read_backup, restore_backup, write_backup
@@ -60,6 +60,8 @@ class Sum:
         return b"%d" % state
 
     def load(self, data: bytes) -> int:
+        if not data.isdigit():
+            raise MalformedError("store.value", "no sum")
         return int(data)
 
 
