@@ -11,6 +11,7 @@ from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEE
 from penstock.broker.messages import Hop
 from penstock.broker.publications import Publications
 from penstock.broker.reading import principal_tree
+from penstock.broker.runs import write_runs
 from penstock.broker.sealed import SealedPublications
 from penstock.codec.blocks import Block, Level, join, read_header, split
 from penstock.codec.wire import decode
@@ -51,7 +52,7 @@ def changed(block: SealedPublications, place: int, value: object) -> SealedPubli
 
 
 def renumbered(block: SealedPublications, by: int) -> SealedPublications:
-    return changed(block, 5, [number + by for number in block.numbers])
+    return changed(block, 5, write_runs([number + by for number in block.numbers]))
 
 
 def test_a_block_that_is_sent_again_under_other_numbers_is_refused() -> None:

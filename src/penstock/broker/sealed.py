@@ -9,13 +9,13 @@ type alone, and carries them by that.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import lt
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from penstock.broker.publications import Header as PlainHeader
 from penstock.broker.publications import Publications, read_columns
 from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
+from penstock.broker.runs import read_runs, write_runs
 from penstock.broker.sealed_filters import Filters, NoFilters
 from penstock.codec.block_names import Blinded, Route
 from penstock.codec.blocks import Header, read_header
@@ -108,7 +108,6 @@ class NoVault:
 
 
 _NO_BLOCK: Final = b""
-_NUMBERS: Final = frozenset((int,))
 #: the values of events that are closed
 _UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
 _Written: TypeAlias = tuple[PlainHeader | None, bytes]
@@ -282,10 +281,8 @@ class SealedPublications(Publications):
             # Few values in many columns are longer in plaintext; where it is too much, the block is enough.
             if self._fits(DEFAULT_LIMITS) and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
                 plain = [header, columns]
-        counts: list[Tree] = [*self.numbers]
-        rows: list[Tree] = [*self.places]
         head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
-        return [*head, counts, rows, self.block, plain]
+        return [*head, write_runs(self.numbers), write_runs(self.places), self.block, plain]
 
     @classmethod
     def from_tree(cls, tree: object) -> "SealedPublications":
@@ -304,8 +301,7 @@ class SealedPublications(Publications):
             # As no broker seals them: a few octets of nulls would open to a million events.
             too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
         line = _line(header.route)
-        _check_rising(numbers, INTEGER_MAX)
-        _check_rising(places, header.rows - 1)
+        numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
         events = (TransitEvent(*line, _UNKNOWN),) * len(numbers)
@@ -313,7 +309,7 @@ class SealedPublications(Publications):
         return cls(
             read_principal(origin),
             incarnation,
-            tuple(numbers),
+            numbers,
             events,
             hops,
             retain,
@@ -321,7 +317,7 @@ class SealedPublications(Publications):
             written,
             columns,
             block,
-            tuple(places),
+            places,
             beside=bool(plain),
             header=header,
         )
@@ -344,15 +340,6 @@ def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
     if isinstance(route, Blinded):
         return blinded_key(route.type), ()
     return route.names.type, route.names.ancestors
-
-
-def _check_rising(numbers: list[Any], most: int) -> None:
-    if not numbers or len(numbers) > DEFAULT_LIMITS.route_block_events:
-        malformed("no events, or too many")
-    if not _NUMBERS.issuperset(map(type, numbers)) or not 0 <= numbers[0] <= numbers[-1] <= most:
-        malformed("numbers that are none")
-    if len(numbers) > 1 and not all(map(lt, numbers, numbers[1:])):
-        malformed("numbers that do not rise")
 
 
 def _too_long(limits: Limits) -> LimitError:

@@ -119,7 +119,7 @@ class KeyVault:
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
             self._forms.clear()
-        of_type, last = events[0].key, None
+        of_type, last, grows = events[0].key, None, False
         for event in events:
             attributes = tuple(event.values)
             # Mostly they are those of the event before.
@@ -128,7 +128,8 @@ class KeyVault:
                 if form not in self._forms:
                     self._check_form(*form)
                     self._forms.add(form)
-            if self._settings.padding or len(attributes) > _MANY:
+                grows = bool(self._settings.padding) or len(attributes) > _MANY
+            if grows:
                 self._check_size(event)
 
     def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
