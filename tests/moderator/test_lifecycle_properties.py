@@ -130,7 +130,7 @@ def fitting(base: RuleBase, now: datetime) -> list[object]:
 @given(
     st.data(),
     st.sampled_from([*Scope]),
-    st.sampled_from([Mode.SCOPED, Mode.SCOPED, Mode.ALGORITHM]),
+    st.sampled_from([Mode.SCOPED, Mode.SCOPED, Mode.ALGORITHM, Mode.LITERAL]),
     st.sampled_from([*HEURISTICS.values()]),
     st.sampled_from([None, *Strategy]),
 )

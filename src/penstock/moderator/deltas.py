@@ -119,10 +119,16 @@ class Delta:
         )
 
     def bears(self, other: "Delta") -> bool:
-        """Say whether a later delta changes what this one changed, or is about event types that it added."""
+        """Say whether a later delta depends on this one: it changes the same, or they need a type of each other.
+
+        That is a type that this one added and the later one is about, or one that it is about and the later one
+        removed.
+        """
         added = {event for event, change in self.types.items() if change.before is None}
+        removed = {event for event, change in other.types.items() if change.after is None}
         return not (
             added.isdisjoint(other.events)
+            and removed.isdisjoint(self.events)
             and self.rules.keys().isdisjoint(other.rules)
             and self.types.keys().isdisjoint(other.types)
             and self.log.keys().isdisjoint(other.log)

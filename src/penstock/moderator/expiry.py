@@ -31,6 +31,8 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
         for rule in begun:
             if rule.stated_by not in base.away:
                 enter(draft, rule, customs)
+        # To resolve conflicts of these, rules in force may have changed again.
+        restored += bring_back(draft, note.when, customs)
         return Plan(Step(base.next_number, note, Pass(), draft.delta, restored))
 
 

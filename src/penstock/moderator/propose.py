@@ -44,7 +44,7 @@ class Resolution:
     revisions: tuple[Revision, ...]
     #: rules in force that change
     touched: int
-    #: publishers whose rule would admit somebody whom it does not admit as they stated it
+    #: publishers whose rule would admit somebody whom it admits neither now nor as they stated it
     relaxed: frozenset[Principal]
     #: of the subscribers that are known, how many gain and lose events, counted for each rule that changes
     gained: int = 0
@@ -102,11 +102,21 @@ def _resolution(
         )
         if before != after
     ]
-    stated = [candidate, *(base.standings[form.id].stated for form in others)]
-    relaxed = {rule.stated_by for rule in stated if not implies(base, forms[rule.id], rule)}
+    relaxed = {
+        revision.before.stated_by
+        for revision in revisions
+        if not implies(base, revision.after, revision.before)
+        and not implies(base, revision.after, _stated(base, revision.before))
+    }
     gained, lost = _count(revisions, subscribers)
     touched = sum(1 for revision in revisions if revision.before.id != candidate.id)
     return Resolution(strategy, forms, tuple(revisions), touched, frozenset(relaxed), gained, lost)
+
+
+def _stated(base: RuleBase, rule: PublishRule) -> PublishRule:
+    """Return what was stated of a rule in force; a candidate is what was stated."""
+    standing = base.standings.get(rule.id)
+    return rule if standing is None or standing.form is None else standing.stated
 
 
 def implies(base: RuleBase, one: PublishRule, other: PublishRule) -> bool:

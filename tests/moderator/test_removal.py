@@ -1,0 +1,105 @@
+"""What comes back when rules go, and in which order."""
+
+import pytest
+from tests.moderator.kit import P1, P2, P3, P4, PEOPLE, rule
+from tests.moderator.life import NOW, add, ask, base_of, in_force, resolve
+
+from penstock.errors import RefusedError
+from penstock.moderator.adding import Customs
+from penstock.moderator.base import RuleBase
+from penstock.moderator.deltas import Status
+from penstock.moderator.heuristics import HEURISTICS, PAPER
+from penstock.moderator.removal import candidates
+from penstock.moderator.steps import Strategy, Withdraw
+
+
+def three_rejected() -> RuleBase:
+    base = base_of()
+    add(
+        base,
+        rule("a", "A1", "role = 'manager'"),
+        rule("old", "A1", "role = 'engineer' AND company = 'A'", of=[P2]),
+        rule("middle", "A1", "age >= 18", of=[P3]),
+        rule("new", "A1", "role = 'worker'", of=[P4]),
+    )
+    return base
+
+
+@pytest.mark.parametrize(
+    ("heuristic", "back"),
+    [
+        ("newest", "new"),
+        ("oldest", "old"),
+        ("most-subscribers", "middle"),
+        ("fewest-changes", "new"),
+        ("paper", "new"),
+    ],
+)
+def test_the_heuristic_says_what_comes_back_first(heuristic: str, back: str) -> None:
+    base = three_rejected()
+    people = [PEOPLE.profile({"age": 20}), PEOPLE.profile({"age": 30, "role": "worker"})]
+    planned = ask(base, Withdraw("a"), Customs(heuristic=HEURISTICS[heuristic], subscribers=people))
+    assert [entry.rules[0].id for entry in planned.step.restored] == [back]
+    assert [*in_force(base)] == [back]
+
+
+def test_a_form_that_several_agreed_on_comes_back_to_all_of_them() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b")
+    add(base, rule("c", "A1", "machine = 'M'", of=[P3]))
+    resolve(base, "c")
+    planned = ask(base, Withdraw("c"))
+    assert [len(entry.rules) for entry in planned.step.restored] == [2]
+    assert in_force(base) == dict.fromkeys("ab", "{(company, A), (role, manager)}")
+
+
+@pytest.mark.parametrize(
+    ("heuristic", "below"),
+    [("newest", "{(company, A), (machine, M), (role, manager)}"), ("paper", "{(machine, M), (role, manager)}")],
+)
+def test_nothing_below_is_widened_but_by_the_heuristic_of_the_paper(heuristic: str, below: str) -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("k", "A10", "role = 'manager'", of=[P4]))
+    add(base, rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b")
+    add(base, rule("c", "A1", "machine = 'M'", of=[P3]))
+    resolve(base, "c")
+    # Nothing in the log fits beside c, so that the company is deleted from what a and c demand, and perhaps from k.
+    assert not ask(base, Withdraw("b"), Customs(heuristic=HEURISTICS[heuristic])).step.restored
+    assert in_force(base) == {**dict.fromkeys("ac", "{(machine, M), (role, manager)}"), "k": below}
+
+
+def test_the_heuristic_of_the_paper_adds_attributes_that_were_rejected() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "role = 'manager'", of=[P2]))
+    add(base, rule("c", "A1", "machine = 'M'", of=[P3]))
+    ask(base, Withdraw("b"), Customs(heuristic=PAPER))
+    assert in_force(base) == dict.fromkeys("ac", "{(machine, M), (role, manager)}")
+
+
+def test_what_was_withdrawn_is_no_candidate() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b")
+    assert [entry.rules[0].id for entry in candidates(base, NOW)] == ["a", "b"]
+    ask(base, Withdraw("a"))
+    ask(base, Withdraw("b"))
+    assert base.standing("a").status is Status.WITHDRAWN
+    assert [*candidates(base, NOW)] == []
+    assert [*base.history] != []
+    with pytest.raises(RefusedError) as raised:
+        ask(base, Withdraw("a"))
+    assert raised.value.code == "moderator.gone"
+
+
+def test_what_others_state_too_stays() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b", Strategy.ADD)
+    add(base, rule("c", "A1", "role = 'manager' AND company = 'A'", of=[P3]))
+    ask(base, Withdraw("b"))
+    assert in_force(base) == dict.fromkeys("ac", "{(company, A), (role, manager)}")
+    ask(base, Withdraw("c"), who=P3)
+    assert in_force(base) == {"a": "{(role, manager)}"}
+    assert base.standing("a").stated.stated_by == P1

@@ -1,0 +1,66 @@
+"""Undoing: what depends on a step is named, what would collide is refused, and nothing is done blindly."""
+
+import pytest
+from tests.moderator.kit import P2, P3, event, rule
+from tests.moderator.life import add, ask, base_of, in_force, resolve
+
+from penstock.errors import PenstockError
+from penstock.moderator.base import RuleBase
+from penstock.moderator.steps import AddType, MoveType, Undo, Withdraw
+from penstock.moderator.undo import undone
+
+
+def refused(base: RuleBase, request: Undo) -> PenstockError:
+    before = base.image()
+    with pytest.raises(PenstockError) as raised:
+        ask(base, request)
+    assert base.image() == before
+    return raised.value
+
+
+def test_later_steps_that_depend_on_one_are_named() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("n", "A2"), rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b")
+    assert refused(base, Undo(1)).fields["steps"] == (4,)
+    assert refused(base, Undo(3)).fields["steps"] == (4,)
+    ask(base, Undo(2))
+    assert [*in_force(base)] == ["a", "b"]
+
+
+def test_rules_on_a_new_type_depend_on_it() -> None:
+    base = base_of()
+    ask(base, AddType(event("A19"), event("A3")))
+    add(base, rule("a", "A19", "role = 'manager'"))
+    assert refused(base, Undo(1)).fields["steps"] == (2,)
+    assert refused(base, Undo(1, replay=True)).code == "moderator.replay"
+    ask(base, Undo(2))
+    ask(base, Undo(1))
+    assert event("A19") not in base.tree
+
+
+def test_what_would_collide_is_refused_though_nobody_touched_it() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"))
+    ask(base, Withdraw("a"))
+    add(base, rule("b", "A10", "role = 'worker'", of=[P2]))
+    assert refused(base, Undo(2)).code == "moderator.conflict"
+    ask(base, MoveType(event("A10"), event("A2")))
+    ask(base, Undo(2))
+    assert [*in_force(base)] == ["a", "b"]
+    # Now the move has become what the rules need.
+    assert refused(base, Undo(4)).code == "moderator.conflict"
+
+
+def test_a_replay_asks_again_for_all_that_came_later() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
+    add(base, rule("c", "A10", "company = 'A'", of=[P3]))
+    assert [*in_force(base)] == ["a"]
+    ask(base, Undo(1, replay=True))
+    assert [*in_force(base)] == ["b", "c"]
+    assert not [*base.history]
+    assert [*undone(base)] == [1]
+    ask(base, Undo(4))
+    assert [*in_force(base)] == ["a"]
+    assert [*undone(base)] == [4]
