@@ -144,6 +144,7 @@ def test_types_stamps_and_checkpoints(network: Shell, broker: Running) -> None:
     # Nobody has granted the owner to operate a broker.
     ran = owner(network, broker, "checkpoint", "--wait")
     assert (ran.code, ChainFile(Path("london.chain")).read().number) == ("broker.not-operator", 4)
+    assert "nothing is signed" in ran.err
     # A copy of what the broker has begins with the checkpoint.
     network.ok("net", "chain", "fetch", *_to(broker), "--chain", "copy.chain")
     copy = network.ok("net", "chain", "show", "copy.chain", "-o", "json").json

@@ -104,6 +104,25 @@ def test_files_of_blinded_types_do_not_say_what_they_are(shell: Shell) -> None:
     assert (again.code, again.raw) == ("seal.unknown-label", b"")
 
 
+def test_events_that_have_to_be_signed_are(shell: Shell) -> None:
+    keys = ("--type", "pledge.type", "--keys", "pledge.ring", "--kek", "ring.kek")
+    define = ("type", "define", "org.london.Pledge", "--key", "owner.key", "--attribute", "plate:string")
+    shell.ok(*define, "--seal", "attribute", "--out", "pledge.type")
+    shell.ok("key", "new-ring", "pledge.ring", "--kek", "ring.kek", "--type", "pledge.type")
+    line = '{"plate": "ABC"}'
+    Path("two.sealed").write_bytes(shell("seal", "-", *keys, "--sender", "broker", stdin=line).raw)
+    shell.ok(*define, "--seal", "attribute", "--signed", "--overwrite", "--out", "pledge.type")
+    refused = shell("seal", "-", *keys, "--sender", "broker", stdin=line)
+    assert (refused.code, refused.raw) == ("seal.unsigned", b"")
+    with Path("two.sealed").open("ab") as stream:
+        stream.write(shell("seal", "-", *keys, "--key", "broker.key", stdin=line).raw)
+    ran = shell("open", "two.sealed", *keys, "-o", "json")
+    # What somebody sealed in the name of another is not shown, though nobody said --verify.
+    assert (ran.status, len(opened(ran))) == (1, 1)
+    assert "two.sealed, block 1: the block is not signed [seal.unsigned]" in ran.err
+    assert "signed by broker: 1 block\n" in ran.err
+
+
 @pytest.mark.parametrize("algorithm", ["aes-gcm", "aes-gcm-siv", "aes-eax"])
 def test_event_level_and_other_ciphers(shell: Shell, algorithm: str) -> None:
     keys = ("--type", "whole.type", *KEYS[2:])
@@ -124,7 +143,7 @@ def test_an_attribute_without_a_key_is_null_and_named(shell: Shell) -> None:
     cut_ring("#1")
     ran = shell.ok("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek", "-o", "json")
     assert [event["data"] for event in opened(ran)] == [event | {"plate": None, "at": None} for event in EVENTS]
-    assert "no key for plate: 1 blocks" in ran.err
+    assert "no key for plate: 1 block\n" in ran.err
 
 
 def test_files_are_put_together_and_a_block_that_comes_twice_is_shown_once(shell: Shell) -> None:
@@ -274,5 +293,7 @@ def test_keys_under_a_passphrase(shell: Shell) -> None:
     words = (*TYPE, "--keys", "safe.ring", *safe)
     shell.ok("seal", "events.jsonl", *words, "--sender", "broker", "--out", "safe.sealed")
     assert len(opened(shell.ok("open", "safe.sealed", *words, "-o", "json"))) == 3
-    assert shell("key", "new-kek", "safe.kek").code == "file.exists"
-    assert shell("key", "new-ring", "safe.ring", *TYPE, *safe).code == "file.exists"
+    for again in (shell("key", "new-kek", "safe.kek"), shell("key", "new-ring", "safe.ring", *TYPE, *safe)):
+        assert again.code == "file.exists"
+        # Nothing replaces them, so that no option is to be had for it.
+        assert "--overwrite" not in again.err

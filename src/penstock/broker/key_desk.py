@@ -132,7 +132,11 @@ class KeyDesk:
         broker, manager = question.broker, self._keys.manager
         groups = [group for group in self._meant(asker, question) if broker in manager.holders(group)]
         if broker is None or not groups:
-            raise RefusedError("keys.not-member", "this broker holds none of these keys", hint="see the status")
+            raise RefusedError(
+                "keys.not-member",
+                "this broker holds none of these keys",
+                hint="`penstock keys status` shows their owner who does",
+            )
         for group in groups:
             self._keys.evict(group, broker)
         # Labels may have to wait until they have changed the last time.
@@ -163,7 +167,7 @@ class KeyDesk:
             raise RefusedError(
                 "keys.not-managed",
                 "no such keys are managed here",
-                hint="`penstock keys status` shows which are; is the type sealed, and did a broker join?",
+                hint="is this the broker with the key manager? `penstock keys status` shows which keys it manages",
             )
         if not all(self._may_manage(asker, group) for group in groups):
             raise RefusedError(

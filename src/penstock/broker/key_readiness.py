@@ -71,7 +71,7 @@ def _no_manager(group: KeyGroup) -> FailedError:
     return FailedError(
         "keys.no-manager",
         f"no key of `{group.scope}` is current: publications wait for one",
-        hint="is a key manager running, and reached? `penstock keys status` shows what waits",
+        hint="is a key manager running, and reached? a broker that was evicted waits for `penstock keys join`",
     )
 
 

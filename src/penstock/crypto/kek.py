@@ -81,4 +81,6 @@ def parse_kek(value: SExp) -> StoredKek:
 
 
 def _malformed(message: str) -> MalformedError:
-    return MalformedError("keys.kek", message, hint="expected `(kek …)` or `(protected-kek …)`")
+    return MalformedError(
+        "keys.kek", message, hint="expected what `penstock key new-kek` makes: `(kek …)` or `(protected-kek …)`"
+    )

@@ -152,5 +152,5 @@ def unknown_key(event_type: TypeKey) -> RefusedError:
     return RefusedError(
         "seal.unknown-key",
         f"no key is held here for `{event_type.name}` in this epoch",
-        hint="join its key group, or wait for the key",
+        hint="brokers get it with a right to the type and all attributes, others with `penstock keys fetch`",
     )

@@ -159,7 +159,7 @@ def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[b
     Raises `RefusedError`: `seal.unsigned` where there is no signature, and `seal.bad-signature`.
     """
     if not parts.signature:
-        raise RefusedError("seal.unsigned", "the block is not signed", hint="its type asks for signed events")
+        raise RefusedError("seal.unsigned", "the block is not signed", hint="who has sealed it must say so with a key")
     bound = parts.bound
     # (1) The signature is the sender's, over this header, these names, and these roots.
     section = _verify_section(parts.signature, bound, names)

@@ -74,8 +74,10 @@ def issue(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """Give a right to somebody.
 
-    The right is on a network (connect, install) or on event types (publish, subscribe, manage and its single
-    operations). Attributes, forced values and selectors need --type-file, so that their names are known.
+    The right is on a network (connect, install) or on event types: publish and subscribe; manage and its single
+    operations; for brokers route, which is to carry events; and of sealed types keys, which is to manage them, and
+    history, which is to fetch old ones. Attributes, forced values and selectors need --type-file, so that their names
+    are known.
     """
     made = Issuing.of(session, **issuing)
     event_type = load_event_type(type_file, parent, previous, session.now)

@@ -24,6 +24,15 @@ _NETWORK_PLACES = ("owner", "name", "rights")
 _TYPE_PLACES = ("owner", "name", "version", "rights", "attributes", "where", "when")
 
 
+def counted(number: int, thing: str) -> str:
+    """Say how many there are of something.
+
+    >>> counted(1, "reader"), counted(2_000, "reader")
+    ('1 reader', '2,000 readers')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def statement_data(statement: Statement) -> dict[str, object]:
     """Return what a certificate says, for programs."""
     data: dict[str, object] = {

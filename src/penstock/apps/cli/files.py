@@ -77,17 +77,18 @@ def as_text(value: SExp) -> bytes:
     return advanced(value).encode() + b"\n"
 
 
-def check_target(name: str, *, overwrite: bool, for_key: bool = False) -> None:
+def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: bool = False) -> None:
     """Check that a file can be written, before anything is.
 
     A private key is replaced only by another one (`for_key`): what it has signed cannot be signed again without it.
+    What nothing ever replaces is `lasting`: what lies under it could not be opened again.
 
     Raises `RefusedError` (`file.exists`, `file.private-key`) and `FailedError` (`file.unwritable`).
     """
     path = Path(name)
     if os.path.lexists(name):
-        if not overwrite:
-            raise _exists(name)
+        if lasting or not overwrite:
+            raise _exists(name, lasting=lasting)
         if path.is_dir():
             raise _unwritable(name, "it is a folder")
         if not for_key and holds_private_key(name):
@@ -220,8 +221,11 @@ class Destination:
         return {"file": self.file, "written": self.written}
 
 
-def _exists(name: str) -> RefusedError:
-    return RefusedError("file.exists", f"`{name}` exists already", hint="choose another name, or say --overwrite")
+def _exists(name: str, *, lasting: bool = False) -> RefusedError:
+    hint = (
+        "choose another name: such files are never replaced" if lasting else "choose another name, or say --overwrite"
+    )
+    return RefusedError("file.exists", f"`{name}` exists already", hint=hint)
 
 
 def _unwritable(name: str, why: str) -> FailedError:

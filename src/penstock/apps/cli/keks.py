@@ -32,7 +32,7 @@ def new_kek_command(session: Session, *, file: str, protected: bool, passphrase_
     Key rings, and the logs of key managers, lie under such a key. It is never replaced: what lies under a lost key is
     lost. Nodes and jobs cannot be asked for a passphrase; give them a key without one.
     """
-    check_target(file, overwrite=False)
+    check_target(file, overwrite=False, lasting=True)
     kek = new_kek(session.random)
     stored: StoredKek = kek
     if protected or passphrase_file is not None:
@@ -68,7 +68,7 @@ def new_ring(  # noqa: PLR0913  # one argument an option
     It is for events that are sealed in files and opened by whom you give the ring: brokers get their keys from a key
     group, and do not know these.
     """
-    check_target(file, overwrite=False)
+    check_target(file, overwrite=False, lasting=True)
     types = Types.load(load_names(names_file), type_files, parent, previous, session.now)
     kek, ring = load_kek(kek_file, kek_passphrase_file), KeyRing()
     for event_type in types.by_name.values():

@@ -21,7 +21,7 @@ def show_keys(status: Mapping[str, Wire], names: Names) -> None:
         say("this broker holds no keys: no sealed type is known here that it may read or publish")
     for name, number in waiting.items():
         if isinstance(number, int) and number:
-            paint.line(f"{number} {name} wait for keys")
+            paint.line(f"{name} that wait for keys: {number:,}")
     if held and managed:
         paint.line()
     if managed:
@@ -47,7 +47,7 @@ def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
 
 def _managed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
     holders = one.get("holders")
-    shown = [_who(str(who), names) for who in holders] if isinstance(holders, list) else []
+    shown = [_who(str(who), names) for who in holders] if isinstance(holders, list) else ["(for its owner to see)"]
     first, *others = shown or [""]
     yield _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), str(one.get("members", 0)), first
     for other in others:

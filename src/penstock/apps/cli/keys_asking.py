@@ -59,13 +59,15 @@ def status(*, output: str, **connection: Any) -> None:
 def join(*, output: str, **connection: Any) -> None:
     """Have a broker ask at once for all keys that it may have and has not.
 
-    It does so by itself, when policy changes and now and then; a broker that was evicted does not. For its operators.
+    It does so by itself, when policy changes and now and then; a broker that was evicted does not. The answers come a
+    moment later: what is shown is what it holds until then. For its operators.
     """
     call = Call.of(**connection)
     found = _ask(call, KeyWord.JOIN)
     if output == JSON:
         say_json({key: plain(value) for key, value in found.items()})
     else:
+        say("✓ the broker asks for keys; `penstock keys status` shows what has come")
         show_keys(found, call.names)
 
 
@@ -85,6 +87,8 @@ def rotate(*, type_name: str, attribute: str, labels: bool, output: str, **conne
 
     Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
     """
+    if labels and attribute:
+        raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
     call = Call.of(**connection)
     which = LABELS if labels else attribute
     _show(_ask(call, KeyWord.ROTATE, type_name, which), call, "a new epoch has begun", output)
@@ -103,7 +107,7 @@ penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0
 """
 )
 def evict(*, broker: str, type_name: str, attribute: str, output: str, **connection: Any) -> None:
-    """Take the keys of a type from a BROKER: a new epoch begins at once, without it.
+    """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
 
     While it has a right it may come back when it asks anew. To keep it out, revoke the certificate that gives the right
     (`penstock net revoke`): then it is evicted by itself. For the same as `rotate`.

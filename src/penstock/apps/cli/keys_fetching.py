@@ -27,6 +27,17 @@ from penstock.trust.key_messages import KeyGroup
 _AT_ONCE: Final = 1_024
 _NOT_ENTITLED: Final = "keys.not-entitled"
 _NO_HISTORY: Final = "keys.no-history"
+#: why nothing has come, and what to do
+_NOTHING: Final = {
+    _NOT_ENTITLED: (
+        "you show no right to these keys",
+        "the owner grants `history` on the type or on attributes: show the certificate with --credential",
+    ),
+    _NO_HISTORY: (
+        "none of these epochs is over and kept",
+        "an epoch is over when the next one begins: by itself, or with `penstock keys rotate`",
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -78,6 +89,8 @@ def fetch(  # noqa: PLR0913  # one argument an option
     broker itself has the right. With the keys of a blinded type come those of its labels, also that of now. `penstock
     key new-kek` makes what the ring lies under; `penstock open` and jobs on Spark read it.
     """
+    if last is not None and last < first:
+        raise MalformedError("cli.usage", f"no epoch is from {first} to {last}", hint="--last is not before --first")
     call = Call.of(**connection)
     kek = load_kek(kek_file, kek_passphrase_file)
     path = Path(ring)
@@ -91,8 +104,8 @@ def fetch(  # noqa: PLR0913  # one argument an option
     fetched = talk(ask)
     if not fetched.epochs:
         code = next(iter(fetched.refused.values()))
-        words = "you show no right to these keys" if code == _NOT_ENTITLED else "no epoch is over that is kept"
-        raise RefusedError(code, words, hint="the owner grants `history`; epochs are over when the next one begins")
+        words, hint = _NOTHING[code]
+        raise RefusedError(code, words, hint=hint)
     write_key_ring(path, kept, kek, session.random)
     _show(ring, fetched, output)
 
@@ -111,9 +124,7 @@ class _Wanted:
         yield event_type.name.name, KeyGroup(event_type.key)
         names = self.attributes or tuple(one.name for one in event_type.attributes)
         for name in names if event_type.sealing is Sealing.ATTRIBUTE else ():
-            if name not in event_type.by_name:
-                raise MalformedError("name.malformed", f"`{event_type.name.name}` has no attribute `{name[:80]}`")
-            yield name, KeyGroup(event_type.key, event_type.by_name[name].id)
+            yield name, KeyGroup(event_type.key, event_type.attribute(name).id)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from penstock.apps.cli.net_policy_wait import Awaited, wait_for
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import say, say_json, warn
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
+from penstock.broker.client import Client
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import TypeName
 from penstock.trust.credentials import Credentials
@@ -222,7 +223,7 @@ def _run(
         async with owner.call.client() as client:
             if wait:
                 # Whoever may not ask should learn it before anything is signed.
-                await client.status()
+                await _check_waiting(client)
             done = await sign_events(owner, client, sign(owner))
             if not wait or not done.number:
                 return done, None
@@ -234,6 +235,17 @@ def _run(
     _show(owner, done, awaited, output, dry_run=False)
     if awaited is not None:
         awaited.check()
+
+
+async def _check_waiting(client: Client) -> None:
+    """Check that the broker will tell how far it is. Raises `RefusedError` (`broker.not-operator`)."""
+    try:
+        await client.status()
+    except RefusedError as error:
+        if error.code == "broker.not-operator":
+            error.message = f"{error.message}: nothing is signed"
+            error.hint = "go without --wait, and have an operator look with `penstock net show`; or be made one"
+        raise
 
 
 def _rehearse(desk: Desk, sign: Sign) -> Signed:

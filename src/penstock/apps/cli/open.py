@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from penstock.apps.cli import options
+from penstock.apps.cli.describe import counted
 from penstock.apps.cli.event_lines import Rows, cloud_event
 from penstock.apps.cli.files import SECRET, Destination, filling, reading
 from penstock.apps.cli.groups import example
@@ -35,7 +36,11 @@ _Print = Callable[[Event, Principal], None]
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @types_options
 @ring_options
-@click.option("--verify", is_flag=True, help="Open signed blocks alone, and say who has signed them.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Open signed blocks alone, also of types that need not be, and say who has signed them.",
+)
 @options.write_options
 @options.at_option
 @options.output_option()
@@ -74,6 +79,7 @@ def open_(  # noqa: PLR0913  # one argument an option
     With --out or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` take; its source is who
     has sealed it.
 
+    Where the owner of a type wants its events signed, only signed blocks are opened; with --verify that holds for all.
     A signature says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
@@ -90,7 +96,12 @@ def open_(  # noqa: PLR0913  # one argument an option
     _report(opening, destination, names, output)
     if opening.codes:
         code, total = opening.codes.most_common(1)[0][0], opening.codes.total()
-        raise RefusedError("open.refused", f"{total:,} blocks do not open, most of them by `{code}`")
+        why = f"most of them by `{code}`" if total > 1 else f"by `{code}`"
+        raise RefusedError(
+            "open.refused",
+            f"{counted(total, 'block')} cannot be opened, {why}",
+            hint="docs/how-to/seal-files.md says what to do about each code",
+        )
 
 
 @dataclass(slots=True)
@@ -103,7 +114,8 @@ class _Opening:
     done: Progress = field(default_factory=lambda: Progress("opened"))
     codes: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, object]] = field(default_factory=list)
-    #: blocks by who has sealed them, and blocks in which an attribute is closed
+    #: blocks by who has signed them, or else in whose name they are, and blocks in which an attribute is closed
+    signers: Counter[Principal] = field(default_factory=Counter)
     senders: Counter[Principal] = field(default_factory=Counter)
     closed: Counter[str] = field(default_factory=Counter)
     seen: set[bytes] = field(default_factory=set, repr=False)
@@ -127,16 +139,16 @@ class _Opening:
 
     def _open(self, data: bytes) -> tuple[Sequence[Event], Principal] | None:
         block, header = self.opener.open(data), read_header(data)
-        if self.verify:
+        event_type = self.types.of(block.names.type, block.names.ancestors)
+        if signed := self.verify or event_type.signed:
             self.opener.verify(data, block)
         # Only now is it known that the header is its sender's.
         if (known := header.fixed.sender + header.id) in self.seen:
             self.repeated += 1
             return None
-        event_type = self.types.of(block.names.type, block.names.ancestors)
         events = [event.to_event(event_type) for event in block.events()]
         self.seen.add(known)
-        self.senders[header.sender] += 1
+        (self.signers if signed else self.senders)[header.sender] += 1
         pairs = zip(block.names.attributes, block.columns, strict=True)
         self.closed.update(_named(event_type, name) for name, column in pairs if column is None)
         self.done.blocks += 1
@@ -155,7 +167,8 @@ class _Opening:
             **self.done.as_dict(),
             "repeated": self.repeated,
             "closed": dict(sorted(self.closed.items())),
-            "signed" if self.verify else "senders": {str(who): blocks for who, blocks in self.senders.items()},
+            "signed": {str(who): blocks for who, blocks in self.signers.items()},
+            "senders": {str(who): blocks for who, blocks in self.senders.items()},
             "refused": self.codes.total(),
             "codes": dict(sorted(self.codes.items())),
             "problems": self.problems,
@@ -214,12 +227,12 @@ def _report(opening: _Opening, destination: Destination, names: Names, output: s
 
 def _lines(opening: _Opening, names: Names) -> Iterator[str]:
     yield opening.done.text()
-    word = "signed by" if opening.verify else "sealed in the name of"
-    for who, blocks in opening.senders.most_common():
-        yield f"{word} {names.show(who)}: {blocks:,} blocks"
+    for words, found in (("signed by", opening.signers), ("sealed in the name of", opening.senders)):
+        for who, blocks in found.most_common():
+            yield f"{words} {names.show(who)}: {counted(blocks, 'block')}"
     for name, blocks in sorted(opening.closed.items()):
-        yield f"no key for {name}: {blocks:,} blocks"
+        yield f"no key for {name}: {counted(blocks, 'block')}"
     if opening.repeated:
-        yield f"left out, because they came before: {opening.repeated:,} blocks"
+        yield f"left out, because they came before: {counted(opening.repeated, 'block')}"
     for problem in opening.problems:
         yield f"{problem['file']}, block {problem['block']}: {problem['message']} [{problem['code']}]"

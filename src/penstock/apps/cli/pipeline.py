@@ -6,12 +6,12 @@ from typing import Any, Literal
 import click
 
 from penstock.apps.cli import options, paint
+from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pipeline_answers import (
     Page,
-    counted,
     known,
     show_comparison,
     show_plan,

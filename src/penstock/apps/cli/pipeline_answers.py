@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.apps.cli import paint
-from penstock.apps.cli.describe import instant_text
+from penstock.apps.cli.describe import counted, instant_text
 from penstock.apps.cli.files import check_target, write_bytes
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pipeline_runs import Done, Planned
@@ -61,15 +61,6 @@ def known(names: Petnames, *policies: LoadedPolicy) -> Petnames:
         for principal, name in some.items():
             found.setdefault(principal, name)
     return Petnames(found)
-
-
-def counted(number: int, thing: str) -> str:
-    """Say how many there are of something.
-
-    >>> counted(1, "reader"), counted(2_000, "reader")
-    ('1 reader', '2,000 readers')
-    """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _done_data(done: Done) -> dict[str, object]:
@@ -163,8 +154,8 @@ def show_plan(job: Job, planned: Planned, output: str) -> None:
             }
         )
         return
-    counted = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
-    paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in counted if count is not None)])
+    sizes = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
+    paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in sizes if count is not None)])
     for text in planned.plans:
         # The tree alone; what each node does is in the JSON.
         say_block(text.partition("\n\n")[0])

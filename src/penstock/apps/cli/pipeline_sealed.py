@@ -11,9 +11,10 @@ from penstock.apps.cli.names import load_names
 from penstock.apps.cli.pipeline_how import Run, pairs, run_job
 from penstock.apps.cli.pipeline_options import key_files_options, out_options, spark_options, stream_options
 from penstock.apps.cli.pipeline_runs import clock, load
+from penstock.apps.cli.seal_options import check_signed
 from penstock.apps.cli.session import Session
 from penstock.apps.cli.trusted import load_verified_type
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Sink, Unseal
@@ -135,7 +136,7 @@ def seal(  # noqa: PLR0913  # one argument an option
     """
     how = Run.of(output, **rest)
     types = _known(session, policy_file, type_files, parent, previous).types
-    _check(types, signer)
+    check_signed(types, signer)
     if (sender is None) is (signer is None):
         raise MalformedError("cli.sender", "blocks are sealed in somebody's name", hint="give --sender, or --key")
     signing = None if signer is None else how.cluster.path(signer)
@@ -164,13 +165,6 @@ def _sink(options: Mapping[str, str], how: Run) -> Sink:
     if how.cluster.remote is None:
         found.check()
     return found
-
-
-def _check(types: tuple[EventType, ...], signer: str | None) -> None:
-    """Refuse what readers would: Raises `RefusedError` (`seal.unsigned`)."""
-    unsigned = [t.name.name for t in types if t.signed]
-    if unsigned and signer is None:
-        raise RefusedError("seal.unsigned", f"events of `{unsigned[0]}` have to be signed", hint="give --key")
 
 
 @click.command()

@@ -68,7 +68,8 @@ def make(  # noqa: PLR0913  # one argument an option
 
     The block must be signed (`penstock seal --key`, or by a broker where the type says so). The proof has the id and
     the time of the event, and the attributes that you show; of the others it says that there are such, and nothing of
-    their values. It names the type, also where that is blinded. `penstock open` lists the ids.
+    their values. It names the type, also where that is blinded. `penstock open
+    -o json` shows the ids.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     types = Types.load(load_names(names_file), type_files, parent, previous, moment(at, session))

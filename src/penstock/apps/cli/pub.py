@@ -13,6 +13,7 @@ import click
 
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.groups import example
+from penstock.apps.cli.names import Names
 from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pub_events import Draft, Unreadable, of_lines, of_pairs, typed
@@ -22,6 +23,7 @@ from penstock.apps.cli.session import Warned, say, say_json, warn
 from penstock.broker.client import Client, TypeSource
 from penstock.broker.feeds import Feed
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+from penstock.model.names import TypeName
 
 #: events under way at a time, and problems that are shown one by one
 _WINDOW: Final = 256
@@ -121,22 +123,24 @@ def pub(
         talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source, wait), tally, stop))
     except PenstockError:
         if source is not None:
-            _show(tally, output)
+            _show(tally, call.names, output)
         raise
-    _show(tally, output)
+    _show(tally, call.names, output)
     if tally.refused:
         code = tally.codes.most_common(1)[0][0]
         raise RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
 
 
-def _show(tally: Tally, output: str) -> None:
+def _show(tally: Tally, names: Names, output: str) -> None:
     if output == JSON:
         say_json(tally.as_dict())
         return
     say(tally.text())
     if tally.codes:
         paint.grid(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
-    warn(*(Warned("pub.unwanted", f"nobody wants events of {name} now") for name in tally.unwanted))
+    for name in map(TypeName.parse, tally.unwanted):
+        of = f"{names.show(name.owner)}/{name.name}@{name.version}"
+        warn(Warned("pub.unwanted", f"nobody wants events of {of} now"))
     for problem in tally.problems:
         click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
 

@@ -85,10 +85,10 @@ def seal(  # noqa: PLR0913  # one argument an option
     """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - is standard input.
 
     They are sealed as a broker seals them, under the newest keys of the ring, each attribute by itself or the event as
-    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names; where it is signed,
-    --key must be given. The blocks are
-    those that brokers send, one behind the other; such files can be put together with `cat`. A CloudEvent names its
-    type, which must be one of those given; other lines are of the first. Nothing is written if any line is no event.
+    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names;
+    where its events are to be signed, --key signs them. The blocks are those that brokers send, one behind the other;
+    such files can be put together with `cat`. A CloudEvent names its type, which must be one of those given; what names
+    none is of the first. Nothing is written if any line is no event.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)

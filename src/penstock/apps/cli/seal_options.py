@@ -1,7 +1,7 @@
 """What `penstock seal` and `penstock open` share: types, key rings, and how far they have come."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.apps.cli import options
+from penstock.apps.cli.describe import counted
 from penstock.apps.cli.names import Names
 from penstock.apps.cli.options import passphrase
 from penstock.apps.cli.trusted import load_verified_type
@@ -152,7 +153,7 @@ class Progress:
 
     def text(self) -> str:
         """Return it in words."""
-        return f"{self.word} {self.events:,} events, {self.blocks:,} blocks, {self.octets:,} octets"
+        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.octets:,} octets"
 
     def live(self) -> str:
         """Return it in words while it goes on."""
@@ -161,6 +162,13 @@ class Progress:
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
         return {"events": self.events, "blocks": self.blocks, "octets": self.octets}
+
+
+def check_signed(types: Iterable[EventType], signer: str | None) -> None:
+    """Refuse to seal what readers would refuse. Raises `RefusedError` (`seal.unsigned`)."""
+    unsigned = [one.name.name for one in types if one.signed]
+    if unsigned and signer is None:
+        raise RefusedError("seal.unsigned", f"events of `{unsigned[0]}` have to be signed", hint="give --key")
 
 
 def _unknown_type(name: str) -> RefusedError:

@@ -103,6 +103,7 @@ def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, .
                 "peers": [str(peer) for peer in loaded.peers],
                 "types": len(loaded.types),
                 "certificates": len(loaded.credentials),
+                "manages_keys": loaded.file.keys is not None,
                 "operators": sorted(map(str, loaded.operators)),
                 "warnings": [warning.as_dict() for warning in warnings],
             }
@@ -117,6 +118,7 @@ def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, .
             ("peers", ", ".join(map(str, loaded.peers)) or "none"),
             ("types", str(len(loaded.types))),
             ("certificates", str(len(loaded.credentials))),
+            ("manages keys", "no" if loaded.file.keys is None else "yes, where it may"),
             ("operators", ", ".join(sorted(map(loaded.names.show, loaded.operators))) or "the broker's own key"),
         ],
         indent=2,
