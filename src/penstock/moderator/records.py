@@ -1,7 +1,7 @@
 """Steps as octets, in the form in which change records keep them: what stood before, and what was asked for and stands.
 
     before  (state (rules <standing> …) (types <hung> …) (log <entry> …) (away <principal> …))
-    after   (step <request> (restored <place> …) (state …))
+    after   (step <request> (restored <entry> …) (state …))
 
 Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
 one step, and what is read back is that step.
@@ -37,7 +37,7 @@ class Record:
 def to_record(step: Step) -> Record:
     """Return a step as it is kept."""
     request = _request(step.request)
-    restored = (b"restored", *(_place(entry.place) for entry in step.restored))
+    restored = (b"restored", *map(_entry, step.restored))
     return Record(
         request[0].decode() if isinstance(request[0], bytes) else "",
         canonical(_state(step.delta.inverse())),
@@ -48,17 +48,12 @@ def to_record(step: Step) -> Record:
 def from_record(number: int, note: Note, record: Record) -> Step:
     """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what the parts raise)."""
     match parse_canonical(record.after):
-        case (b"step", tuple(request), (b"restored", *places), tuple(after)):
+        case (b"step", tuple(request), (b"restored", *entries), tuple(after)):
             pass
         case _:
             raise _malformed("a step has a request, what was restored, and a state")
     delta = _delta(_Side.read(parse_canonical(record.before)), _Side.read(after))
-    known = {entry.place: entry for entry in delta.dropped}
-    try:
-        restored = tuple(known[_read_place(place)] for place in places)
-    except KeyError as error:
-        raise _malformed("a step restores what it does not drop") from error
-    step = Step(number, note, _read_request(request), delta, restored)
+    step = Step(number, note, _read_request(request), delta, tuple(map(_read_entry, entries)))
     if to_record(step) != record:
         raise _malformed("a step is not in its one form")
     return step
