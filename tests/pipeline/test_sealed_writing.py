@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pytest
 from tests.pipeline.sealed_kit import BROKER, CAR, NOW, TRUCK, TYPES, WHOLE, event, key_files, plain, ring, shown
 
 from penstock.codec.blocks import join, read_header
@@ -33,11 +34,12 @@ def blocks(found: Any) -> list[bytes]:
     return [join(p.pop(HEADER), {"": p.pop(FIRST), **{n: d for n, d in p.items() if n != ROWS}}) for p in parts]
 
 
-def test_what_tasks_seal_brokers_open(tmp_path: Path) -> None:
-    writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=10)
+@pytest.mark.parametrize(("size", "whole"), [(1, 75), (10, 6), (64, 0)])
+def test_what_tasks_seal_brokers_open(tmp_path: Path, size: int, whole: int) -> None:
+    writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=size)
     batches = [frame(range(start, start + 25), CAR, TRUCK, WHOLE) for start in (0, 25, 50)]
     sealed = blocks(writing._sealed(batches))
-    assert [read_header(data).rows for data in sealed].count(10) == 6
+    assert [read_header(data).rows for data in sealed].count(size) == whole
     broker = Opener(ring())
     events = sorted((e for data in sealed for e in broker.open(data).events()), key=lambda e: str(e.time))
     assert [shown(e) for e in events] == [shown(event(n, TYPES[n % 3])) for n in range(75)]

@@ -16,7 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.codec.block_names import Names, names
-from penstock.codec.blocks import Level, read_parts, split
+from penstock.codec.blocks import Level, read_block, read_parts, split
+from penstock.codec.cells import encode_cells
 from penstock.codec.columns import encode_column
 from penstock.codec.encoded_blocks import EncodedBlock
 from penstock.crypto.sealer import Sealer, Settings
@@ -89,8 +90,8 @@ class Writing:
         writer = _Writer(self)
         log = LogRows(sealed_arrow(self.columns))
         for event_type, table in _gathered(batches, self.sealed_types, self.rows):
-            for data in writer.seal(event_type, table):
-                yield from log.add(LogRows.row(data))
+            for row in writer.seal(event_type, table):
+                yield from log.add(row)
         yield from log.rest()
 
 
@@ -147,18 +148,25 @@ class _Writer:
             self._keys, writing.sender, os.urandom, settings=writing.settings, signing=signing, limits=writing.limits
         )
 
-    def seal(self, event_type: EventType, table: Any) -> Iterator[bytes]:
-        """Seal a table, in blocks of as many rows as are asked for."""
+    def seal(self, event_type: EventType, table: Any) -> Iterator[Mapping[str, Any]]:
+        """Seal a table, in blocks of as many rows as are asked for, and yield rows of a log."""
         level = Level.EVENT if event_type.sealing is Sealing.EVENT else Level.ATTRIBUTE
         own = names(event_type.key, event_type.ancestors, tuple(str(a.id) for a in event_type.attributes))
         kinds = {ID: Kind.STRING, TIME: Kind.TIMESTAMP, **{str(a.id): a.spec.kind for a in event_type.attributes}}
         arrays = {name: _array(table, name).cast(ARROW_TYPES[kind]) for name, kind in kinds.items()}
+        for data in self._sealed(own, [(arrays[name], kind) for name, kind in kinds.items()], level):
+            yield _row(own, level, data)
+
+    def _sealed(self, own: Names, arrays: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes]:
         rows = self._writing.rows
-        small = rows < _SMALL
-        columns = {name: array.to_pylist() for name, array in arrays.items()} if small else arrays
-        for start in range(0, table.num_rows, rows):
-            part = [(column[start : start + rows], kinds[name]) for name, column in columns.items()]
-            yield from self._blocks(own, part, level)
+        columns = [(array.to_pylist() if rows < _SMALL else array, kind) for array, kind in arrays]
+        if rows == 1:
+            # A column of one value is the same octets as the value by itself.
+            for ids, times, *rest in zip(*(encode_cells(column) for column, _ in columns), strict=True):
+                yield self._seal(EncodedBlock(own, 1, ids, times, rest), level)
+            return
+        for start in range(0, len(columns[0][0]), rows):
+            yield from self._blocks(own, [(column[start : start + rows], kind) for column, kind in columns], level)
 
     def _blocks(self, own: Names, columns: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes]:
         """Seal columns as one block, or as several where it would be too large."""
@@ -184,6 +192,13 @@ class _Writer:
                 raise
         self._sealer = self._new_sealer()
         return self._sealer.seal_encoded(encoded, self._writing.at, level)
+
+
+def _row(own: Names, level: Level, data: bytes) -> dict[str, Any]:
+    """Return a block with these names as a row: what was just put together is cut without being read."""
+    parts = read_block(data)
+    columns = zip((FIRST, *(own.attributes if level is Level.ATTRIBUTE else ())), parts.columns, strict=True)
+    return {HEADER: parts.opening(), ROWS: parts.rows, **dict(columns)}
 
 
 def _array(table: Any, name: str) -> Any:
