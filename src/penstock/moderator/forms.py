@@ -57,7 +57,7 @@ class Forms:
         self._made: Recent[str, Form] = Recent(limits.moderator_answers)
         self._rows: Recent[str, Row] = Recent(limits.moderator_answers)
         self._cut: Recent[Condition, Selector] = Recent(limits.moderator_answers)
-        self._examples: Recent[ValueSet, Scalar] = Recent(limits.moderator_answers)
+        self._outside: Recent[tuple[str, ValueSet], tuple[Scalar]] = Recent(limits.moderator_answers)
 
     def form(self, selector: Selector) -> Form:
         """Return the form of a function.
@@ -110,7 +110,7 @@ class Forms:
 
     def _put_together(self, form: Form) -> Row | None:
         """Return somebody out of those who satisfy the parts, if that will do."""
-        row = {name: self.example(values) for name, values in form.box.items()}
+        row = {name: values.example() for name, values in form.box.items()}
         if form.exact:
             return row
         if len(form.parts) == 1:
@@ -119,12 +119,15 @@ class Forms:
             row = {**(self.somebody(self.form(part)) or {}), **row}
         return row if is_true(form.selector, row) else None
 
-    def example(self, values: ValueSet) -> Scalar:
-        """Return a member of a set that is not empty."""
-        found = self._examples.get(values)
+    def outside(self, box: Box, name: str, values: ValueSet) -> tuple[Scalar] | None:
+        """Return a value that a box allows an attribute, and that is none of these; None where there is none."""
+        if name in box:
+            return _member(box[name] - values)
+        found = self._outside.get((name, values))
         if found is None:
-            found = values.example()
-            self._examples.put(values, found)
+            found = _member(self._universes[name] - values)
+            if found is not None:
+                self._outside.put((name, values), found)
         return found
 
     def values(self, box: Box, name: str) -> ValueSet:
@@ -161,6 +164,10 @@ def _subset(inner: ValueSet, outer: ValueSet) -> bool:
         if low < start or (end is not None and (high is None or high > end)):
             return False
     return True
+
+
+def _member(values: ValueSet) -> tuple[Scalar] | None:
+    return None if values.empty else (values.example(),)
 
 
 def _met(one: Box, other: Box) -> Box | None:

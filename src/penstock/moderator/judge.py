@@ -113,21 +113,29 @@ class QuickJudge:
 
     def _ask(self, forms: Forms, given: Form, wanted: Form, asked: Iterable[Selector]) -> Implication:
         """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
-        found = [answer for part in asked if not (answer := self._ask_part(forms, given, wanted, part)).holds]
-        missing = tuple(part for answer in found for part in answer.missing)
-        witness = next((answer.witness for answer in found if answer.witness is not None), None)
-        return Implication(missing, witness, certain=not missing or witness is not None)
+        missing: list[Selector] = []
+        witness: Profile | None = None
+        for part in asked:
+            if part.text in given.texts:
+                continue
+            form = forms.form(part)
+            if form.exact and forms.within(given.box, form.box):
+                continue
+            # Where boxes say all, nobody has to be shown twice; elsewhere whoever is shown may show this too.
+            known = witness is not None and ((given.exact and form.exact) or not is_true(part, witness.values))
+            if not known:
+                answer = self._ask_part(forms, given, wanted, form)
+                if answer.holds:
+                    continue
+                witness = witness or answer.witness
+            missing.append(part)
+        return Implication(tuple(missing), witness, certain=not missing or witness is not None)
 
-    def _ask_part(self, forms: Forms, given: Form, wanted: Form, part: Selector) -> Implication:
-        if part.text in given.texts:
-            return HOLDS
-        asked = forms.form(part)
-        if asked.exact and forms.within(given.box, asked.box):
-            return HOLDS
-        found = _somebody(forms, given, asked, wanted)
+    def _ask_part(self, forms: Forms, given: Form, wanted: Form, part: Form) -> Implication:
+        found = _somebody(forms, given, part, wanted)
         if found is None:
-            return ask(given.selector, (part,), forms.schema, self._limits)
-        return Implication((part,), profile(found))
+            return ask(given.selector, (part.selector,), forms.schema, self._limits)
+        return Implication((part.selector,), profile(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +162,9 @@ def _somebody(forms: Forms, given: Form, part: Form, wanted: Form) -> Row | None
     row = dict(known)
     for name, values in part.box.items():
         # The part is a box that the box of `given` is not within: here is where it is not.
-        outside = forms.values(given.box, name) - values
-        if not outside.empty:
-            row[name] = forms.example(outside)
+        found = forms.outside(given.box, name, values)
+        if found is not None:
+            row[name] = found[0]
             break
     if given.exact and part.exact:
         # Otherwise as `wanted` would have him, which says more than nothing.
