@@ -20,7 +20,7 @@ from penstock.model.events import Event
 from penstock.model.names import NetworkName
 from penstock.model.types import EventType
 
-_FEW = "is anybody publishing what `--where` wants? wait longer with `--timeout`"
+_FEW = "is anybody publishing what `--where` wants, and if it is sealed, does the broker have the keys? or wait longer"
 
 
 @click.command()
