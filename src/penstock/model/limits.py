@@ -240,7 +240,7 @@ class Limits:
     store_why_length: int = 4_096
     store_value_bytes: int = 512 << 10
     store_batch: int = 10_000
-    store_page: int = 2_000
+    store_page: int = 500
     store_snapshot_bytes: int = 512 << 20
     store_snapshot_every: int = 10_000
     store_wait: int = 30_000
