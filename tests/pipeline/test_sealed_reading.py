@@ -9,6 +9,7 @@ import pytest
 from tests.pipeline.sealed_kit import (
     BROKER,
     CAR,
+    NOW,
     PLATE,
     TRUCK,
     TYPES,
@@ -25,7 +26,7 @@ from tests.pipeline.sealed_kit import (
 from tests.trust.kit import refused
 
 from penstock.codec.block_names import Plain
-from penstock.codec.blocks import Padding, read_header, reroute
+from penstock.codec.blocks import Block, Level, Padding, read_header, reroute
 from penstock.crypto.aead import Algorithm
 from penstock.crypto.blinding import blind
 from penstock.crypto.seal_keys import KeyRing, label_scope
@@ -150,3 +151,10 @@ def test_unknown_keys_and_types_wait(tmp_path: Path, size: int) -> None:
     narrow = Reading(key_files(tmp_path / "2", later), (WHOLE,), ())
     [kept] = narrow._failed([log])
     assert kept.column("@reason").to_pylist() == ["pipeline.unknown-type"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_who_holds_the_key_of_a_type_forges_no_attributes_under_it(tmp_path: Path, size: int) -> None:
+    forged = sealer().seal(Block.of([event(n) for n in range(size)]), NOW, Level.EVENT)
+    [kept] = reading(tmp_path, ring())._failed([batch([forged])])
+    assert kept.column("@reason").to_pylist() == ["seal.cannot-open"]
