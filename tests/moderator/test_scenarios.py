@@ -1,6 +1,7 @@
 """The examples of paper 1 come out as the paper says, step by step, through the library and the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 from penstock.apps.cli.moderator import moderator
 from penstock.codec.yaml_text import read_yaml
 from penstock.moderator.scenario import run
-from penstock.moderator.scenario_file import read_scenario
+from penstock.moderator.scenario_file import FACTS, REQUESTS, read_scenario
 
 FILES = sorted((Path(__file__).parents[1] / "scenarios" / "moderator").glob("*.yaml"))
 
@@ -21,6 +22,19 @@ def test_a_scenario_comes_out_as_it_expects(file: Path) -> None:
     assert [(each.number, each.differences) for each in told if each.differences] == []
     # What is in force and in the log at the end is said somewhere, so that a scenario cannot expect nothing.
     assert "expect:" in file.read_text(encoding="utf-8").rpartition("\n  - ")[2]
+
+
+def test_the_scenario_in_the_reference_comes_out_as_it_expects() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "moderator-scenario.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    told = [*run(read_scenario(read_yaml(text)))]
+    assert [(each.number, each.differences) for each in told] == [(1, ()), (2, ()), (3, ()), (4, ())]
+
+
+def test_every_request_and_fact_is_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "moderator-scenario.md").read_text(encoding="utf-8")
+    assert [name for name in FACTS if f"`{name}`" not in page] == []
+    assert [name for name in REQUESTS if f"`{name}: " not in page] == []
 
 
 def test_the_command_line_tells_the_same() -> None:

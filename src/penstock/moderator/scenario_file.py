@@ -182,10 +182,10 @@ class _Reader:
     # --- steps ------------------------------------------------------------------------------------------------
 
     def _step(self, table: _Table) -> ScenarioStep:
-        kinds = [key for key in table.names() if key in _REQUESTS]
+        kinds = [key for key in table.names() if key in REQUESTS]
         if len(kinds) != 1:
-            raise _malformed(table.where, f"one of {', '.join(_REQUESTS)}")
-        request, asked_by = _REQUESTS[kinds[0]](self, table, kinds[0])
+            raise _malformed(table.where, f"one of {', '.join(REQUESTS)}")
+        request, asked_by = REQUESTS[kinds[0]](self, table, kinds[0])
         if table.has("at"):
             self._now = self._instant(table, "at")
         who = self._who(table.take("who", str)) if table.has("who") else asked_by
@@ -311,7 +311,8 @@ def _entries(where: str, name: str, value: object) -> list[Entry]:
     raise _malformed(f"{where}, `{name}`", "a value, `min`, `max`, or both")
 
 
-_REQUESTS: Final[Mapping[str, Callable[[_Reader, _Table, str], tuple[steps.Request, Principal]]]] = {
+#: what can be asked for
+REQUESTS: Final[Mapping[str, Callable[[_Reader, _Table, str], tuple[steps.Request, Principal]]]] = {
     "add": _Reader.add,
     "resolve": _Reader.resolve,
     "withdraw": _Reader.withdraw,

@@ -29,7 +29,7 @@ NOUNS = {
     "store": Noun(f"{_HERE}.stores:store", "Where changes are kept: back it up, restore it, renew its form."),
     "log": Noun(f"{_HERE}.logs:log", "What was changed, by whom and why; tampering shows."),
     "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
-    "moderator": Noun(f"{_HERE}.moderator:moderator", "Conflicts between the rules of publishers."),
+    "moderator": Noun(f"{_HERE}.moderator:moderator", "Conflicts between rules of publishers, and ways out."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),
     "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),

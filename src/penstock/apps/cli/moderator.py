@@ -16,7 +16,7 @@ from penstock.moderator.scenario_file import read_scenario
 
 @click.group(cls=Verbs)
 def moderator() -> None:
-    """Conflicts between the rules of publishers: find them, settle them, undo it."""
+    """Conflicts between rules of publishers, and ways out."""
 
 
 @moderator.command()
