@@ -68,6 +68,18 @@ def test_a_broker_without_a_right_to_connect_is_warned_about(network: Shell) -> 
     assert "node.no-connect" in ran.err
 
 
+def test_a_key_manager_that_may_manage_nothing_is_warned_about(network: Shell) -> None:
+    network.ok("key", "new-kek", "keys.kek")
+    made = ("--attribute", "plate:string", "--seal", "attribute", "--out", "types/hidden.type")
+    network.ok("type", "define", "org.london.Hidden", "--key", "london.key", *made)
+    words = ("up", "--check", node_file(network, "east", '[keys]\nkek = "keys.kek"\n'), "-o", "json")
+    ran = network.ok(*words)
+    assert ([warning["code"] for warning in ran.json["warnings"]], ran.json["manages_keys"]) == (["node.no-keys"], [])
+    grant(network, "keys.cert", "east", "--type-file", "types/hidden.type", "--right", "keys")
+    found = network.ok(*words).json
+    assert (found["warnings"], len(found["manages_keys"])) == ([], 1)
+
+
 @pytest.mark.parametrize(
     ("key", "code", "status"),
     [("", "file.missing", 3), ("(public-key)", "key.malformed", 2), ("(nonsense", "sexp.truncated", 2)],

@@ -3,12 +3,14 @@
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
 
 from penstock.apps.cli import options, paint
+from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON, open_key
 from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
@@ -18,6 +20,7 @@ from penstock.apps.node.logs import Log
 from penstock.apps.node.running import Ready, World, run_node
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
+from penstock.model.names import TypeName
 
 
 @click.command()
@@ -61,10 +64,11 @@ def up(  # noqa: PLR0913  # one argument an option
         raise MalformedError("cli.usage", "missing argument `FILE`", hint="`penstock up --example` prints one")
     loaded = load_node(file, session.now)
     key = open_key(loaded.key_file, passphrase_file)
-    warnings = _warnings(loaded, key, session.now)
+    managed = loaded.managed(key.principal, session.now)
+    warnings = _warnings(loaded, key, managed, session.now)
     warn(*warnings)
     if check:
-        _show_checked(loaded, key, warnings, output)
+        _show_checked(loaded, key, managed, warnings, output)
         return
     log = Log(
         _log_line,
@@ -84,14 +88,21 @@ def _log_line(line: str) -> None:
         click.echo(line, err=True)
 
 
-def _warnings(loaded: LoadedNode, key: SigningKey, now: datetime) -> tuple[Warned, ...]:
-    if loaded.may_connect(key.principal, now):
-        return ()
-    text = f"{loaded.names.show(key.principal)} has no right to connect: clients and other brokers will refuse it"
-    return (Warned("node.no-connect", text),)
+def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], now: datetime) -> tuple[Warned, ...]:
+    who = loaded.names.show(key.principal)
+    found: list[Warned] = []
+    if not loaded.may_connect(key.principal, now):
+        text = f"{who} has no right to connect: clients and other brokers will refuse it"
+        found.append(Warned("node.no-connect", text))
+    if loaded.file.keys is not None and not managed:
+        text = f"{who} has no right `keys` to any sealed type that its file names, and manages nothing"
+        found.append(Warned("node.no-keys", text))
+    return tuple(found)
 
 
-def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, ...], output: str) -> None:
+def _show_checked(
+    loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], warnings: tuple[Warned, ...], output: str
+) -> None:
     if output == JSON:
         say_json(
             {
@@ -103,7 +114,7 @@ def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, .
                 "peers": [str(peer) for peer in loaded.peers],
                 "types": len(loaded.types),
                 "certificates": len(loaded.credentials),
-                "manages_keys": loaded.file.keys is not None,
+                "manages_keys": sorted(map(str, managed)),
                 "operators": sorted(map(str, loaded.operators)),
                 "warnings": [warning.as_dict() for warning in warnings],
             }
@@ -118,7 +129,7 @@ def _show_checked(loaded: LoadedNode, key: SigningKey, warnings: tuple[Warned, .
             ("peers", ", ".join(map(str, loaded.peers)) or "none"),
             ("types", str(len(loaded.types))),
             ("certificates", str(len(loaded.credentials))),
-            ("manages keys", "no" if loaded.file.keys is None else "yes, where it may"),
+            ("manages keys", "no" if loaded.file.keys is None else f"of {counted(len(managed), 'type')}"),
             ("operators", ", ".join(sorted(map(loaded.names.show, loaded.operators))) or "the broker's own key"),
         ],
         indent=2,

@@ -12,6 +12,7 @@ from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Peer, Sta
 from penstock.apps.node.managing import find_kek
 from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
+from penstock.broker.outcomes import settled
 from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.ways import Address, NatsAddress
@@ -19,7 +20,7 @@ from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import CapabilityAuthority, Effect, NetworkRequest, Rules, decide, environment_schema
+from penstock.guard import CapabilityAuthority, Effect, EventRequest, NetworkRequest, Rules, decide, environment_schema
 from penstock.guard.enforce import Guard
 from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
@@ -118,6 +119,21 @@ class LoadedNode:
         """Say whether the credentials let a broker into the network: clients and other brokers will ask the same."""
         request = NetworkRequest(broker, Right.CONNECT, self.network, now)
         return decide(request, (CapabilityAuthority(self.credentials),)).effect is Effect.PERMIT
+
+    def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
+        """Return the sealed types whose keys a broker manages by its file and by its rights."""
+        if self.file.keys is None:
+            return []
+        library, authority = Library(self.network, limits=self.file.limits), CapabilityAuthority(self.credentials)
+        sealed = [
+            one for one in (library.add(one, now) for one in self.types) if one.event_type.sealing != Sealing.NONE
+        ]
+        return [
+            one.event_type.name
+            for one in sealed
+            if broker == one.event_type.name.owner
+            or settled(decide(EventRequest(broker, Right.KEYS, one, now), (authority,)))
+        ]
 
 
 def load_node(path: str, now: datetime) -> LoadedNode:
