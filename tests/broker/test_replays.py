@@ -62,6 +62,14 @@ def test_what_was_sealed_before_the_memory_began_is_refused() -> None:
     refused("seal.too-old", Replays(NOW), header(1, seconds=-0.001))
 
 
+def test_who_was_silent_for_longest_is_forgotten_first() -> None:
+    replays = Replays(NOW, SMALL)
+    for number, sender in ((0, 1), (0, 2), (1, 2), (1, 1), (0, 3), (1, 3), (2, 3)):
+        replays.first(header(number, sender=sender), CAR, (0,))
+    refused("seal.replayed", replays, header(1, sender=1))
+    refused("seal.too-old", replays, header(1, sender=2))
+
+
 def test_what_was_forgotten_does_not_come_back() -> None:
     replays = Replays(NOW, SMALL)
     for number in range(4):

@@ -26,6 +26,7 @@ NAMES = names(TYPE, (), tuple(str(AttributeId(OWNER, TYPE.name, uid)) for uid in
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 BLOCKS = [
     Block(NAMES, ["a"], [None], [["x"], [1]]),
+    Block(NAMES, ["a"], [NOW], [[None], [1.5]]),
     Block(NAMES, ["a", "b"], [NOW, None], [["x", None], [1, 2]]),
     Block(NAMES, ["", ""], [None, None], [[None, None], [True, False]]),
 ]
