@@ -9,11 +9,15 @@ from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
 from tests.pipeline.jobs_plant import FIRST, NAME, SECOND, SENSOR, build, good, interpreted, write_events
 from tests.pipeline.sealed_kit import key_files
+from tests.pipeline.test_jetstream_read import on
 from tests.trust.kit import key, who
 
+from penstock.codec.sexp import transport
+from penstock.crypto.keyfile import private_key_to_sexp
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.model.types import EventType, Sealing
+from penstock.testing.nats import NatsServer
 from penstock.trust import sign_type
 
 RECORDS = 42
@@ -63,9 +67,26 @@ def test_from_events_to_a_sealed_log_and_back(plant: Shell) -> None:
     assert once == twice
     assert once["rows"] > 0
     assert {(event["probe"], event["@source"]) for event in once["events"]} == {(None, str(who(2)))}
+    _through_jetstream(plant, events)
+
+
+def _through_jetstream(plant: Shell, events: int) -> None:
+    """Signed by the owner, who may publish everything, and verified by the policy."""
+    (plant.folder / "owner.key").write_bytes(transport(private_key_to_sexp(key(1))))
+    with NatsServer() as server:
+        on(server.url, lambda js: js.add_stream(name="SEALED", subjects=["sealed"]))
+        sink = ("--to-jetstream", server.url, "SEALED", "--jetstream", "subject=sealed", "--stream", "--drain")
+        sealing = ("pipeline", "seal", "ingested", *POLICY, *WHOLE, "--key", "owner.key", "--rows", "4", *sink)
+        assert plant(*sealing[:-2], "--out", "x", "--jetstream", "subject").code == "cli.pair"
+        plant.ok(*sealing, "--out", "published")
+        source = ("--from-jetstream", server.url, "SEALED", "--verify", "--stream", "--drain")
+        found = plant.ok("pipeline", "unseal", *POLICY, *WHOLE, *source, "--out", "arrived", "-o", "json").json
+    assert found["counts"] == {"read": events, "events": events, "sealed": 0, "quarantined": 0, "blocks": 9}
 
 
 def test_what_is_wrong_is_told(plant: Shell) -> None:
+    types = ("--type-file", "plant/reading-0.type")
+    assert plant("pipeline", "unseal", "x", *types, *WHOLE, "--verify", "--out", "y").code == "cli.policy"
     assert plant("pipeline", "deliver", "x", *POLICY, "--keys", "whole/ring", "--out", "y").code == "cli.keys"
     wrong = ("--keys", "whole/ring", "--kek", "some/kek")
     assert plant("pipeline", "unseal", "x", *POLICY, *wrong, "--out", "y").code == "keys.wrong-kek"

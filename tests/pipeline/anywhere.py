@@ -246,8 +246,9 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
 
 
 def run_secrets(spark: SparkSession, folder: Path) -> None:
-    """A policy full of secrets; `test_secrets` searches what was logged meanwhile."""
+    """A policy full of secrets, and keys; `test_secrets_logged` searches what was logged meanwhile."""
     assert all(secrets_job.run(spark)), folder
+    assert "seal.closed-log" in secrets_job.run_sealed(spark, folder)
 
 
 JOBS: dict[str, Callable[[SparkSession, Path], None]] = {

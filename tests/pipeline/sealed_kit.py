@@ -1,6 +1,8 @@
 """Types, keys and blocks for tests of sealed logs, and the files that keys are in."""
 
+import base64
 import os
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -59,12 +61,24 @@ def ring(*without: str, epochs: Iterable[int] = (1,)) -> KeyRing:
     return found
 
 
-def key_files(folder: Path, keys: KeyRing) -> KeyFiles:
+def key_files(folder: Path, keys: KeyRing, kek: Secret | None = None) -> KeyFiles:
     folder.mkdir(parents=True, exist_ok=True)
-    kek = new_kek(os.urandom)
+    kek = kek or new_kek(os.urandom)
     create_kek(folder / "kek", kek)
     write_key_ring(folder / "ring", keys, kek, os.urandom)
     return KeyFiles(str(folder / "ring"), str(folder / "kek"))
+
+
+def traces(*secrets: bytes) -> re.Pattern[bytes]:
+    """Return how any of some secrets might be written: raw, hexadecimal, base64, base32, from any place on."""
+    found = set()
+    for octets in secrets:
+        found |= {octets[:12], octets.hex()[:24].encode(), octets.hex()[:24].upper().encode()}
+        found |= {base64.b64encode(bytes(before) + octets)[4:20] for before in range(3)}
+        thirty_two = {base64.b32encode(bytes(before) + octets)[8:24] for before in range(5)}
+        found |= thirty_two | {text.lower() for text in thirty_two}
+        found.add(repr(octets[:12]).strip("b'").encode())
+    return re.compile(b"|".join(re.escape(trace) for trace in found))
 
 
 def event(number: int, event_type: EventType = CAR) -> TransitEvent:

@@ -1,13 +1,25 @@
-"""A small job on a policy full of secrets, for test_secrets: in its process, or on a cluster with all its logs."""
+"""A small job on a policy full of secrets, for test_secrets: in its process, or on a cluster with all its logs.
+
+And one on a sealed log, whose keys are secrets.
+"""
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.pipeline.rows import frame, transit_frame
+from tests.pipeline.sealed_kit import CAR, SCOPES, event, key_files, ring, secret, traces
 from tests.pipeline.test_admit import Publishers
 from tests.pipeline.test_deliver import Rulebook, trusted
 
+from penstock.codec.sexp import transport
+from penstock.crypto import SigningKey
+from penstock.crypto.keyfile import private_key_to_sexp
+from penstock.crypto.wrapping import Secret
 from penstock.guard import Branch, Restriction, When
 from penstock.model import (
     AttributeDefinition,
@@ -23,8 +35,14 @@ from penstock.model import (
 from penstock.pipeline.admit import admit
 from penstock.pipeline.columns import micros
 from penstock.pipeline.deliver import deliver
-from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
 from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.sealed_compacting import Compacting
+from penstock.pipeline.sealed_log import FIRST
+from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
+from penstock.pipeline.sealed_signers import Judge
+from penstock.pipeline.sealed_writing import Writing
+from penstock.pipeline.task_errors import raised_by_task
 from penstock.pipeline.whatif import compare
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
@@ -53,6 +71,10 @@ COMPARED: Final = (
 )
 PATTERN: Final = "plate LIKE 'SECRET{n}%' OR plate LIKE '_SEC!_RET{n}%' ESCAPE '!'"
 SPANS: Final = "speed BETWEEN 77077077{n} AND 770770779 AND ratio > 1"
+KEK: Final = sha256(b"key-encryption key").digest()
+SIGNER: Final = SigningKey(sha256(b"signer").digest())
+#: how the keys of the sealed log might be written
+KEY_TRACES: Final = traces(KEK, sha256(b"signer").digest(), *(secret(scope).expose() for scope in SCOPES))
 #: how the constants above are written: by people, by Spark, and as data
 TRACES: Final = ("SECRET", "SEC._?RET", "77077077", r"77027702\.", r"7\.70277022", "2031-07", str(micros(SECRET_DAY)))
 
@@ -100,6 +122,27 @@ def run(spark: SparkSession) -> tuple[int, int, int]:
     admitted, delivered = views(spark)
     found = compare(admitted, policy(0), policy(1), types=[TYPE.event_type])
     return admitted.count(), delivered.count(), len(found.changes)
+
+
+def run_sealed(spark: SparkSession, folder: Path) -> str:
+    """Seal, sign, open and compact; then read a log that does not open, and return what a task says of it."""
+    keys, signer = key_files(folder / "keys", ring(), Secret(KEK)), folder / "signer.key"
+    signer.write_bytes(transport(private_key_to_sexp(SIGNER)))
+    row = {"@type": str(CAR.name), ID: "e", TIME: NOON, SOURCE: str(SIGNER.principal), **event(1).values}
+    writing = Writing(keys, (CAR,), SIGNER.principal, NOON, signer=str(signer))
+    writing.blocks(frame(spark, events_schema((CAR,)), [row])).write.parquet(str(folder / "sealed"))
+    sealed = spark.read.parquet(str(folder / "sealed"))
+    judge = Judge(Policy(Credentials()), (trusted(CAR),))
+    reading = Reading.of(keys, (CAR,), sealed_columns(sealed))
+    assert reading.verified(sealed, judge, all_types=True).failures(sealed).collect()[0]["@reason"] == "seal.signer"
+    compacted = Compacting(keys).blocks(sealed)
+    assert reading.events(compacted).select(quoted(ID)).collect()[0][0] == "e"
+    torn = sealed.select(*(F.lit(b"").alias(FIRST) if name == FIRST else quoted(name) for name in sealed.columns))
+    try:
+        reading.events(torn, strict=True).collect()
+    except PySparkException as error:
+        return str(raised_by_task(error))
+    return ""
 
 
 def views(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
