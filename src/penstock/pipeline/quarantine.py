@@ -93,8 +93,9 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
     else:
         raise FailedError(
             "pipeline.no-input",
-            f"`{path}` has no quarantine",
-            hint="give the folder that `penstock pipeline ingest`, or `audit --out`, wrote",
+            f"`{path}` has no quarantine of records",
+            hint="give the folder that `penstock pipeline ingest`, or `audit --out`, wrote; what `seal` and `unseal` "
+            "set aside is in its folder `quarantine`, as it is",
         )
     return part.select(*columns)
 

@@ -24,6 +24,8 @@ from penstock.pipeline.whatif import Change, Comparison
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _WIDE: Final = 80
+#: jobs whose quarantine is not of records, and what they do
+_CLOSED: Final = {"seal": "sealed", "unseal": "opened"}
 _SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "revocations")
 
 
@@ -89,7 +91,11 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
     """Say where to look at records that did not fit, and what a header lacks."""
-    if job.name != "ingest" or not done.counts["quarantined"]:
+    if not done.counts.get("quarantined"):
+        return
+    if job.name in _CLOSED:
+        yield f"what cannot be {_CLOSED[job.name]} is in {out}/quarantine, as it is"
+    if job.name != "ingest":
         return
     if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, Tables):
         yield f"ingest.header: the mapping needs the columns {', '.join(job.records.bound.columns)}"
