@@ -5,7 +5,8 @@ sender, incarnation and number. A row of a block is taken once by these. What is
 
 1. Of each sender's incarnation and type a window of numbers is remembered. What lies before it is taken for a copy.
 2. So many numbers are remembered as `Limits.seal_replays` says. The stream that was silent for longest is forgotten
-   first, and nothing of any unknown stream is taken that was sealed before the last that came of one forgotten.
+   first, and nothing of any unknown stream is taken that was sealed before the last that came of one forgotten; nor,
+   when it is known again, is anything from before that.
 3. The same holds for what was sealed before the memory began: a broker that starts anew has not to remember.
 
 Only blocks that have opened are asked about, so that nobody without keys fills the memory.
@@ -29,6 +30,8 @@ _Name: TypeAlias = tuple[bytes, bytes, TypeKey]
 class _Stream:
     """The blocks of one sender, incarnation and type that came lately: the rows taken of each, as bits."""
 
+    #: what was sealed before may have been taken before the stream was forgotten, and came again
+    since: datetime
     highest: int = -1
     last: datetime | None = None
     taken: dict[int, int] = field(default_factory=dict)
@@ -55,9 +58,11 @@ class Replays:
         if stream is None:
             if header.time < self._since:
                 raise too_old()
-            stream = self._streams[name] = _Stream()
+            stream = self._streams[name] = _Stream(self._since)
         number, before = header.number, stream.taken.get(header.number)
         if before is None:
+            if header.time < stream.since:
+                raise too_old()
             if number <= stream.highest - self._limits.route_window:
                 raise replayed()
             before = 0
