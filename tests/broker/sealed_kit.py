@@ -11,6 +11,7 @@ from typing import TypeAlias
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 
 from penstock.broker.messages import Hop
+from penstock.broker.outputs import Deliveries
 from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings, Unopened
 from penstock.broker.sealed import Vault
 from penstock.broker.vault import KeyVault, Signatures
@@ -115,11 +116,14 @@ class Line:
                     heard = self.meddle(here, Hop.from_tree(decode(octets)))
                     pending += [(there, one) for one in self.routers[there].receive(principal(here), heard, 0.0)]
                 case Deliver(deliveries):
-                    self.delivered.setdefault(here, []).extend(event for _, event in deliveries)
+                    self.deliver(here, deliveries)
                 case Unopened():
                     self.unopened.append((here, output))
                 case Cut():
                     self.cuts.append(output)
+
+    def deliver(self, here: str, deliveries: Deliveries) -> None:
+        self.delivered.setdefault(here, []).extend(event for _, event in deliveries)
 
     def subscribe(self, name: str, text: str = "TRUE", of_type: EventType = CAR) -> None:
         self.run(name, self.routers[name].subscribe("s", of_type.key, filter_of(of_type, text)))

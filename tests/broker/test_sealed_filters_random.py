@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tests.budget import examples
 
 from penstock.broker.entries import AnyFilter, Filter
 from penstock.broker.filters import Covering
+from penstock.broker.outputs import Deliveries
 from penstock.broker.sealed import Vault
 from penstock.broker.sealed_filters import Column, KeyFilters, NoFilters
 from penstock.crypto.live_keys import LiveKeys
@@ -125,6 +127,16 @@ class Road(Line):
         if self.silent:
             found.filters = Silent()  # type: ignore[misc]  # a vault that is like any other, but for this
         return found
+
+    def deliver(self, here: str, deliveries: Deliveries) -> None:
+        # What waits for a key goes to whoever wants it when the key comes. Who has subscribed since it was published
+        # gets it or not: that depends on whether anybody wanted it before.
+        super().deliver(here, tuple(one for one in deliveries if any(map(partial(_was_there, one[1]), one[0]))))
+
+
+def _was_there(event: TransitEvent, subscription: str) -> bool:
+    """Say whether a subscription is older than an event: both are numbered by the step that made them."""
+    return int(subscription.split()[1]) < int(event.id.split()[0])
 
 
 @dataclass(frozen=True)
