@@ -83,6 +83,8 @@ class QuickJudge:
             for function in Function
         }
         self._answers: Recent[tuple[Function, str, str], Implication] = Recent(limits.moderator_answers)
+        #: about single parts, which many functions have in common
+        self._parts: Recent[tuple[Function, str, str], Implication] = Recent(limits.moderator_answers)
 
     def implies(self, function: Function, one: Selector, other: Selector) -> Implication:
         """Say whether `one` implies `other`; as `PlainJudge` does."""
@@ -91,7 +93,7 @@ class QuickJudge:
         asked = (function, one.text, other.text)
         answer = self._answers.get(asked)
         if answer is None:
-            answer = self._implies(self.forms[function], one, other)
+            answer = self._implies(function, one, other)
             self._answers.put(asked, answer)
         return answer
 
@@ -104,15 +106,17 @@ class QuickJudge:
         """Return what one needs to weigh one of the two functions."""
         return Side(function, self)
 
-    def _implies(self, forms: Forms, one: Selector, other: Selector) -> Implication:
+    def _implies(self, function: Function, one: Selector, other: Selector) -> Implication:
+        forms = self.forms[function]
         given, wanted = forms.form(one), forms.form(other)
         if self.mode is Mode.ALGORITHM:
             lacking = in_list_order(wanted.entries - given.entries)
-            return replace(self._ask(forms, given, wanted, lacking), missing=lacking, certain=True)
-        return self._ask(forms, given, wanted, wanted.parts)
+            return replace(self._ask(function, given, wanted, lacking), missing=lacking, certain=True)
+        return self._ask(function, given, wanted, wanted.parts)
 
-    def _ask(self, forms: Forms, given: Form, wanted: Form, asked: Iterable[Selector]) -> Implication:
+    def _ask(self, function: Function, given: Form, wanted: Form, asked: Iterable[Selector]) -> Implication:
         """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
+        forms = self.forms[function]
         missing: list[Selector] = []
         witness: Profile | None = None
         for part in asked:
@@ -121,21 +125,29 @@ class QuickJudge:
             form = forms.form(part)
             if form.exact and forms.within(given.box, form.box):
                 continue
-            # Where boxes say all, nobody has to be shown twice; elsewhere whoever is shown may show this too.
-            known = witness is not None and ((given.exact and form.exact) or not is_true(part, witness.values))
-            if not known:
-                answer = self._ask_part(forms, given, wanted, form)
+            if not (given.exact and form.exact):
+                answer = self._ask_part(function, given, form)
                 if answer.holds:
                     continue
                 witness = witness or answer.witness
+            elif witness is None:
+                witness = profile(_outside(forms, given, form, wanted))
             missing.append(part)
         return Implication(tuple(missing), witness, certain=not missing or witness is not None)
 
-    def _ask_part(self, forms: Forms, given: Form, wanted: Form, part: Form) -> Implication:
-        found = _somebody(forms, given, part, wanted)
-        if found is None:
-            return ask(given.selector, (part.selector,), forms.schema, self._limits)
-        return Implication((part.selector,), profile(found))
+    def _ask_part(self, function: Function, given: Form, part: Form) -> Implication:
+        asked = (function, given.selector.text, part.selector.text)
+        answer = self._parts.get(asked)
+        if answer is None:
+            forms = self.forms[function]
+            # Somebody may be near at hand.
+            row = _outside(forms, given, part)
+            if is_true(given.selector, row) and not is_true(part.selector, row):
+                answer = Implication((part.selector,), profile(row))
+            else:
+                answer = ask(given.selector, (part.selector,), forms.schema, self._limits)
+            self._parts.put(asked, answer)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +166,21 @@ class Side:
         return self.judge.implies(self.function, one, other).holds
 
 
-def _somebody(forms: Forms, given: Form, part: Form, wanted: Form) -> Row | None:
-    """Return somebody who satisfies `given` and not a part of `wanted`, where there is one near at hand."""
-    known = forms.somebody(given)
-    if known is None:
-        return None
-    row = dict(known)
+def _outside(forms: Forms, given: Form, part: Form, wanted: Form | None = None) -> Row:
+    """Return somebody who satisfies `given`, with a value that lies outside of the part's box, if it is one.
+
+    Otherwise he is as `wanted` would have him, of whom one can say more than of somebody without attributes.
+    """
+    row: dict[str, Scalar] = {}
+    if wanted is not None and wanted.exact:
+        row.update(forms.somebody(wanted) or {})
+    row.update(forms.somebody(given) or {})
     for name, values in part.box.items():
-        # The part is a box that the box of `given` is not within: here is where it is not.
         found = forms.outside(given.box, name, values)
         if found is not None:
             row[name] = found[0]
             break
-    if given.exact and part.exact:
-        # Otherwise as `wanted` would have him, which says more than nothing.
-        return {**(forms.somebody(wanted) or {} if wanted.exact else {}), **row}
-    return row if is_true(given.selector, row) and not is_true(part.selector, row) else None
+    return row
 
 
 def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:
