@@ -81,3 +81,14 @@ def test_a_place_is_below_its_beginnings() -> None:
     place = b"\0\0\0\1\0\0\0\2\0\0\0\3"
     assert above(place) == [place[:8], place[:4]]
     assert place < place + b"\0\0\0\0" < after(place) < b"\0\0\0\1\0\0\0\2\0\0\0\4"
+
+
+def test_one_among_many_is_found_from_wherever_one_looks() -> None:
+    for wanted in range(0, 200, 7):
+        found: SummaryTree[Least] = SummaryTree()
+        for number in range(200):
+            found.add(bytes([number]), Least(0 if number == wanted else 1))
+        for start, end in product(range(0, wanted + 1, 5), (wanted + 1, min(wanted + 20, 255), 255)):
+            assert found.first(bytes([start]), bytes([end]), lambda least: least.number < 1) == bytes([wanted])
+        assert found.first(b"", bytes([wanted]), lambda least: least.number < 1) is None
+        assert found.first(bytes([wanted, 0]), b"\xff", lambda least: least.number < 1) is None
