@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, run, running, until
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.carrying import Carried
@@ -183,6 +183,23 @@ def test_a_broker_that_loses_its_right_loses_the_key() -> None:
             await until(lambda: holds(sub) == 0)
             await until(lambda: (pub.core.ring.newest(scope) or 0) > before)
             assert (sub.core.ring.newest(scope) or 0) <= before
+
+    run(test())
+
+
+def test_a_broker_that_may_not_publish_says_so_where_it_would_have_to_sign() -> None:
+    async def test() -> None:
+        types = (signed(replace(SEALED, signed=True)),)
+        # The broker reads, and so holds the keys; readers elsewhere would refuse what it signs.
+        policy = (READING, WRITING, MANAGING, grant(BROKERS[0], NEWS, Right.SUBSCRIBE))
+        async with running(*policy, key=BROKERS[0], types=types, managing=managing()) as pub:
+            await until(lambda: holds(pub) == 4)
+            async with client_of(pub, REPORTER) as writer:
+                feed = await writer.advertise(NEWS.name)
+                await refused("seal.signer", feed.publish(headline="h"))
+                await writer.evolve(PolicyAuthor(AGENCY).change(now(), publish(PUBLISHING)).to_bytes())
+                await until(lambda: pub.policies.status()[str(AGENCY.principal)]["number"] == 1)  # type: ignore[call-overload, index]  # plain data
+                await feed.publish(headline="h")
 
     run(test())
 

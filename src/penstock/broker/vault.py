@@ -111,10 +111,10 @@ class KeyVault:
         return self._sealers[signed].seal_events(events, self._clock(), level)
 
     def check(self, events: Sequence[TransitEvent], /) -> None:
-        """Check that there are keys for events of one type, or that some are on their way.
+        """Check that there are keys for events of one type, or that some are on their way, and that they can be signed.
 
-        Raises `RefusedError` (`seal.unknown-key`), and `LimitError` (`route.event-size`) for an event that is too long
-        when it is sealed: whoever has published it would hear nothing of that later.
+        Raises `RefusedError` (`seal.unknown-key`, `seal.signer`), and `LimitError` (`route.event-size`) for an event
+        that is too long when it is sealed: whoever has published it would hear nothing of that later.
         """
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
@@ -128,6 +128,8 @@ class KeyVault:
                 if form not in self._forms:
                     self._check_form(*form)
                     self._forms.add(form)
+                if self.demands(of_type):
+                    self._check_signer(self._sender, *form)
                 grows = bool(self._settings.padding) or len(attributes) > _MANY
             if grows:
                 self._check_size(event)
@@ -166,12 +168,14 @@ class KeyVault:
     def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
         """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`), see `Vault`."""
         signed = self._opener.verify_events(octets, events)
-        names = signed.block.names
-        if self._signatures is None or not self._signatures.may_sign(signed.sender, names.type, names.attributes):
+        self._check_signer(signed.sender, signed.block.names.type, signed.block.names.attributes)
+
+    def _check_signer(self, sender: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
+        if self._signatures is None or not self._signatures.may_sign(sender, of_type, attributes):
             raise RefusedError(
                 "seal.signer",
-                f"{signed.sender.short} has signed events of `{names.type.name}` that it may not publish",
-                hint="it needs `publish` on the type and all attributes, without conditions",
+                f"{sender.short} signs events of `{of_type.name}` that it may not publish",
+                hint="grant that broker `publish` on the type and all attributes, without conditions",
             )
 
     def take(self, header: Header, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
