@@ -6,7 +6,7 @@ from tests.moderator.life import add, ask, base_of, in_force, resolve
 
 from penstock.errors import PenstockError
 from penstock.moderator.base import RuleBase
-from penstock.moderator.steps import AddType, MoveType, Undo, Withdraw
+from penstock.moderator.steps import AddType, Leave, MoveType, Return, Undo, Withdraw
 from penstock.moderator.undo import undone
 
 
@@ -64,3 +64,14 @@ def test_a_replay_asks_again_for_all_that_came_later() -> None:
     ask(base, Undo(4))
     assert [*in_force(base)] == ["a"]
     assert [*undone(base)] == [4]
+
+
+def test_nobody_is_away_again_while_its_rules_are_in_force() -> None:
+    base = base_of()
+    ask(base, Leave(P2))
+    ask(base, Return(P2))
+    add(base, rule("b", "A1", "role = 'worker'", of=[P2]))
+    assert refused(base, Undo(2)).code == "moderator.away"
+    ask(base, Withdraw("b"))
+    ask(base, Undo(2))
+    assert base.away == {P2}

@@ -107,12 +107,14 @@ class RuleBase:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> None:
-        """Take a step. Raises `RefusedError` (`moderator.stale`) when it is not the next one, and what `change` raises.
+        """Take a step.
 
+        Raises `RefusedError` (`moderator.stale`) when it is not the next one, and what `check_away` and `change` raise.
         Nothing is changed then.
         """
         if step.number != self.next_number:
             stale("the step was planned on another state of the rule base")
+        self.check_away(step.delta)
         self.change(step.delta)
         self._steps.append(step)
         if isinstance(step.request, SEARCHING):
@@ -204,6 +206,17 @@ class RuleBase:
             for entry in self.history.on(event):
                 if entry.place not in delta.log:
                     raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
+
+    def check_away(self, delta: Delta) -> None:
+        """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
+        leaving = {publisher for publisher, change in delta.away.items() if change.after}
+        for form in self.detector.rules.values() if leaving else ():
+            change = delta.rules.get(form.id)
+            stays = change is None or (change.after is not None and change.after.form is not None)
+            if stays and form.stated_by in leaving:
+                raise RefusedError(
+                    "moderator.away", f"rule `{form.id}` would be in force without its publisher", rule=form.id
+                )
 
     def _check_present(self, delta: Delta) -> None:
         """Check that no rule comes into force whose publisher is away."""

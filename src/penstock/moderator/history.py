@@ -3,7 +3,7 @@
 What a rollback used up leaves the view; the log itself is never cleared.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from types import MappingProxyType
 
 from penstock.model.names import TypeKey
@@ -27,9 +27,9 @@ class History:
         return (self._entries[place] for place in sorted(self._entries, reverse=True))
 
     @property
-    def events(self) -> frozenset[TypeKey]:
+    def events(self) -> KeysView[TypeKey]:
         """The event types that there are entries about."""
-        return frozenset(self._on)
+        return self._on.keys()
 
     def on(self, event: TypeKey) -> tuple[Logged, ...]:
         """Return the entries about one event type, oldest first."""

@@ -13,6 +13,7 @@ where it finds what it deletes.
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from itertools import chain, islice
 from typing import Final
 
 from penstock.errors import RefusedError
@@ -66,13 +67,15 @@ def take_out(draft: Draft, going: dict[str, Status], now: datetime, customs: Cus
     for event in events:
         if any(entry.event == event for entry in search.restored):
             continue
+        before_surgery = draft.delta
         # (3) No earlier form fits: demand less of the present one.
         outdated = [standing.stated for standing in gone if standing.stated.event == event]
         _operate(draft, event, outdated, customs)
         if customs.heuristic.revive:
             search.add_rejected(event)
         # (4) Now that it does, others may fit.
-        search.run()
+        if draft.delta is not before_surgery:
+            search.run()
     search.log_replaced(frozenset(going))
     return tuple(search.restored)
 
@@ -87,10 +90,8 @@ def bring_back(draft: Draft, now: datetime, customs: Customs) -> tuple[Logged, .
 
 def candidates(base: RuleBase, now: datetime, *, changed: Collection[TypeKey] | None = None) -> Iterator[Logged]:
     """Yield what the log has to bring back, whether or not it fits; only what concerns types that changed, if given."""
-    near = None if changed is None else _Near(base, changed)
-    for event in base.history.events:
-        if near is None or event in near:
-            yield from (entry for entry in base.history.on(event) if is_candidate(base, entry, now))
+    for event in [*base.history.events] if changed is None else _near(base, changed):
+        yield from (entry for entry in base.history.on(event) if is_candidate(base, entry, now))
 
 
 _WANTED: Final = frozenset({Status.IN_FORCE, Status.REJECTED})
@@ -196,16 +197,17 @@ class _Search:
         return False
 
 
-class _Near:
-    """The event types on a path with one of some types, and those below one of them."""
-
-    def __init__(self, base: RuleBase, changed: Collection[TypeKey]) -> None:
-        self._tree = base.tree
-        self._changed = frozenset(changed)
-        self._above = self._changed.union(*(self._tree.ancestors(event) for event in changed))
-
-    def __contains__(self, event: TypeKey) -> bool:
-        return event in self._above or any(over in self._changed for over in self._tree.ancestors(event))
+def _near(base: RuleBase, changed: Collection[TypeKey]) -> Iterable[TypeKey]:
+    """Return the event types with log entries that stand on a path with some types, or below one of them."""
+    logged, tree = base.history.events, base.tree
+    above = {over for event in changed for over in (event, *tree.ancestors(event))}
+    below = chain.from_iterable(tree.subtree(event) for event in changed)
+    found = [*islice(below, len(logged) + 1)]
+    if len(found) <= len(logged):
+        return {event for event in (*above, *found) if event in logged}
+    # There are more types below than entries.
+    kept = frozenset(changed)
+    return [event for event in logged if event in above or any(over in kept for over in tree.ancestors(event))]
 
 
 def _drop_requests(draft: Draft, stated: PublishRule) -> None:

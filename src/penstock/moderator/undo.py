@@ -21,7 +21,8 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
     """Plan that a step is taken back.
 
     Raises `MalformedError` (`moderator.unknown-step`), `RefusedError`: `moderator.undone`, `moderator.depends` (its
-    field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.replay`.
+    field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.away`,
+    `moderator.replay`.
     """
     step = _step(base, request.number)
     if request.number in undone(base):
@@ -39,7 +40,9 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
                 hint="undo these first, or replay them",
                 steps=tuple(each.number for each in later),
             )
-        return Plan(Step(base.next_number, note, request, draft.delta))
+        planned = Plan(Step(base.next_number, note, request, draft.delta))
+    base.check_away(planned.step.delta)
+    return planned
 
 
 def undone(base: RuleBase) -> Mapping[int, Step]:
