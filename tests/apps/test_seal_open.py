@@ -131,6 +131,17 @@ def test_event_level_and_other_ciphers(shell: Shell, algorithm: str) -> None:
     assert [event["data"] for event in opened(shell.ok("open", "whole.sealed", *keys, "-o", "json"))] == EVENTS
 
 
+def test_what_is_sealed_as_a_whole_and_should_not_be_does_not_open(shell: Shell) -> None:
+    # Who holds the key of the type, and of no attribute, could do that.
+    attributes = [word for name in ("plate:string", "speed:integer", "at:timestamp") for word in ("--attribute", name)]
+    words = ("--key", "owner.key", *attributes, "--seal", "event", "--out", "lie.type")
+    shell.ok("type", "define", "org.london.Sighting", *words)
+    shell.ok("seal", "events.jsonl", "--type", "lie.type", *KEYS[2:], "--sender", "broker", "--out", "lie.sealed")
+    ran = shell("open", "lie.sealed", *KEYS)
+    assert (ran.status, ran.out) == (1, "")
+    assert "[seal.cannot-open]" in ran.err
+
+
 def test_for_people(shell: Shell) -> None:
     ran = shell.ok("open", "events.sealed", *KEYS)
     heading, first, *_ = ran.out.splitlines()

@@ -11,11 +11,10 @@ from penstock.broker.sealed_filters import KeyFilters, LevelOf
 from penstock.codec.block_names import Names
 from penstock.codec.blocks import Block, Fixed, Header, Level, pad
 from penstock.codec.encoded_blocks import bundle, encode_block
-from penstock.crypto.aead import cannot_open
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.live_keys import LiveKeys
-from penstock.crypto.opener import Opener
+from penstock.crypto.opener import Opener, check_level
 from penstock.crypto.seal_keys import closed_epoch, column_scope, scopes, unknown_key
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import Settings as SealSettings
@@ -196,17 +195,8 @@ class KeyVault:
         return self._clock()
 
     def _admit(self, fixed: Fixed, names: Names) -> None:
-        """Refuse epochs that are over; what is sealed in one of which the key is still to come waits.
-
-        The key of a type is held by all who read anything of it. What is to be sealed by attribute, and is sealed as a
-        whole under that key, could be of somebody who may read hardly any of it. The other way round, there is a
-        version of the type that is not known here yet.
-        """
-        level = self._level_of(names.type)
-        if level is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
-            raise cannot_open()
-        if level is Sealing.EVENT and fixed.level is Level.ATTRIBUTE:
-            raise unknown_key(names.type)
+        """Refuse epochs that are over; what is sealed in one of which the key is still to come waits."""
+        check_level(self._level_of(names.type), fixed, names.type)
         for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True):
             if self.keys.is_over(scope, epoch):
                 raise closed_epoch(names.type)

@@ -24,6 +24,8 @@ from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
 
 Admits: TypeAlias = Callable[[Fixed, Names], None]
 """Says by raising that blocks with such a header are not opened, before anything of it is believed."""
@@ -31,6 +33,28 @@ Admits: TypeAlias = Callable[[Fixed, Names], None]
 
 def _admit_all(_fixed: Fixed, _names: Names) -> None:
     """Open blocks of all epochs, as readers of logs do."""
+
+
+def check_level(chosen: Sealing | None, fixed: Fixed, of_type: TypeKey) -> None:
+    """Check that a block is sealed at the level that the owner of its type has chosen.
+
+    The key of a type is held by all who read anything of it. What is to be sealed by attribute, and is sealed as a
+    whole under that key, could be of somebody who may read hardly any of it. The other way round, there is a version
+    of the type that is not known here yet. Raises `RefusedError` (`seal.cannot-open`, `seal.unknown-key`).
+    """
+    if chosen is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
+        raise cannot_open()
+    if chosen is Sealing.EVENT and fixed.level is Level.ATTRIBUTE:
+        raise unknown_key(of_type)
+
+
+def at_levels(chosen: Mapping[TypeKey, Sealing]) -> Admits:
+    """Return what admits blocks at the levels of some types, of whatever epochs."""
+
+    def admit(fixed: Fixed, names: Names) -> None:
+        check_level(chosen.get(names.type), fixed, names.type)
+
+    return admit
 
 
 class Way(NamedTuple):

@@ -111,8 +111,8 @@ class Limits:
     #: refused blocks that a node keeps, and their octets; the oldest of who sent most give way
     quarantine_blocks: int = 4_096
     quarantine_bytes: int = 256 << 20
-    #: events that wait at their publisher's broker, because they cannot be sealed yet, and their octets, roughly; and of
-    #: those that linger to be sealed in one block
+    #: events that wait at their publisher's broker, because they cannot be sealed yet, and their octets, roughly; and
+    #: of those that linger to be sealed in one block
     seal_held: int = 65_536
     seal_held_bytes: int = 64 << 20
     seal_gather_bytes: int = 64 << 10
@@ -232,9 +232,9 @@ class Limits:
     yaml_depth: int = 32
     yaml_nodes: int = 4_000_000
 
-    #: a change that is kept: length of its ledger's name, of its kind and of its reason, octets before and after; changes
-    #: that are added at once, and read at once; octets of a snapshot, and changes after which one is taken; how long a
-    #: writer waits for others
+    #: a change that is kept: length of its ledger's name, of its kind and of its reason, octets before and after;
+    #: changes that are added at once, and read at once; octets of a snapshot, and changes after which one is taken; how
+    #: long a writer waits for others
     store_name_length: int = 128
     store_kind_length: int = 64
     store_why_length: int = 4_096

@@ -17,16 +17,14 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
-from penstock.codec.blocks import Fixed, Level, Parts, read_header, read_parts, split
+from penstock.codec.blocks import Parts, read_header, read_parts, split
 from penstock.codec.encoded_blocks import EncodedBlock, decode_block
-from penstock.crypto.aead import cannot_open
 from penstock.crypto.blinding import Directory
-from penstock.crypto.opener import Opener
-from penstock.crypto.seal_keys import unknown_key
+from penstock.crypto.opener import Opener, at_levels
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import EventType, Sealing
+from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
 from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_group
@@ -165,8 +163,7 @@ class _Reader:
         self._senders = {name: number for number, name in enumerate(reading.senders)}
         ring = reading.keys.read()
         self._directory = Directory.of(ring, reading.types)
-        self._opener = Opener(ring, self._directory, admits=self._admit)
-        self._levels = {t.key: t.sealing for t in reading.types}
+        self._opener = Opener(ring, self._directory, admits=at_levels({t.key: t.sealing for t in reading.types}))
         self._verify_all, self._signed = reading.verify, {t.key for t in reading.types if t.signed}
         self._grants: dict[tuple[bytes, str], list[Grant]] = {}
         for grant in reading.grants:
@@ -223,15 +220,6 @@ class _Reader:
         pairs = zip(encoded.names.attributes, encoded.columns, strict=True)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
-
-    def _admit(self, fixed: Fixed, names: Names) -> None:
-        """Refuse what is sealed as a whole, under the key that all readers of a type hold, and should not be."""
-        level = self._levels.get(names.type)
-        if level is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
-            raise cannot_open()
-        if level is Sealing.EVENT and fixed.level is Level.ATTRIBUTE:
-            # There is a version of the type that is not known here.
-            raise unknown_key(names.type)
 
     def _demands(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to be signed."""

@@ -19,7 +19,6 @@ from penstock.apps.cli.pub_progress import showing
 from penstock.apps.cli.seal_options import Progress, Types, load_ring, ring_options, types_options
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.codec.blocks import read_header
-from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.model.events import Event
@@ -86,7 +85,7 @@ def open_(  # noqa: PLR0913  # one argument an option
     names = load_names(names_file)
     types = Types.load(names, type_files, parent, previous, moment(at, session))
     ring = load_ring(**keys)
-    opening = _Opening(Opener(ring, Directory.of(ring, types.by_name.values())), types, verify=verify)
+    opening = _Opening(types.opener(ring), types, verify=verify)
     with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live):
         for file in files:
             with reading(file) as source:

@@ -16,7 +16,6 @@ from penstock.apps.cli.seal_options import Types, load_ring, optional_types_opti
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.codec.blocks import Block
 from penstock.codec.sexp import advanced
-from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener
 from penstock.crypto.signed_blocks import Proof, ProvenEvent, SignedBlock, verify_proof
 from penstock.errors import MalformedError, RefusedError
@@ -74,7 +73,7 @@ def make(  # noqa: PLR0913  # one argument an option
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     types = Types.load(load_names(names_file), type_files, parent, previous, moment(at, session))
     ring = load_ring(**keys)
-    opener = Opener(ring, Directory.of(ring, types.by_name.values()))
+    opener = types.opener(ring)
     signed, place = _find(opener, files, event_id)
     names = signed.block.names
     event_type = types.of(names.type, names.ancestors)

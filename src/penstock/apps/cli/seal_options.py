@@ -14,7 +14,9 @@ from penstock.apps.cli.describe import counted
 from penstock.apps.cli.names import Names
 from penstock.apps.cli.options import passphrase
 from penstock.apps.cli.trusted import load_verified_type
+from penstock.crypto.blinding import Directory
 from penstock.crypto.kek import ProtectedKek
+from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
@@ -113,6 +115,11 @@ class Types:
         """Read and verify types. Raises what reading and verifying them raise."""
         found = [load_verified_type(file, parents, previous, now)[0].event_type for file in files]
         return cls(names, {one.name: one for one in found}, {one.key: one for one in found})
+
+    def opener(self, ring: KeyRing) -> Opener:
+        """Return what opens blocks of these types with the keys of a ring."""
+        levels = {key: one.sealing for key, one in self.by_key.items()}
+        return Opener(ring, Directory.of(ring, self.by_name.values()), admits=at_levels(levels))
 
     def written(self, name: str) -> EventType:
         """Return the type that an event names, or the first one where it names none.
