@@ -226,6 +226,7 @@ class Unseal(OfBlocks):
             for name in (SEALED, QUARANTINE):
                 _write(none, output, name, batch)
         write_taken(events, kept.blocks, output, batch)
+        parted.forget()
         return {
             "counts": {**counts, "blocks": found.blocks},
             "reasons": dict(kept.reasons),
@@ -290,6 +291,7 @@ class Compact(OfBlocks):
         merged = self.compacting.blocks(parted.alone.coalesce(tasks))
         left = [] if parted.suspect is None else [parted.suspect.drop(AGAIN)]
         _write(reduce(DataFrame.unionByName, left, merged), output, SEALED, batch)
+        parted.forget()
         after, kept = _counted(read_part(output.spark, output.path, SEALED, [batch], events.schema))
         check_sum(rows, {"sealed": kept})
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}

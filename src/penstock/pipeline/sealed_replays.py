@@ -85,6 +85,13 @@ class Parted:
 
     alone: DataFrame
     suspect: DataFrame | None = None
+    #: what is kept until everything is written
+    names: DataFrame | None = None
+
+    def forget(self) -> None:
+        """Let go of what was kept."""
+        if self.names is not None:
+            self.names.unpersist()
 
 
 def part(blocks: DataFrame, copies: int, taken: DataFrame | None) -> Parted:
@@ -103,11 +110,12 @@ def part(blocks: DataFrame, copies: int, taken: DataFrame | None) -> Parted:
     # They are few, and asked for more than once. Names are no secret.
     suspect = suspect.persist()
     if suspect.isEmpty():
+        suspect.unpersist()
         return Parted(blocks)
     own = [quoted(column) for column in blocks.columns]
     alone = named.join(suspect, _NAME, "left_anti").select(*own)
     together = named.join(suspect, _NAME).repartition(name).select(*own, quoted(AGAIN))
-    return Parted(alone, together)
+    return Parted(alone, together, suspect)
 
 
 def taken_before(spark: SparkSession, path: str, batch: int, found: Counted) -> DataFrame | None:
