@@ -1,7 +1,10 @@
 """What comes back when rules go, and in which order."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
-from tests.moderator.kit import P1, P2, P3, P4, PEOPLE, rule
+from tests.moderator.kit import P1, P2, P3, P4, PEOPLE, event, rule
 from tests.moderator.life import NOW, add, ask, base_of, in_force, resolve
 
 from penstock.errors import RefusedError
@@ -10,7 +13,8 @@ from penstock.moderator.base import RuleBase
 from penstock.moderator.deltas import Status
 from penstock.moderator.heuristics import HEURISTICS, PAPER
 from penstock.moderator.removal import candidates
-from penstock.moderator.steps import Strategy, Withdraw
+from penstock.moderator.steps import Leave, MoveType, Strategy, Withdraw
+from penstock.trust.validity import Validity
 
 
 def three_rejected() -> RuleBase:
@@ -103,3 +107,44 @@ def test_what_others_state_too_stays() -> None:
     ask(base, Withdraw("c"), who=P3)
     assert in_force(base) == {"a": "{(role, manager)}"}
     assert base.standing("a").stated.stated_by == P1
+
+
+def test_orders_do_not_depend_on_how_the_log_is_read() -> None:
+    base = three_rejected()
+    for name, first in (("newest", "new"), ("oldest", "old")):
+        for entries in ([*base.history], [*base.history][::-1]):
+            assert HEURISTICS[name].ordered(base, entries)[0].rules[0].id == first
+
+
+def test_what_fits_above_and_below_comes_back_and_elsewhere_nothing_is_tried() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("k", "A10", "role = 'worker'", of=[P2]))
+    add(base, rule("x", "ActivityX", "company = 'A'", of=[P3]), rule("n", "A2"))
+    ask(base, Withdraw("n"))
+    assert not base.unsettled
+    ask(base, Withdraw("a"))
+    # Of the two, the newer one is tried first, and then the other one collides with it.
+    assert in_force(base) == {"x": "{(company, A)}"}
+    ask(base, Withdraw("x"))
+    assert in_force(base) == {"k": "{(role, worker)}"}
+
+
+def test_a_move_lets_rules_come_back_where_the_type_was() -> None:
+    base = base_of()
+    add(base, rule("k", "A10", "role = 'worker'"), rule("x", "A1", "company = 'A'", of=[P2]), rule("n", "A3"))
+    ask(base, Withdraw("n"))
+    ask(base, MoveType(event("A10"), event("A2")))
+    add(base, rule("n", "A3"))
+    ask(base, Withdraw("n"))
+    assert in_force(base) == {"k": "{(role, worker)}", "x": "{(company, A)}"}
+
+
+def test_what_has_ended_or_whose_publisher_is_away_is_no_candidate() -> None:
+    base = base_of()
+    ending = replace(rule("b", "A1", "company = 'A'", of=[P2]), validity=Validity.between(None, NOW + timedelta(1)))
+    add(base, rule("a", "A1", "role = 'manager'"), ending, rule("c", "A1", "role = 'worker'", of=[P3]))
+    ask(base, Leave(P3))
+    assert [entry.rules[0].id for entry in candidates(base, NOW)] == ["b"]
+    assert [*candidates(base, NOW + timedelta(2))] == []
+    ask(base, Withdraw("a"), day=2)
+    assert in_force(base) == {}
