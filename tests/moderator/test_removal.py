@@ -148,3 +148,11 @@ def test_what_has_ended_or_whose_publisher_is_away_is_no_candidate() -> None:
     assert [*candidates(base, NOW + timedelta(2))] == []
     ask(base, Withdraw("a"), day=2)
     assert in_force(base) == {}
+
+
+def test_what_a_leaf_had_kept_out_above_comes_back() -> None:
+    base = base_of()
+    add(base, rule("k", "A10", "role = 'worker'"), rule("x", "A1", "company = 'A'", of=[P2]), rule("n", "A3"))
+    ask(base, Withdraw("n"))
+    ask(base, Withdraw("k"))
+    assert in_force(base) == {"x": "{(company, A)}"}
