@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
+from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import MANAGING, READING, SEALED, WRITING, holds, managing, now
 
