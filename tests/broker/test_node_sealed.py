@@ -187,6 +187,9 @@ def test_a_signature_counts_while_the_signer_may_publish_and_plaintext_goes_to_e
             # The publishing broker may read, and so hold the keys, and publish no longer.
             await writer.evolve(author.change(now(), Revoke((writes.id,))).to_bytes())
             await until(lambda: not sub.core._may_sign(pub.core.principal, NEWS.name.key, ()))
+            await refused("seal.signer", feed.publish(headline="two", location="London"))
+            # One that is not honest does not ask itself.
+            pub.core.exchange.sealable = lambda _events: None
             await feed.publish(headline="two", location="London")
             await until(lambda: sub.core.unopened)
             assert sub.core.unopened == {"seal.signer": 1}
