@@ -39,7 +39,7 @@ PARTS = "sealing_parts.py"
 WIDTHS = (1, 10, 25)
 ROUNDS = 5
 #: events in a round, by the events of a message
-EVENTS = {1: 400, 32: 3_200}
+EVENTS = {1: 1_500, 32: 16_000}
 #: seconds in which brokers have got all keys
 PATIENCE = 120
 
