@@ -120,7 +120,10 @@ TreeChange: TypeAlias = AddType | MoveType | RenameType | RemoveType
 #: requests that bring back from the log whatever fits
 SEARCHING: Final = (Withdraw, Pass, Leave, Return, RemoveType)
 
-Request: TypeAlias = Add | Resolve | Withdraw | Pass | Leave | Return | TreeChange | Undo
+Forward: TypeAlias = Add | Resolve | Withdraw | Pass | Leave | Return | TreeChange
+"""Requests that ask for something new."""
+
+Request: TypeAlias = Forward | Undo
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ than before. A move can, and what would collide is shown before anything is done
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import singledispatch
 
 from penstock.errors import MalformedError
 from penstock.model.names import TypeKey
@@ -28,7 +27,15 @@ def plan_tree(base: RuleBase, request: TreeChange, note: Note, customs: Customs 
     (`type.limit`); `RefusedError` (`moderator.conflict`) for a move after which rules collide: `collisions` says which.
     """
     with base.draft() as draft:
-        restored = _change(request, draft, note, customs)
+        match request:
+            case AddType():
+                restored = _add(request, draft)
+            case MoveType():
+                restored = _move(request, draft)
+            case RenameType():
+                restored = _rename(request, draft)
+            case _:
+                restored = _remove(request, draft, note, customs)
         return Plan(Step(base.next_number, note, request, draft.delta, restored))
 
 
@@ -50,13 +57,7 @@ def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tu
     return tuple((rule, conflicts) for rule, conflicts in found if conflicts)
 
 
-@singledispatch
-def _change(_request: TreeChange, _draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
-    raise NotImplementedError
-
-
-@_change.register
-def _add(request: AddType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+def _add(request: AddType, draft: Draft) -> tuple[Logged, ...]:
     _check_new(draft.base, request.event)
     if request.parent is not None:
         _check_known(draft.base, request.parent)
@@ -64,8 +65,7 @@ def _add(request: AddType, draft: Draft, _note: Note, _customs: Customs) -> tupl
     return ()
 
 
-@_change.register
-def _move(request: MoveType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+def _move(request: MoveType, draft: Draft) -> tuple[Logged, ...]:
     base = draft.base
     _check_known(base, request.event)
     if request.parent is not None:
@@ -75,8 +75,7 @@ def _move(request: MoveType, draft: Draft, _note: Note, _customs: Customs) -> tu
     return ()
 
 
-@_change.register
-def _rename(request: RenameType, draft: Draft, _note: Note, _customs: Customs) -> tuple[Logged, ...]:
+def _rename(request: RenameType, draft: Draft) -> tuple[Logged, ...]:
     base = draft.base
     _check_known(base, request.event)
     _check_new(base, request.to)
@@ -99,7 +98,6 @@ def _rename(request: RenameType, draft: Draft, _note: Note, _customs: Customs) -
     return ()
 
 
-@_change.register
 def _remove(request: RemoveType, draft: Draft, note: Note, customs: Customs) -> tuple[Logged, ...]:
     base = draft.base
     _check_known(base, request.event)
