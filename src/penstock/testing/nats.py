@@ -10,15 +10,18 @@ A server that was stopped or killed starts again on the same port with the same 
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import FailedError
+from penstock.testing.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    import subprocess
 
 _HOST: Final = "127.0.0.1"
 _PAUSE: Final = 0.01
@@ -40,19 +43,20 @@ def find_nats_server() -> Path:
     return Path(found)
 
 
-class NatsServer:
+class NatsServer(ServerProcess):
     """One `nats-server` with JetStream; a context manager that starts it and ends it.
 
     `config` is text in the server's own configuration language, for accounts or TLS. `folder` keeps the data; without
     it a temporary folder is made, and removed at the end.
+
+    Raises `FailedError`: `testing.no-nats-server`, `testing.nats-not-ready`.
     """
 
+    PATIENCE = 10.0
+
     def __init__(self, *, config: str = "", folder: Path | None = None, ready_within: float = 20.0) -> None:
+        super().__init__(folder or tempfile.TemporaryDirectory(prefix="penstock-nats-"), ready_within)
         self._config = config
-        self._ready_within = ready_within
-        self._temporary = tempfile.TemporaryDirectory(prefix="penstock-nats-") if folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary is not None else Path(str(folder))
-        self._process: subprocess.Popen[bytes] | None = None
         self._port = -1  # the server chooses a free one; a second start takes the same
 
     @property
@@ -60,24 +64,7 @@ class NatsServer:
         """Return where clients connect; the port is known once the server has started."""
         return f"nats://{_HOST}:{self._port}"
 
-    @property
-    def pid(self) -> int | None:
-        """Return the process id of the running server."""
-        return None if self._process is None else self._process.pid
-
-    @property
-    def log(self) -> str:
-        """Return what the server wrote."""
-        path = self._folder / "server.log"
-        return path.read_text("utf-8", "replace") if path.exists() else ""
-
-    def start(self) -> None:
-        """Start the server and wait until it answers.
-
-        Raises `FailedError`: `testing.no-nats-server`, `testing.nats-not-ready`.
-        """
-        if self._process is not None:
-            return
+    def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
         program = find_nats_server()
         self._folder.mkdir(parents=True, exist_ok=True)
         arguments = [str(program), "-a", _HOST, "-p", str(self._port), "-js", "-sd", str(self._folder / "data")]
@@ -86,15 +73,7 @@ class NatsServer:
             path = self._folder / "server.conf"
             path.write_text(self._config, "utf-8")
             arguments += ["-c", str(path)]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # the program found above, with arguments made here
-                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        try:
-            self._wait(self._process, time.monotonic() + self._ready_within)
-        except BaseException:
-            self.kill()
-            raise
+        return arguments, {}
 
     def _wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> None:
         ports = self._folder / f"nats-server_{process.pid}.ports"
@@ -107,46 +86,6 @@ class NatsServer:
         raise FailedError(
             "testing.nats-not-ready", "the NATS server did not get ready", hint=self.log[-2000:], status=process.poll()
         )
-
-    def stop(self) -> None:
-        """End the server in good order; it can start again."""
-        self._end(kill=False)
-
-    def kill(self) -> None:
-        """End the server as a crash would; it can start again."""
-        self._end(kill=True)
-
-    def _end(self, *, kill: bool) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if kill:
-            process.kill()
-        else:
-            process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def _remove(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-        self._remove()
 
 
 def _port_in(path: Path) -> int:

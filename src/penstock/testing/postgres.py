@@ -18,13 +18,14 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psycopg
 
 from penstock.errors import FailedError
+from penstock.testing.server_process import ServerProcess
 
 _HOST: Final = "127.0.0.1"
 _USER: Final = "penstock"
@@ -64,30 +65,24 @@ def find_postgres() -> Path:
     return Path(program).resolve().parent
 
 
-class PostgresServer:
-    """One PostgreSQL server; a context manager that starts it, ends it, and removes its data."""
+class PostgresServer(ServerProcess):
+    """One PostgreSQL server; a context manager that starts it, ends it, and removes its data.
+
+    Raises `FailedError`: `testing.no-postgres`, `testing.postgres-not-ready`.
+    """
+
+    STOP = signal.SIGINT
+    # Nobody needs the data any more, so it is not put in order.
+    LEAVE = signal.SIGQUIT
 
     def __init__(self, *, ready_within: float = 30.0) -> None:
-        self.password = secrets.token_hex(16)
-        self._ready_within = ready_within
-        self._temporary = tempfile.TemporaryDirectory(
+        folder = tempfile.TemporaryDirectory(
             prefix="penstock-postgres-", dir=_quick_folder(), ignore_cleanup_errors=True
         )
-        self._folder = Path(self._temporary.name)
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(folder, ready_within)
+        self.password = secrets.token_hex(16)
         self._databases = 0
         self._port = 0
-
-    @property
-    def pid(self) -> int | None:
-        """Return the process id of the running server."""
-        return None if self._process is None else self._process.pid
-
-    @property
-    def log(self) -> str:
-        """Return what the server wrote."""
-        path = self._folder / "server.log"
-        return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def url(self, database: str = "postgres") -> str:
         """Return the URL of one of its databases, with the password in it."""
@@ -101,32 +96,14 @@ class PostgresServer:
             connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
         return name
 
-    def start(self) -> None:
-        """Start the server and wait until it answers.
-
-        Raises `FailedError`: `testing.no-postgres`, `testing.postgres-not-ready`.
-        """
-        if self._process is not None:
-            return
+    def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
         programs = find_postgres()
         data = self._folder / "data"
         if not data.exists():
             self._initialise(programs, data)
         self._port = self._port or _free_port()
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # the program found above, with arguments made here
-                [str(programs / "postgres"), "-D", str(data), "-p", str(self._port), *settings],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                **_somebody(),
-            )
-        try:
-            self._wait(self._process, time.monotonic() + self._ready_within)
-        except BaseException:
-            self.kill()
-            raise
+        return [str(programs / "postgres"), "-D", str(data), "-p", str(self._port), *settings], _somebody()
 
     def _initialise(self, programs: Path, data: Path) -> None:
         secret = self._folder / "password"
@@ -163,40 +140,6 @@ class PostgresServer:
             hint=self.log[-2000:],
             status=process.poll(),
         )
-
-    def stop(self) -> None:
-        """End the server in good order, whoever is connected; it can start again."""
-        self._end(signal.SIGINT)
-
-    def kill(self) -> None:
-        """End the server as a crash would; it can start again."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self._temporary.cleanup()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        # Nobody needs the data any more, so it is not put in order.
-        self._end(signal.SIGQUIT)
-        self._temporary.cleanup()
 
 
 def _quick_folder() -> Path | None:

@@ -1,0 +1,114 @@
+"""A server of somebody else's in a process of its own, for tests: its data in a folder, ended by its process id."""
+
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from penstock.errors import FailedError
+
+if TYPE_CHECKING:
+    import tempfile
+
+_PAUSE: Final = 0.05
+
+
+class ServerProcess(ABC):
+    """A context manager that starts a server and ends it. One that was stopped or killed can start again."""
+
+    #: how it is asked to end in good order, and how it is ended when its data is not needed any more
+    STOP: ClassVar = signal.SIGTERM
+    LEAVE: ClassVar = signal.SIGTERM
+    #: seconds to end in good order
+    PATIENCE: ClassVar = 20.0
+
+    def __init__(self, folder: "Path | tempfile.TemporaryDirectory[str]", ready_within: float) -> None:
+        self._temporary = None if isinstance(folder, Path) else folder
+        self._folder = folder if isinstance(folder, Path) else Path(folder.name)
+        self._ready_within = ready_within
+        self._process: subprocess.Popen[bytes] | None = None
+        self._was_killed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the running server."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def log(self) -> str:
+        """Return what the server wrote."""
+        path = self._folder / "server.log"
+        return path.read_text("utf-8", "replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Start the server and wait until it answers. Raises what is told of each server."""
+        deadline = time.monotonic() + self._ready_within
+        while self._process is None:
+            process = self._process = self._launch()
+            try:
+                self._wait(process, deadline)
+            except BaseException as error:
+                gone = process.poll() is not None
+                self._end(signal.SIGKILL)
+                # What was killed may have left processes behind for a moment, whose data nobody else gets.
+                if not (self._was_killed and gone and isinstance(error, FailedError) and time.monotonic() < deadline):
+                    raise
+                time.sleep(_PAUSE)
+        self._was_killed = False
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
+        command, more = self._prepare()
+        with (self._folder / "server.log").open("ab") as log:
+            return subprocess.Popen(  # noqa: S603  # a program that was looked for, with arguments made here
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more
+            )
+
+    @abstractmethod
+    def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
+        """Return the command, and what else its process is told."""
+
+    @abstractmethod
+    def _wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> None:
+        """Wait until the server answers."""
+
+    def stop(self) -> None:
+        """End the server in good order, whoever is connected; it can start again."""
+        self._end(self.STOP)
+
+    def kill(self) -> None:
+        """End the server as a crash would; it can start again."""
+        self._was_killed = True
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(self.PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(self.LEAVE)
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
