@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.codec.yaml_text import read_yaml
+from penstock.codec.yaml_text import Lined, Written, read_yaml, write_yaml
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -69,7 +68,12 @@ def test_limits(text: str, limits: object) -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text("ab:-# '\"\n0~", max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=6)
+    | st.text("ab:-# '\"\n0~1e.+", max_size=6),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", min_size=1, max_size=3), inner, max_size=3)
     ),
@@ -79,8 +83,17 @@ plain = st.recursive(
 
 @given(plain)
 @settings(max_examples=examples(100))
-def test_what_is_written_is_read_back(value: object) -> None:
-    assert read_yaml(yaml.safe_dump(value)) == value
+def test_what_is_written_is_read_back(value: Written) -> None:
+    assert read_yaml(write_yaml(value)) == value
+
+
+def test_mappings_know_their_lines() -> None:
+    read = read_yaml("a:\n- {b: 1,\n   c: 2}\n\nd: 3\n")
+    assert isinstance(read, Lined)
+    assert read.lines == {"a": 1, "d": 5}
+    assert isinstance(inner := read["a"], list)
+    assert isinstance(first := inner[0], Lined)
+    assert first.lines == {"b": 2, "c": 3}
 
 
 @given(st.text(max_size=40) | st.text("{}[]:-?&*!|>'\"%@,# \nab1", max_size=30))

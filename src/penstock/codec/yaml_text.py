@@ -3,11 +3,13 @@
 The parser is PyYAML's; what its events mean is said here, so that nothing is constructed but these values. There are no
 aliases (of which a short text can make an endless one), no tags, no second document and no key twice. Only `true`,
 `false`, `null` and decimal numbers are anything else than text: `no`, `on`, `0777` and `2026-01-31` are what they look
-like. Keys are always text.
+like. Keys are always text. Mappings know in which lines their keys stand, for who has to say what is wrong with them.
+
+What `write_yaml` writes is read back as what it was.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import yaml
@@ -28,6 +30,9 @@ from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Plain: TypeAlias = "dict[str, Plain] | list[Plain] | str | int | float | bool | None"
+
+Written: TypeAlias = "Mapping[str, Written] | Sequence[Written] | str | int | float | bool | None"
+"""What can be written: the same values, which nobody has to change."""
 
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]{1,3})?", re.ASCII)
@@ -51,6 +56,33 @@ def read_yaml(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Plain:
         where = "" if mark is None else f"line {mark.line + 1}: "
         problem = getattr(error, "problem", None) or "a character that no text has"
         raise MalformedError("yaml.malformed", f"{where}{problem}") from None
+
+
+def write_yaml(value: Written) -> str:
+    """Write one document, mappings in their order, the innermost ones in one line.
+
+    >>> print(write_yaml({"rules": [{"id": "r1", "since": "2026-01-31"}], "cost": "1.5e3", "note": None}), end="")
+    rules:
+    - {id: r1, since: '2026-01-31'}
+    cost: '1.5e3'
+    note: null
+    """
+    return yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+
+class Lined(dict[str, "Plain"]):
+    """A mapping, and in which line each of its keys stands."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+
+    def put(self, key: str, line: int, value: "Plain") -> None:
+        """Take in a key that stands in a line."""
+        self[key] = value
+        self.lines[key] = line
 
 
 class _Reader:
@@ -91,13 +123,14 @@ class _Reader:
         raise _unsupported(event, "there is something else than a value")
 
     def _mapping(self, depth: int) -> dict[str, Plain]:
-        found: dict[str, Plain] = {}
+        found = Lined()
         for event in self._until_end():
             if not isinstance(event, ScalarEvent) or event.anchor is not None or event.tag is not None:
                 raise _unsupported(event, "a key is plain text")
             if event.value in found:
                 raise MalformedError("yaml.duplicate-key", f"{_where(event)}: a key stands twice in a mapping")
-            found[event.value] = self._node(next(self._events), depth + 1)
+            line = 0 if event.start_mark is None else event.start_mark.line + 1
+            found.put(event.value, line, self._node(next(self._events), depth + 1))
         return found
 
     def _until_end(self) -> Iterator[Event]:
@@ -116,6 +149,21 @@ def _scalar(event: ScalarEvent) -> Plain:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes text so that it is read as text by the rules above, which are not those of YAML 1.1."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # PyYAML's signature
+        return True
+
+
+def _write_text(writer: _Writer, text: str) -> yaml.ScalarNode:
+    plain = text not in _WORDS and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text)
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+
+
+_Writer.add_representer(str, _write_text)
 
 
 def _where(event: Event) -> str:
