@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
+from penstock.codec import yaml_text
 from penstock.codec.yaml_text import Lined, Written, read_yaml, write_yaml
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -85,6 +87,15 @@ plain = st.recursive(
 @settings(max_examples=examples(100))
 def test_what_is_written_is_read_back(value: Written) -> None:
     assert read_yaml(write_yaml(value)) == value
+
+
+@given(plain)
+@settings(max_examples=examples(50))
+def test_both_parsers_read_the_same(value: Written) -> None:
+    text = write_yaml(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml_text, "LOADER", yaml.SafeLoader)
+        assert read_yaml(text) == value
 
 
 def test_mappings_know_their_lines() -> None:
