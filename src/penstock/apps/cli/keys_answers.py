@@ -7,16 +7,15 @@ from penstock.apps.cli import paint
 from penstock.apps.cli.describe import value_text
 from penstock.apps.cli.names import Names
 from penstock.apps.cli.session import say
+from penstock.apps.cli.told import table
 from penstock.codec.wire import Wire
-from penstock.errors import MalformedError
-from penstock.model.principals import Principal
 
 
 def show_keys(status: Mapping[str, Wire], names: Names) -> None:
     """Show which keys a broker holds and manages."""
-    held, managed, waiting = (_table(status.get(name)) for name in ("held", "managed", "waiting"))
+    held, managed, waiting = (table(status.get(name)) for name in ("held", "managed", "waiting"))
     if held:
-        paint.grid(("held: key of", "epoch", "begun", "seals"), [_held(_table(one), names) for one in held.values()])
+        paint.grid(("held: key of", "epoch", "begun", "seals"), [_held(table(one), names) for one in held.values()])
     elif "held" in status:
         say("this broker holds no keys: no sealed type is known here that it may read or publish")
     for name, number in waiting.items():
@@ -25,14 +24,14 @@ def show_keys(status: Mapping[str, Wire], names: Names) -> None:
     if held and managed:
         paint.line()
     if managed:
-        rows = [row for one in managed.values() for row in _managed(_table(one), names)]
+        rows = [row for one in managed.values() for row in _managed(table(one), names)]
         paint.grid(("managed: key of", "epoch", "begun", "members", "held by"), rows)
 
 
 def show_changed(epochs: Mapping[str, Wire], names: Names, words: str) -> None:
     """Show what came of a change."""
     say(f"✓ {words}")
-    rows = [(_key(_table(one), names), str(_table(one).get("epoch", ""))) for one in epochs.values()]
+    rows = [(_key(table(one), names), str(table(one).get("epoch", ""))) for one in epochs.values()]
     paint.grid(("key of", "epoch"), rows)
 
 
@@ -47,7 +46,7 @@ def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
 
 def _managed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
     holders = one.get("holders")
-    shown = [_who(str(who), names) for who in holders] if isinstance(holders, list) else ["(for its owner to see)"]
+    shown = [names.show_text(str(who)) for who in holders] if isinstance(holders, list) else ["(for its owner to see)"]
     first, *others = shown or [""]
     yield _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), str(one.get("members", 0)), first
     for other in others:
@@ -62,19 +61,8 @@ def _key(one: Mapping[str, Wire], names: Names) -> str:
 
 def _scope(text: str, names: Names) -> str:
     owner, slash, rest = text.partition("/")
-    return f"{_who(owner, names)}{slash}{rest}"
+    return f"{names.show_text(owner)}{slash}{rest}"
 
 
 def _when(value: Wire) -> str:
     return value_text(value) if isinstance(value, datetime) else "–"
-
-
-def _who(text: str, names: Names) -> str:
-    try:
-        return names.show(Principal.parse(text))
-    except MalformedError:
-        return text
-
-
-def _table(value: Wire) -> Mapping[str, Wire]:
-    return value if isinstance(value, dict) else {}

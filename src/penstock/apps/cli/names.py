@@ -49,6 +49,13 @@ class Names:
         """Return the petname, or else the short written form."""
         return self.petnames.show(principal)
 
+    def show_text(self, text: str) -> str:
+        """Return the same for a written principal; what is none stays as it is."""
+        try:
+            return self.show(Principal.parse(text))
+        except MalformedError:
+            return text
+
     def subject(self, text: str) -> Subject:
         """Return whom a word means: a principal, or the quorum that a file describes.
 

@@ -13,9 +13,8 @@ from typing import Final
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import Facts, value_text
 from penstock.apps.cli.names import Names
+from penstock.apps.cli.told import listed, table
 from penstock.codec.wire import Wire
-from penstock.errors import MalformedError
-from penstock.model.principals import Principal
 
 _SIZES: Final = {
     "sessions": "sessions",
@@ -48,14 +47,14 @@ def plain(value: Wire) -> object:
 def show_status(status: Mapping[str, Wire], names: Names) -> None:
     """Show the state of a broker to people."""
     me = str(status.get("broker", ""))
-    counts = _table(status.get("counts"))
-    facts: Facts = [("broker", _who(me, names)), ("network", _network(str(status.get("network", "")), names))]
+    counts = table(status.get("counts"))
+    facts: Facts = [("broker", names.show_text(me)), ("network", _network(str(status.get("network", "")), names))]
     facts += [(words, str(status[key])) for key, words in _SIZES.items() if key in status]
     facts += [(name, str(number)) for name, number in counts.items()]
     paint.facts(facts)
     paint.line()
-    _show_brokers(me, _table(status.get("brokers")), names)
-    policy = _table(status.get("policy"))
+    _show_brokers(me, table(status.get("brokers")), names)
+    policy = table(status.get("policy"))
     if policy:
         paint.line()
         _show_policy(policy, names)
@@ -65,17 +64,17 @@ def show_status(status: Mapping[str, Wire], names: Names) -> None:
 
 
 def _show_brokers(me: str, links: Mapping[str, Wire], names: Names) -> None:
-    neighbours = {broker: [str(one) for one in _list(found)] for broker, found in links.items()}
+    neighbours = {broker: [str(one) for one in listed(found)] for broker, found in links.items()}
     root, others = _tree(me, neighbours, names)
     paint.tree([root])
     apart = sorted(neighbours.keys() - {me} - others)
     if apart:
-        paint.line(f"not reached from here: {', '.join(_who(broker, names) for broker in apart)}")
+        paint.line(f"not reached from here: {', '.join(names.show_text(broker) for broker in apart)}")
 
 
 def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[paint.Node, set[str]]:
     """Return the brokers by the shortest way to each; links besides are named where they begin."""
-    root = paint.Node(f"{_who(me, names)} (this broker)")
+    root = paint.Node(f"{names.show_text(me)} (this broker)")
     parents = {me: ""}
     pending = deque([(me, root)])
     while pending:
@@ -83,10 +82,10 @@ def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[p
         new = [one for one in neighbours.get(broker, []) if one not in parents]
         more = [one for one in neighbours.get(broker, []) if one in parents and one != parents[broker]]
         if more:
-            node.text += f", linked to {', '.join(_who(one, names) for one in more)} too"
+            node.text += f", linked to {', '.join(names.show_text(one) for one in more)} too"
         for one in new:
             parents[one] = broker
-            child = paint.Node(_who(one, names))
+            child = paint.Node(names.show_text(one))
             node.children.append(child)
             pending.append((one, child))
     return root, set(parents) - {me}
@@ -96,9 +95,9 @@ def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[p
 
 
 def _show_policy(policy: Mapping[str, Wire], names: Names) -> None:
-    rows = [_policy_row(owner, _table(state), names) for owner, state in policy.items()]
+    rows = [_policy_row(owner, table(state), names) for owner, state in policy.items()]
     paint.grid(("owner", "policy event", "time-stamp", "state"), rows)
-    progress = [row for owner, state in policy.items() for row in _progress(owner, _table(state), names)]
+    progress = [row for owner, state in policy.items() for row in _progress(owner, table(state), names)]
     if progress:
         paint.line()
         paint.grid(("owner", "policy event", "revokes", "broker", "progress", "when"), progress)
@@ -109,44 +108,29 @@ def _policy_row(owner: str, state: Mapping[str, Wire], names: Names) -> tuple[st
     stamp = f"{age:.0f} s old" if isinstance(age, int | float) else "none"
     word = str(state.get("state", ""))
     shown = f"✓ {word}" if word == _FRESH else f"✗ {word}: nothing is delivered"
-    return _who(owner, names), str(state.get("number", "")), stamp, shown
+    return names.show_text(owner), str(state.get("number", "")), stamp, shown
 
 
 def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield a row for each policy event, and for each broker that one still waits for; the last event in full."""
-    events = [_table(event) for event in _list(state.get("events"))]
+    events = [table(event) for event in listed(state.get("events"))]
     for event in events:
         number, revokes, complete = (event.get(key) for key in ("number", "revokes", "complete"))
         done = f"✓ complete since {value_text(complete)}" if isinstance(complete, datetime) else "✗ not complete"
-        yield _who(owner, names), str(number), str(revokes), "all", done, ""
-        for broker, standing in _table(event.get("brokers")).items():
-            told = _table(standing)
+        yield names.show_text(owner), str(number), str(revokes), "all", done, ""
+        for broker, standing in table(event.get("brokers")).items():
+            told = table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
             if progress not in _DONE or event is events[-1]:
                 when = (
                     f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
                 )
-                yield "", str(number), "", _who(broker, names), progress, when
+                yield "", str(number), "", names.show_text(broker), progress, when
 
 
 # --- Words -----------------------------------------------------------------------------------------------------------
 
 
-def _who(text: str, names: Names) -> str:
-    try:
-        return names.show(Principal.parse(text))
-    except MalformedError:
-        return text
-
-
 def _network(text: str, names: Names) -> str:
     owner, slash, name = text.partition("/")
-    return f"{_who(owner, names)}{slash}{name}"
-
-
-def _table(value: Wire) -> Mapping[str, Wire]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Wire) -> list[Wire]:
-    return value if isinstance(value, list) else []
+    return f"{names.show_text(owner)}{slash}{name}"

@@ -13,10 +13,11 @@ from penstock.apps.cli.names import Names
 from penstock.apps.cli.net_answers import plain
 from penstock.apps.cli.net_client import until
 from penstock.apps.cli.pub_progress import showing
+from penstock.apps.cli.told import listed, table
 from penstock.broker.client import Client
 from penstock.broker.completeness import Progress
 from penstock.codec.wire import Wire
-from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.errors import FailedError, RefusedError
 from penstock.model.principals import Principal
 
 _PAUSE: Final = 0.2
@@ -34,25 +35,24 @@ class Awaited:
 
     def take(self, status: Mapping[str, Wire]) -> None:
         """Take what a broker says; of an event that it shows no longer, the next one says as much."""
-        state = _table(_table(status.get("policy")).get(str(self.owner)))
-        events = state.get("events")
-        for event in map(_table, events if isinstance(events, list) else ()):
+        state = table(table(status.get("policy")).get(str(self.owner)))
+        for event in map(table, listed(state.get("events"))):
             number = event.get("number")
             if isinstance(number, int) and number >= self.number:
                 complete = event.get("complete")
                 self.complete = complete if isinstance(complete, datetime) else None
-                self.brokers = _table(event.get("brokers"))
+                self.brokers = table(event.get("brokers"))
                 return
 
     def rows(self, names: Names) -> Iterator[tuple[str, str, str]]:
         """Yield a row for each broker: who it is, how far, and since or until when."""
         for broker, standing in self.brokers.items():
-            told = _table(standing)
+            told = table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
             mark = "✓" if progress in _DONE else "✗"
             word = "since" if progress in _DONE else "until at the latest"
             when = f"{word} {value_text(at)}" if isinstance(at, datetime) else ""
-            yield _who(broker, names), f"{mark} {progress}", when
+            yield names.show_text(broker), f"{mark} {progress}", when
 
     def text(self, names: Names) -> str:
         """Say in a few lines how far it is."""
@@ -100,14 +100,3 @@ async def _complete(awaited: Awaited, client: Client) -> None:
         if awaited.complete is not None:
             return
         await asyncio.sleep(_PAUSE)
-
-
-def _who(text: str, names: Names) -> str:
-    try:
-        return names.show(Principal.parse(text))
-    except MalformedError:
-        return text
-
-
-def _table(value: Wire) -> Mapping[str, Wire]:
-    return value if isinstance(value, dict) else {}

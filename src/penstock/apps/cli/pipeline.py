@@ -18,9 +18,10 @@ from penstock.apps.cli.pipeline_answers import (
     show_quarantine,
     show_report,
 )
-from penstock.apps.cli.pipeline_how import Run, cluster_of, pairs, run_job
+from penstock.apps.cli.pipeline_how import Run, cluster_of, messages_of, run_job
 from penstock.apps.cli.pipeline_options import (
     html_option,
+    jetstream_options,
     key_files_options,
     out_options,
     policy_option,
@@ -77,8 +78,7 @@ def pipeline() -> None:
     "--type-file", "type_files", multiple=True, metavar="FILE", help="For CloudEvents: a signed type; repeat."
 )
 @options.shelf_options
-@click.option("--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of files.")
-@click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
+@jetstream_options("--from-jetstream", "Read messages in place of files.")
 @out_options(required=True)
 @stream_options
 @spark_options
@@ -101,7 +101,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     parent: tuple[str, ...],
     previous: tuple[str, ...],
     from_jetstream: tuple[str, str] | None,
-    jetstream_options: tuple[str, ...],
+    jetstream_more: tuple[str, ...],
     output: str,
     **rest: Any,
 ) -> None:
@@ -110,10 +110,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. As many records go in as events and
     quarantined records come out; this is checked, and printed.
     """
-    messages = None
-    if from_jetstream is not None:
-        url, stream = from_jetstream
-        messages = {"url": url, "stream": stream, **pairs(jetstream_options, "--jetstream")}
+    messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
     bound = None if mapping is None else bound_mapping(mapping, parent, previous, session)
     types = tuple(load_verified_type(file, parent, previous, session.now)[0] for file in type_files)
     if policy_file is not None:

@@ -93,3 +93,9 @@ def pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:
             raise MalformedError("cli.pair", f"{option} `{text[:80]}` is not NAME=VALUE", hint="write name=value")
         found[name] = value
     return found
+
+
+def messages_of(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the options of a stream of messages: where it is, and what else was said. Raises as `pairs`."""
+    url, stream = where
+    return {"url": url, "stream": stream, **pairs(more, "--jetstream")}

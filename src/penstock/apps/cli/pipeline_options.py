@@ -37,6 +37,18 @@ def stream_options(function: F) -> F:
     return function
 
 
+def jetstream_options(name: str, words: str) -> Callable[[F], F]:
+    """Add `--from-jetstream` or `--to-jetstream`, and `--jetstream` with more about it."""
+
+    def decorate(function: F) -> F:
+        more = click.option(
+            "--jetstream", "jetstream_more", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat."
+        )
+        return click.option(name, nargs=2, metavar="URL STREAM", help=words)(more(function))
+
+    return decorate
+
+
 def out_options(*, required: bool) -> Callable[[F], F]:
     """Add `--out`, `--overwrite` and `--dry-run`."""
 

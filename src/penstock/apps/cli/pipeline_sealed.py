@@ -8,8 +8,14 @@ import click
 from penstock.apps.cli import options
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import load_names
-from penstock.apps.cli.pipeline_how import Run, pairs, run_job
-from penstock.apps.cli.pipeline_options import key_files_options, out_options, spark_options, stream_options
+from penstock.apps.cli.pipeline_how import Run, messages_of, run_job
+from penstock.apps.cli.pipeline_options import (
+    jetstream_options,
+    key_files_options,
+    out_options,
+    spark_options,
+    stream_options,
+)
 from penstock.apps.cli.pipeline_runs import clock, load
 from penstock.apps.cli.seal_options import check_signed
 from penstock.apps.cli.session import Session
@@ -89,8 +95,7 @@ def _known(
 @click.option(
     "--rows", type=_ROWS, default=BLOCK_ROWS, show_default=True, metavar="NUMBER", help="Events in a block, at most."
 )
-@click.option("--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, as brokers take them.")
-@click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
+@jetstream_options("--to-jetstream", "Publish the blocks too, as brokers take them.")
 @out_options(required=True)
 @stream_options
 @spark_options
@@ -120,7 +125,7 @@ def seal(  # noqa: PLR0913  # one argument an option
     signer: str | None,
     rows: int,
     to_jetstream: tuple[str, str] | None,
-    jetstream_options: tuple[str, ...],
+    jetstream_more: tuple[str, ...],
     output: str,
     names_file: str | None,
     **rest: Any,
@@ -147,14 +152,9 @@ def seal(  # noqa: PLR0913  # one argument an option
     writing = Writing(keys, types, name, session.now, rows, signer=signing)
     sink = None
     if to_jetstream is not None:
-        sink = _sink(_messages(to_jetstream, jetstream_options), how)
+        sink = _sink(messages_of(to_jetstream, jetstream_more), how)
         writing = writing.for_brokers()
     run_job(Seal(how.cluster.path(source), types, writing, clock(session), sink), how)
-
-
-def _messages(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, str]:
-    url, stream = where
-    return {"url": url, "stream": stream, **pairs(more, "--jetstream")}
 
 
 def _sink(options: Mapping[str, str], how: Run) -> Sink:
@@ -172,8 +172,7 @@ def _sink(options: Mapping[str, str], how: Run) -> Sink:
 @sealed_types_options
 @key_files_options(required=True)
 @click.option("--verify", is_flag=True, help="Open only what is signed, also of types that need not be.")
-@click.option("--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of a sealed log.")
-@click.option("--jetstream", "jetstream_options", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
+@jetstream_options("--from-jetstream", "Read messages in place of a sealed log.")
 @out_options(required=True)
 @stream_options
 @spark_options
@@ -197,7 +196,7 @@ def unseal(  # noqa: PLR0913  # one argument an option
     kek_file: str,
     verify: bool,
     from_jetstream: tuple[str, str] | None,
-    jetstream_options: tuple[str, ...],
+    jetstream_more: tuple[str, ...],
     output: str,
     **rest: Any,
 ) -> None:
@@ -212,7 +211,7 @@ def unseal(  # noqa: PLR0913  # one argument an option
     known = _known(session, policy_file, type_files, parent, previous)
     judge = known.judge(verify=verify)
     keys = how.key_files(ring_file, kek_file)
-    messages = None if from_jetstream is None else _messages(from_jetstream, jetstream_options)
+    messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
     path = None if source is None else how.cluster.path(source)
     run_job(Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify), how)
 
