@@ -1,20 +1,59 @@
 """Rules and log entries in the notation of paper 1: `rule(A1, [P1, P2], {(company, A), (role, engineer)})`.
 
 What publishers must satisfy stands in front where it is more than TRUE, and a function that is no attribute list is
-written in the selector language.
+written in the selector language. Both can be read back.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from penstock.errors import MalformedError
 from penstock.model.principals import Principal
+from penstock.model.values import Value
 from penstock.moderator.deltas import Logged
-from penstock.moderator.lists import AttributeList
+from penstock.moderator.lists import AttributeList, Bound, Entry
 from penstock.moderator.rules import PublishRule
-from penstock.selector import ALWAYS, Selector
+from penstock.selector import ALWAYS, Selector, parse
 
 Named: TypeAlias = Callable[[Principal], str]
 """How principals are called."""
+
+_ENTRY: Final = re.compile(r"\(\s*([^\s,()]+)\s*,\s*(?:(min|max)\s*,\s*)?('[^']*'|[^\s,()'][^,()']*)\)")
+_LIST: Final = re.compile(rf"\{{\s*{_ENTRY.pattern}(?:\s*,\s*{_ENTRY.pattern})*\s*\}}")
+_NUMBER: Final = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
+
+
+def parse_function(text: str) -> Selector:
+    """Read a function: a list as the paper writes it, or a condition in the selector language.
+
+    >>> parse_function("{(role, engineer), (age, max, 18)}").text
+    "age <= 18 AND role = 'engineer'"
+    >>> parse_function("age <= 18 or role = 'engineer'").text
+    "age <= 18 OR role = 'engineer'"
+
+    Raises `MalformedError` (`moderator.list`, and what `AttributeList` raises), and what `parse` raises.
+    """
+    if not text.lstrip().startswith("{"):
+        return parse(text)
+    if re.fullmatch(r"\{\s*\}", text.strip()) is None and _LIST.fullmatch(text.strip()) is None:
+        raise MalformedError(
+            "moderator.list",
+            "that is no attribute list",
+            hint="write {(role, engineer), (age, max, 18)}, or a condition such as `role = 'engineer' AND age <= 18`",
+        )
+    found = (Entry(name, _value(value), Bound(bound or Bound.IS)) for name, bound, value in _ENTRY.findall(text))
+    return AttributeList(tuple(found)).selector
+
+
+def _value(written: str) -> Value:
+    if written.startswith("'"):
+        return written[1:-1]
+    word = written.strip()
+    number = _NUMBER.fullmatch(word)
+    if number is not None:
+        return float(word) if number[1] else int(word)
+    return {"true": True, "false": False}.get(word, word)
 
 
 def function_text(selector: Selector) -> str:

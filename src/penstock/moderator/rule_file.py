@@ -1,0 +1,385 @@
+"""Rule bases as plain data, such as a YAML file holds; docs/reference/rule-base.md. `rule_writing` writes them.
+
+A file says what rules may speak about (the tree, its scope, the attributes of profiles), who is known, what the domain
+has agreed on, and which rules are stated. Scenarios begin with the same, and go on with steps (`scenario_file`).
+
+Who is meant by a name: whoever the file says under `principals`, else whoever the reader knows by it, else somebody
+whose key nobody has, so that rules can be tried before there are keys.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from penstock.errors import MalformedError
+from penstock.model.instants import parse_instant
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile, ProfileSchema, alphabetic, numeric
+from penstock.model.tree import Scope, TypeTree
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schema, Value
+from penstock.moderator.adding import Customs
+from penstock.moderator.conflicts import Mode
+from penstock.moderator.file_tables import Form, Table
+from penstock.moderator.heuristics import HEURISTICS
+from penstock.moderator.lists import AttributeList, Bound, Entry
+from penstock.moderator.notation import parse_function
+from penstock.moderator.rules import PublishRule, SubscribeRule
+from penstock.moderator.steps import Strategy
+from penstock.moderator.vocabulary import Vocabulary
+from penstock.selector import ALWAYS, Selector
+from penstock.trust.validity import Validity
+
+R = TypeVar("R", PublishRule, SubscribeRule)
+
+RULES: Final = Form("moderator.file", "docs/reference/rule-base.md")
+#: whose types they are where a file does not say
+OWNER: Final = "owner"
+_DOMAIN: Final = b"penstock scenario\0"
+_WRITTEN: Final = ("ed25519:", "threshold:")
+
+
+def principal_of(name: str) -> Principal:
+    """Return the principal that a name in a file stands for where it is nobody's; nobody has its key."""
+    return Principal(hashlib.sha256(_DOMAIN + name.encode()).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFile:
+    """What a file says: what rules may speak about, who is known, what was agreed on, and what is stated."""
+
+    vocabulary: Vocabulary
+    mode: Mode = Mode.SCOPED
+    customs: Customs = field(default_factory=Customs)
+    title: str = ""
+    owner: Principal = field(default_factory=lambda: principal_of(OWNER))
+    rules: tuple[PublishRule, ...] = ()
+    subscriptions: tuple[SubscribeRule, ...] = ()
+    #: profiles of those who publish, and of those who subscribe; somebody may do both
+    publishers: Mapping[Principal, Profile] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    subscribers: Mapping[Principal, Profile] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    #: how principals are called
+    names: Mapping[Principal, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    #: in which lines rules stand, by their ids
+    lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+
+    @property
+    def profiles(self) -> Mapping[Principal, Profile]:
+        """All that is known about each, for `allow.Subscriptions`."""
+        joined = {who: profile.values for who, profile in self.publishers.items()}
+        for who, profile in self.subscribers.items():
+            joined[who] = {**joined.get(who, {}), **profile.values}
+        return {who: Profile(MappingProxyType(dict(values))) for who, values in joined.items()}
+
+
+def read_rule_file(data: object, known: Mapping[str, Principal] = MappingProxyType({})) -> RuleFile:
+    """Read a rule base; `known` are those whom the reader knows by a name.
+
+    Raises `MalformedError`: `moderator.file`, `moderator.duplicate-id`, `principal.ambiguous`, and what its parts
+    raise; each says in which line, as far as that is known.
+    """
+    reader = RuleReader(data, "rule base", RULES, known)
+    found = reader.rule_base()
+    reader.top.done()
+    return found
+
+
+class RuleReader:
+    """Reads what rule bases and scenarios begin with."""
+
+    def __init__(self, data: object, what: str, form: Form, known: Mapping[str, Principal]) -> None:
+        self.top = Table(data, what, form)
+        self.names: dict[Principal, str] = {}
+        self._known = dict(known)
+        self._lines: dict[str, int] = {}
+        self._schemas: dict[str, Schema] = {}
+
+    def rule_base(self) -> RuleFile:
+        """Read everything that a rule base has; what else there is, is left."""
+        top = self.top
+        title = top.take("title", str, "")
+        self._read_principals(top.table("principals"))
+        self._owner = self.who(top, "owner", OWNER)
+        tree = self._tree(top)
+        publishers, about_publishers = self._profiles(top, "publishers")
+        subscribers, about_subscribers = self._profiles(top, "subscribers")
+        vocabulary = Vocabulary(tree, publishers, subscribers)
+        mode = top.choice("mode", Mode, Mode.SCOPED)
+        customs = self._customs(top.table("customs"), tuple(about_subscribers.values()))
+        rules = tuple(self._once(each, self.publish_rule) for each in top.tables("rules", "rule"))
+        subscriptions = tuple(
+            self._once(each, self.subscribe_rule) for each in top.tables("subscriptions", "subscription")
+        )
+        self._check_both(about_publishers, about_subscribers, vocabulary)
+        return RuleFile(
+            vocabulary,
+            mode,
+            customs,
+            title,
+            self._owner,
+            rules,
+            subscriptions,
+            about_publishers,
+            about_subscribers,
+            self.names,
+            self._lines,
+        )
+
+    # --- who, and about what ------------------------------------------------------------------------------------
+
+    def _read_principals(self, table: Table) -> None:
+        for name in table.names():
+            with table.at(name):
+                principal = Principal.parse(table.take(name, str))
+                if self._known.get(name, principal) != principal:
+                    raise MalformedError(
+                        "principal.ambiguous",
+                        f"you know another principal as `{name[:80]}`",
+                        hint="change the name in the file, or yours",
+                    )
+            self._known[name] = principal
+
+    def who(self, table: Table, key: str, default: str | None = None) -> Principal:
+        """Read the name of a principal."""
+        name = table.take(key, str, default)
+        with table.at(key):
+            return self.principal(name)
+
+    def principal(self, name: str) -> Principal:
+        """Return whom a name means. Raises `MalformedError` (`principal.malformed`)."""
+        if not name or not name.isprintable() or len(name) > 80:
+            raise MalformedError("principal.malformed", f"`{name[:80]}` is no name of anybody")
+        if name.startswith(_WRITTEN):
+            found = Principal.parse(name)
+            self.names.setdefault(found, found.short)
+            return found
+        found = self._known.get(name) or principal_of(name)
+        if self.names.get(found, found.short) == found.short:
+            self.names[found] = name
+        return found
+
+    def event(self, table: Table, key: str) -> TypeKey:
+        """Read the name of an event type."""
+        name = table.take(key, str)
+        with table.at(key):
+            return self.event_of(name)
+
+    def event_of(self, name: str) -> TypeKey:
+        """Return the event type that a name means; one of another owner is written `owner/name`."""
+        owner, slash, rest = name.rpartition("/")
+        return TypeKey(self.principal(owner) if slash else self._owner, rest)
+
+    def parent(self, table: Table, key: str) -> TypeKey | None:
+        """Read the name of a parent, or nothing for a root."""
+        parent = table.any(key)
+        if parent is not None and not isinstance(parent, str):
+            raise table.malformed(key, "the name of a type, or nothing for a root")
+        with table.at(key):
+            return None if parent is None else self.event_of(parent)
+
+    def _tree(self, top: Table) -> TypeTree:
+        scope = top.choice("scope", Scope)
+        table = top.table("types")
+        parents: dict[TypeKey, TypeKey | None] = {}
+        written: dict[TypeKey, str] = {}
+        for name in table.names():
+            with table.at(name):
+                event = self.event_of(name)
+            if event in parents:
+                raise table.form.wrong(table.place(name), "the event type stands there twice")
+            parents[event], written[event] = self.parent(table, name), name
+        for event, parent in parents.items():
+            if parent is not None and parent not in parents:
+                raise MalformedError(
+                    "tree.parent",
+                    f"{table.place(written[event])}: its parent `{parent.name}` is not among the types",
+                    hint="add the parent to `types`, with nothing behind it if it is a root",
+                )
+        with top.at("types"):
+            return TypeTree.of(parents, scope)
+
+    # --- profiles -----------------------------------------------------------------------------------------------
+
+    def _profiles(self, top: Table, key: str) -> tuple[ProfileSchema, Mapping[Principal, Profile]]:
+        table = top.table(key)
+        declared = table.table("attributes")
+        specs: dict[str, AttributeSpec] = {}
+        for name in declared.names():
+            with declared.at(name):
+                specs[name] = _spec(declared, name)
+                ProfileSchema({name: specs[name]})
+        self._schemas[key] = specs
+        schema = ProfileSchema(specs)
+        people = table.table("profiles")
+        profiles: dict[Principal, Profile] = {}
+        for name in people.names():
+            values = people.take(name, dict)
+            with people.at(name):
+                who = self.principal(name)
+                given = {each: _value(specs, each, value) for each, value in values.items()}
+                profiles[who] = schema.profile({each: value for each, value in given.items() if value is not None})
+        table.done()
+        return schema, MappingProxyType(profiles)
+
+    def _check_both(
+        self, publishers: Mapping[Principal, Profile], subscribers: Mapping[Principal, Profile], words: Vocabulary
+    ) -> None:
+        """Check that who publishes and subscribes is described as one: an attribute of both has one value."""
+        shared = words.publishers.attributes.keys() & words.subscribers.attributes.keys()
+        for who in publishers.keys() & subscribers.keys():
+            for name in sorted(shared):
+                if publishers[who].values.get(name) != subscribers[who].values.get(name):
+                    raise self.top.form.wrong(
+                        self.top.place("subscribers"),
+                        f"`{self.names[who]}` has another `{name}` as a subscriber than as a publisher",
+                    )
+
+    def _customs(self, table: Table, people: tuple[Profile, ...]) -> Customs:
+        strategy = table.choice("resolve", Strategy) if table.has("resolve") else None
+        heuristic = table.take("heuristic", str, "newest")
+        if heuristic not in HEURISTICS:
+            raise table.malformed("heuristic", f"one of {', '.join(HEURISTICS)}")
+        table.done()
+        return Customs(strategy, HEURISTICS[heuristic], people)
+
+    # --- rules --------------------------------------------------------------------------------------------------
+
+    def publish_rule(self, table: Table) -> PublishRule:
+        """Read what a publisher states."""
+        rule_id = self._rule_id(table)
+        by = table.take("by", str)
+        with table.at("publishers"):
+            publishers = tuple(map(self.principal, table.texts("publishers") or [by]))
+        with table.at("by"):
+            stated_by = self.principal(by)
+        event = self.event(table, "event")
+        fnc_p, fnc_s = self.function(table, "fnc_p", "publishers"), self.function(table, "fnc_s", "subscribers")
+        validity = self.validity(table)
+        table.done()
+        with table.at():
+            return PublishRule(rule_id, event, publishers, stated_by, fnc_p, fnc_s, validity)
+
+    def subscribe_rule(self, table: Table) -> SubscribeRule:
+        """Read what a subscriber states."""
+        rule_id = self._rule_id(table)
+        by = table.take("by", str)
+        with table.at("by"):
+            stated_by = self.principal(by)
+        subscriber = self.who(table, "subscriber", by)
+        event = self.event(table, "event")
+        fnc_p, validity = self.function(table, "fnc_p", "publishers"), self.validity(table)
+        table.done()
+        with table.at():
+            return SubscribeRule(rule_id, event, subscriber, stated_by, fnc_p, validity)
+
+    def _rule_id(self, table: Table) -> str:
+        rule_id = table.take("id", str)
+        table.where = f"rule `{rule_id[:80]}`"
+        return rule_id
+
+    def _once(self, table: Table, read: Callable[[Table], R]) -> R:
+        """Read a rule that no other one has the id of."""
+        line = table.line("id")
+        rule = read(table)
+        if rule.id in self._lines:
+            before = self._lines[rule.id]
+            where = f", in line {before}" if before else ""
+            raise MalformedError(
+                "moderator.duplicate-id",
+                f"{table.place('id')}: there is a rule of that id already{where}",
+                hint="give one of them another id",
+            )
+        self._lines[rule.id] = line
+        return rule
+
+    def function(self, table: Table, key: str, whose: str) -> Selector:
+        """Read a function: a condition, attributes and their values, or nothing, which is TRUE."""
+        value = table.any(key)
+        with table.at(key):
+            match value:
+                case None:
+                    return ALWAYS
+                case str(text):
+                    return parse_function(text)
+                case dict(entries):
+                    specs = self._schemas[whose]
+                    return AttributeList(
+                        tuple(
+                            entry for name, each in entries.items() for entry in _entries(table, key, name, each, specs)
+                        )
+                    ).selector
+        raise table.malformed(key, "a condition, or attributes and their values")
+
+    def validity(self, table: Table) -> Validity:
+        """Read a period, open where a date is missing."""
+        begin = self.instant(table, "from") if table.has("from") else None
+        end = self.instant(table, "until") if table.has("until") else None
+        with table.at("until"):
+            return Validity.between(begin, end)
+
+    def instant(self, table: Table, key: str) -> datetime:
+        """Read an instant."""
+        text = table.take(key, str)
+        with table.at(key):
+            return parse_instant(text)
+
+
+def _spec(table: Table, name: str) -> AttributeSpec:
+    match table.any(name):
+        case list(values) if values and all(isinstance(value, str) for value in values):
+            return alphabetic(*values)
+        case {"min": int() | float() as low, "max": int() | float() as high, **rest} if not rest:
+            return numeric(low, high)
+        case str(kind) if kind in [*Kind]:
+            return AttributeSpec(Kind(kind))
+        case {"kind": str(kind), "values": list(values), **rest} if kind in [*Kind] and not rest:
+            members = [_as_kind(Kind(kind), value) for value in values]
+            return AttributeSpec(Kind(kind), Enumerated(frozenset(members)))
+        case {"kind": str(kind), "min": low, "max": high, **rest} if kind in [*Kind] and not rest:
+            ends = (_as_kind(Kind(kind), low), _as_kind(Kind(kind), high))
+            return AttributeSpec(Kind(kind), Ranged(*ends))  # type: ignore[arg-type]  # the spec checks its ends
+        case []:
+            return alphabetic()
+    raise table.malformed(name, "a list of values, `min` and `max`, or a kind")
+
+
+def _value(specs: Schema, name: str, value: object) -> Value | None:
+    """Return a value as its attribute has it: what YAML cannot write is text there."""
+    if value is None:
+        return None
+    return _as_kind(specs[name].kind, value) if name in specs else _scalar(value)
+
+
+def _as_kind(kind: Kind, value: object) -> Value:
+    found = _scalar(value)
+    if kind is Kind.TIMESTAMP and isinstance(found, str):
+        return parse_instant(found)
+    if kind is Kind.FLOAT and isinstance(found, int) and not isinstance(found, bool):
+        return float(found)
+    return found
+
+
+def _scalar(value: object) -> Value:
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise MalformedError("value.kind", "a list or a mapping is no value of an attribute", hint="give one value")
+
+
+def _entries(table: Table, key: str, name: str, value: object, specs: Schema) -> list[Entry]:
+    bounds: Mapping[object, object] = {Bound.IS: value}
+    if isinstance(value, dict):
+        bounds = value
+        if not bounds or not set(bounds) <= {Bound.MIN, Bound.MAX}:
+            raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
+    elif isinstance(value, list) or value is None:
+        raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
+    found = []
+    for bound, end in bounds.items():
+        known = _value(specs, name, end)
+        if known is None:
+            raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
+        found.append(Entry(name, known, Bound(str(bound))))
+    return found
