@@ -163,12 +163,15 @@ class Limits:
     log_lines: int = 200
 
     #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
-    #: certificates that one owner has revoked; bytes of the events since the last checkpoint, and of those that wait
+    #: certificates that one owner has revoked, its agreements, and profiles; bytes of the events since the last
+    #: checkpoint, and of those that wait
     policy_number: int = 10**15 - 1
     policy_event_bytes: int = 256 << 10
     policy_changes: int = 4_096
     policy_parts: int = 256
     policy_revoked: int = 100_000
+    policy_agreements: int = 64
+    policy_profiles: int = 100_000
     policy_log_bytes: int = 6 << 20
     policy_pending_bytes: int = 8 << 20
     #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, the longest that a broker
@@ -221,11 +224,20 @@ class Limits:
     coverage_merged: int = 16
 
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
-    #: pairs of functions that a detector remembers
+    #: pairs of functions that a detector remembers; a signed request: seconds between its time and the moderator's
+    #: clock, and how often it is planned anew because others were quicker
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
     moderator_answers: int = 65_536
+    moderator_request_age: int = 86_400
+    moderator_attempts: int = 64
+    #: a poll: publishers that are asked, votes of one of them, seconds until its deadline, and those between two times
+    #: that a message is sent
+    poll_voters: int = 256
+    poll_votes: int = 16
+    poll_longest: int = 30 * 86_400
+    poll_again: float = 5.0
 
     #: a text in YAML: characters, levels of nesting, values
     yaml_length: int = 64 << 20

@@ -7,9 +7,9 @@
 Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -33,12 +33,15 @@ STALE: Final = "moderator.stale"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The whole state of a rule base, to be compared with another one."""
+    """The whole state of a rule base, to be compared with another one, and to resume from."""
 
     rules: Mapping[str, Standing]
     types: Mapping[TypeKey, TypeKey | None]
     log: Mapping[Place, Logged]
     away: frozenset[Principal]
+    #: the types on which something has changed since the log was last searched, and how many steps led here
+    unsettled: frozenset[TypeKey] = field(default=frozenset(), compare=False)
+    steps: int = field(default=0, compare=False)
 
 
 class RuleBase:
@@ -52,7 +55,38 @@ class RuleBase:
         self._standings: dict[str, Standing] = {}
         self._away: set[Principal] = set()
         self._steps: list[Step] = []
+        #: steps that were taken, and where those are that are not in the list yet
+        self._taken = 0
+        self._earlier: Callable[[], Sequence[Step]] | None = None
         self._unsettled: set[TypeKey] = set()
+        #: types that became unsettled by a draft
+        self._drafted: list[TypeKey] | None = None
+
+    @classmethod
+    def resume(
+        cls,
+        vocabulary: Vocabulary,
+        mode: Mode,
+        image: "Image",
+        earlier: Callable[[], Sequence[Step]],
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> "RuleBase":
+        """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
+
+        Raises what `Detector.add` raises, and `RefusedError` (`moderator.conflict`) for an image of none.
+        """
+        tree = TypeTree.of(image.types, vocabulary.tree.scope)
+        base = cls(replace(vocabulary, tree=tree), mode, limits=limits)
+        for _, standing in sorted(image.rules.items()):
+            if standing.form is not None:
+                _refuse(base.detector.add(standing.form))
+        base._standings.update(image.rules)
+        base.history.change({place: Change(None, entry) for place, entry in image.log.items()})
+        base._away.update(image.away)
+        base._unsettled.update(image.unsettled)
+        base._taken, base._earlier = image.steps, earlier
+        return base
 
     @property
     def mode(self) -> Mode:
@@ -66,13 +100,16 @@ class RuleBase:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The log, from the first step on."""
-        return tuple(self._steps)
+        """The log, from the first step on. Raises what reading the steps before a resumed image raises."""
+        if self._earlier is not None:
+            self._steps[:0] = self._earlier()
+            self._earlier = None
+        return self._steps
 
     @property
     def next_number(self) -> int:
         """The number of the step that comes next."""
-        return len(self._steps) + 1
+        return self._taken + 1
 
     @property
     def standings(self) -> Mapping[str, Standing]:
@@ -100,9 +137,22 @@ class RuleBase:
             raise MalformedError("moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`")
         return found
 
+    def step(self, number: int) -> Step:
+        """Return a step of the log. Raises `MalformedError` (`moderator.unknown-step`)."""
+        if not 1 <= number <= self._taken:
+            raise MalformedError("moderator.unknown-step", f"there is no step {number}", hint="see the log")
+        return self.steps[number - 1]
+
     def image(self) -> Image:
         """Return the state as a value of its own."""
-        return Image(dict(self._standings), dict(self.tree.parents), dict(self.history.entries), frozenset(self._away))
+        return Image(
+            dict(self._standings),
+            dict(self.tree.parents),
+            dict(self.history.entries),
+            frozenset(self._away),
+            frozenset(self._unsettled),
+            self._taken,
+        )
 
     # --- changes ------------------------------------------------------------------------------------------------
 
@@ -117,17 +167,21 @@ class RuleBase:
         self.check_away(step.delta)
         self.change(step.delta)
         self._steps.append(step)
+        self._taken += 1
         if isinstance(step.request, SEARCHING):
             self._unsettled.clear()
 
     @contextmanager
     def draft(self) -> Iterator["Draft"]:
         """Try changes one after the other; all are taken back at the end."""
-        draft = Draft(self)
+        draft, outer = Draft(self), self._drafted
+        self._drafted = []
         try:
             yield draft
         finally:
             self.change(draft.delta.inverse())
+            self._unsettled.difference_update(self._drafted)
+            self._drafted = outer
 
     def change(self, delta: Delta) -> None:
         """Change the state, as a whole or not at all.
@@ -175,7 +229,10 @@ class RuleBase:
         self.history.change(delta.log)
         for publisher, change in delta.away.items():
             (self._away.add if change.after else self._away.discard)(publisher)
-        self._unsettled |= delta.events
+        fresh = delta.events - self._unsettled
+        self._unsettled |= fresh
+        if self._drafted is not None:
+            self._drafted += fresh
 
     def _check_before(self, delta: Delta) -> None:
         parents = self.tree.parents

@@ -4,19 +4,23 @@
     after   (step <request> (restored <entry> …) (state …))
 
 Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
-one step, and what is read back is that step.
+one step, and what is read back is that step. The image of a whole rule base has the same tables:
+
+    (image <steps> (unsettled <type> …) (state …))
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator import steps
+from penstock.moderator.base import Image
 from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Note, Request, Step, Strategy
@@ -36,7 +40,7 @@ class Record:
 
 def to_record(step: Step) -> Record:
     """Return a step as it is kept."""
-    request = _request(step.request)
+    request = request_to_sexp(step.request)
     restored = (b"restored", *map(_entry, step.restored))
     return Record(
         request[0].decode() if isinstance(request[0], bytes) else "",
@@ -47,16 +51,50 @@ def to_record(step: Step) -> Record:
 
 def from_record(number: int, note: Note, record: Record) -> Step:
     """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what the parts raise)."""
-    match parse_canonical(record.after):
+    match parse_canonical(record.after, limits=wide(len(record.after))):
         case (b"step", tuple(request), (b"restored", *entries), tuple(after)):
             pass
         case _:
             raise _malformed("a step has a request, what was restored, and a state")
-    delta = _delta(_Side.read(parse_canonical(record.before)), _Side.read(after))
-    step = Step(number, note, _read_request(request), delta, tuple(map(_read_entry, entries)))
+    before = parse_canonical(record.before, limits=wide(len(record.before)))
+    delta = _delta(_Side.read(before), _Side.read(after))
+    step = Step(number, note, request_from_sexp(request), delta, tuple(map(_read_entry, entries)))
     if to_record(step) != record:
         raise _malformed("a step is not in its one form")
     return step
+
+
+def image_to_sexp(image: Image) -> SExp:
+    """Return the state of a rule base as it is kept."""
+    whole = Delta(
+        {key: Change(None, standing) for key, standing in image.rules.items()},
+        {event: Change(None, Rooted(parent)) for event, parent in image.types.items()},
+        {place: Change(None, entry) for place, entry in image.log.items()},
+        {who: Change(None, True) for who in image.away},
+    )
+    unsettled = (b"unsettled", *map(_event, sorted(image.unsettled)))
+    return (b"image", b"%d" % image.steps, unsettled, _state(whole))
+
+
+def image_from_sexp(value: SExp) -> Image:
+    """Return the state that was kept. Raises as `from_record`."""
+    match value:
+        case (b"image", bytes(taken), (b"unsettled", *events), tuple(state)) if taken.isdigit() and len(taken) < 16:
+            side = _Side.read(state)
+            return Image(
+                side.rules,
+                {event: rooted.parent for event, rooted in side.types.items()},
+                side.log,
+                frozenset(side.away),
+                frozenset(map(_read_event, events)),
+                int(taken),
+            )
+    raise _malformed("not the image of a rule base")
+
+
+def wide(size: int) -> Limits:
+    """Return limits for octets of one's own, of which there may be many: their size was bounded when they were kept."""
+    return replace(DEFAULT_LIMITS, sexp_bytes=size, sexp_nodes=size)
 
 
 # --- what stands on one side of a step ------------------------------------------------------------------------------
@@ -159,7 +197,8 @@ def _read_entry(value: SExp) -> Logged:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def _request(request: Request) -> tuple[SExp, ...]:
+def request_to_sexp(request: Request) -> tuple[SExp, ...]:
+    """Return what is asked for as it is kept, and signed."""
     match request:
         case steps.Add(rule):
             return (b"add", rule.to_sexp())
@@ -185,7 +224,8 @@ def _request(request: Request) -> tuple[SExp, ...]:
             return (b"undo", b"%d" % number, *((b"replay",) if replay else ()))
 
 
-def _read_request(value: SExp) -> Request:
+def request_from_sexp(value: SExp) -> Request:
+    """Read what is asked for. Raises as `from_record`."""
     match value:
         case (b"resolve", bytes() as rule_id, bytes(strategy), *consents):
             agreed = frozenset(map(_read_who, consents))

@@ -10,11 +10,19 @@ whatever comes of it now. A rule that was rejected because of the step may be ac
 
 from collections.abc import Iterator, Mapping
 
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import PenstockError, RefusedError
 from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.base import Draft, RuleBase
+from penstock.moderator.consents import subject_of
 from penstock.moderator.requests import plan
-from penstock.moderator.steps import Note, Step, Undo
+from penstock.moderator.steps import Note, Request, Resolve, Step, Undo
+
+
+def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan what comes of any request; nothing is changed. Raises what the plan of its kind raises."""
+    if isinstance(request, Undo):
+        return plan_undo(base, request, note, customs)
+    return plan(base, request, note, customs)
 
 
 def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
@@ -24,7 +32,7 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
     field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.away`,
     `moderator.replay`.
     """
-    step = _step(base, request.number)
+    step = base.step(request.number)
     if request.number in undone(base):
         raise RefusedError("moderator.undone", f"step {request.number} has been undone already")
     later = tuple(dependents(base, step))
@@ -66,7 +74,7 @@ def _void(base: RuleBase) -> frozenset[int]:
     """Return the steps that are undone and the undoings themselves, where nothing was replayed: together, nothing."""
     void: set[int] = set()
     for number, undoing in undone(base).items():
-        if undoing.delta == _step(base, number).delta.inverse():
+        if undoing.delta == base.step(number).delta.inverse():
             void |= {number, undoing.number}
     return frozenset(void)
 
@@ -82,9 +90,11 @@ def _replay(draft: Draft, step: Step, customs: Customs) -> None:
             continue
         try:
             if isinstance(each.request, Undo):
-                draft.change(_step(base, each.request.number).delta.inverse())
+                draft.change(base.step(each.request.number).delta.inverse())
             else:
-                draft.change(plan(base, each.request, each.note, customs).step.delta)
+                again = plan(base, each.request, each.note, customs).step
+                _check_consents(each, again)
+                draft.change(again.delta)
         except PenstockError as error:
             raise RefusedError(
                 "moderator.replay",
@@ -94,7 +104,8 @@ def _replay(draft: Draft, step: Step, customs: Customs) -> None:
             ) from error
 
 
-def _step(base: RuleBase, number: int) -> Step:
-    if not 1 <= number <= len(base.steps):
-        raise MalformedError("moderator.unknown-step", f"there is no step {number}", hint="see the log")
-    return base.steps[number - 1]
+def _check_consents(step: Step, again: Step) -> None:
+    """Check that others agreed to what comes of a step now: to the same forms, and not just to the way out."""
+    match step.request:
+        case Resolve(_, _, consents) if consents - {step.note.who} and subject_of(step) != subject_of(again):
+            raise RefusedError("moderator.consent", "it would come to something else than was agreed to")

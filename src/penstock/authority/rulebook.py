@@ -1,0 +1,250 @@
+"""The rule book: the moderator's rule base, kept in a ledger of a store.
+
+    book = RuleBook.create(ledger, signed_founding, when)      # or RuleBook.open(ledger)
+    book.plan(request, note)                                   # looks, and changes nothing
+    book.ask(key, request, when)                               # signs, and takes what came of it
+    book.take(signed_request, when)                            # takes what others have signed
+
+Everything is planned on the state that the ledger has, and added behind that state or not at all. Where others were
+quicker, it is planned again, so that of those who write at the same time nobody overrides what the others did. When a
+step was taken it is on the disk. A book is for one thread at a time; several books may be open on one ledger.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, VerifyingFold, read_log
+from penstock.authority.rulebook_records import Taken, Whole, found, take
+from penstock.authority.signed_requests import Asked, Word
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.moderator.adding import Plan
+from penstock.moderator.base import RuleBase
+from penstock.moderator.consents import Consent
+from penstock.moderator.founding import Founding
+from penstock.moderator.steps import Note, Request
+from penstock.moderator.undo import plan_request
+from penstock.store.folds import View, refold, state_at
+from penstock.store.ledgers import Ledger, Told, quiet
+from penstock.store.records import EMPTY, Head, broken
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+
+
+class RuleBook:
+    """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`; all it does raises what stores raise."""
+
+    def __init__(self, view: View[BookState], book: Book, limits: Limits) -> None:
+        self._view = view
+        self._book = book
+        self._limits = limits
+
+    @classmethod
+    def open(cls, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
+        """Open the rule book of a ledger.
+
+        Raises `RefusedError`: `moderator.no-book` where there is none, `moderator.book` where somebody else has written
+        to it, `store.broken`.
+        """
+        view = View(ledger, RuleBookFold(ledger, limits=limits), limits=limits)
+        if view.state.book is None:
+            raise _no_book(ledger)
+        return cls(view, view.state.book, limits)
+
+    @classmethod
+    def create(
+        cls,
+        ledger: Ledger,
+        founding: UnverifiedValue[Founding],
+        when: datetime,
+        why: str = "",
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> "RuleBook":
+        """Begin a rule book, as its moderator has signed it.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.book-exists`; `MalformedError`
+        (`moderator.founding`) when it is that of another ledger.
+        """
+        signed = founding.verify()
+        return cls._begin(ledger, signed.value, found(founding, Note(signed.value.moderator, when, why)), limits)
+
+    @classmethod
+    def create_unsigned(
+        cls, ledger: Ledger, founding: Founding, when: datetime, why: str = "", *, limits: Limits = DEFAULT_LIMITS
+    ) -> "RuleBook":
+        """Begin a rule book in which nobody signs anything. Raises as `create`, and `moderator.unsigned`."""
+        if not founding.unsafe_unsigned:
+            raise RefusedError("moderator.unsigned", "the founding is not signed", hint="let the moderator sign it")
+        return cls._begin(ledger, founding, found(founding, Note(founding.moderator, when, why)), limits)
+
+    @classmethod
+    def _begin(cls, ledger: Ledger, founding: Founding, whole: Whole, limits: Limits) -> "RuleBook":
+        if founding.name != ledger.name:
+            raise MalformedError(
+                "moderator.founding", f"the founding is that of `{founding.name}`, not `{ledger.name}`"
+            )
+        try:
+            ledger.append(EMPTY, [*whole.entries(limits)])
+        except RefusedError as error:
+            if error.code != "store.conflict":
+                raise
+            raise RefusedError(
+                "moderator.book-exists", f"there is something in `{ledger.name}` already", hint="choose another name"
+            ) from error
+        return cls.open(ledger, limits=limits)
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def founding(self) -> Founding:
+        """What the rule book began with: the moderator, the customs, who is known."""
+        return self._book.founding
+
+    @property
+    def base(self) -> RuleBase:
+        """The rule base, as far as it was read. Change it by `take` alone."""
+        return self._book.base
+
+    @property
+    def id(self) -> bytes:
+        """What requests to this rule book name."""
+        return self._book.rights.book
+
+    @property
+    def head(self) -> Head:
+        """How far the ledger was read."""
+        return self._view.head
+
+    def next_serial(self, who: Principal) -> int:
+        """Return the number that the next request of somebody can have."""
+        return self._book.rights.next_serial(who)
+
+    def refresh(self) -> None:
+        """Take in what others have changed. Raises as `open`."""
+        self._view.refresh()
+
+    def at(self, instant: datetime) -> RuleBase:
+        """Return the rule base as it was at an instant. Raises `RefusedError` (`moderator.no-book`) before it began."""
+        state, _ = state_at(self._view.ledger, self._view.fold, instant)
+        if state.book is None:
+            raise _no_book(self._view.ledger)
+        return state.book.base
+
+    def log(self) -> Iterator[Taken]:
+        """Yield all steps in their order, with the words that they rest on."""
+        return read_log(self._view.ledger)
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def plan(self, request: Request, note: Note) -> Plan:
+        """Plan what would come of a request now; nothing is changed. Raises what the plan of its kind raises."""
+        self.refresh()
+        return self._plan(request, self._now(note))
+
+    def take(
+        self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
+    ) -> Plan:
+        """Take the step that a signed request comes to.
+
+        Raises what `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError` (`moderator.busy`)
+        when others were always quicker. Nothing is changed then. After a `FailedError` it is open whether it was taken;
+        asking again is safe: `moderator.repeated` says that it was.
+        """
+
+        def planned(note: Note) -> tuple[Plan, Word | None]:
+            rights = self._book.rights
+            value = rights.admit(self.base, asked, note.when).value
+            plan = self._plan(value.request, Note(value.by, note.when, value.why))
+            rights.verify_consents(self.base, plan.step, consents)
+            return plan, Word(asked, tuple(consents))
+
+        return self._take(planned, Note(asked.value.by, when))
+
+    def ask(
+        self,
+        key: SigningKey,
+        request: Request,
+        when: datetime,
+        why: str = "",
+        consents: Sequence[UnverifiedValue[Consent]] = (),
+    ) -> Plan:
+        """Sign a request and take the step that it comes to. Raises as `take`, but for `moderator.repeated`."""
+        for _ in range(self._limits.moderator_attempts):
+            try:
+                return self.take(self.sign(key, request, when, why).unverified(), when, consents)
+            except RefusedError as error:
+                # Somebody else asks with the same key.
+                if error.code != "moderator.repeated":
+                    raise
+        raise _busy()
+
+    def sign(self, key: SigningKey, request: Request, when: datetime, why: str = "") -> SignedValue[Asked]:
+        """Sign a request that can be taken next. Raises what `sign_value` raises."""
+        return sign_value(Asked(self.id, key.principal, self.next_serial(key.principal), when, request, why), key)
+
+    def take_unsigned(self, request: Request, note: Note) -> Plan:
+        """Take the step that a request comes to, where nothing has to be signed. Raises as `take`.
+
+        Where requests have to be signed, that is only that time passes; `moderator.unsigned` for others.
+        """
+
+        def planned(now: Note) -> tuple[Plan, Word | None]:
+            self._book.rights.check_unsigned(request)
+            return self._plan(request, now), None
+
+        return self._take(planned, note)
+
+    def _take(self, planned: Callable[[Note], tuple[Plan, Word | None]], note: Note) -> Plan:
+        for _ in range(self._limits.moderator_attempts):
+            self.refresh()
+            plan, word = planned(self._now(note))
+            whole = take(plan.step, word)
+            try:
+                self._view.append([*whole.entries(self._limits)])
+            except RefusedError as error:
+                if error.code != "store.conflict":
+                    raise
+                continue
+            return plan
+        raise _busy()
+
+    def _plan(self, request: Request, note: Note) -> Plan:
+        return plan_request(self.base, request, note, self.founding.customs)
+
+    def _now(self, note: Note) -> Note:
+        """Times in a ledger never fall: what is planned is planned for the time that will be written."""
+        last = self._view.ledger.head().when
+        return note if last is None or last <= note.when else replace(note, when=last)
+
+    # --- proof ----------------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Keep a snapshot, from which the book opens quickly."""
+        self._view.keep()
+
+    def verify(self, known: Head = EMPTY, told: Told = quiet) -> Head:
+        """Verify the whole book: the chain, every word, and that each step is what comes of its request.
+
+        A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
+        (`store.broken`, `moderator.book`) and names the first change that is not as it should be.
+        """
+        ledger = self._view.ledger
+        self.refresh()
+        ledger.verify(known, told)
+        state = refold(ledger, VerifyingFold(ledger, limits=self._limits), self.head)
+        if self._view.fold.dump(state) != self._view.fold.dump(self._view.state):
+            raise broken(ledger.name, self.head.number, "leads to another state than a snapshot says")
+        return self.head
+
+
+def _no_book(ledger: Ledger) -> RefusedError:
+    return RefusedError(
+        "moderator.no-book", f"there is no rule book in `{ledger.name}`", hint="`penstock moderator init` begins one"
+    )
+
+
+def _busy() -> RefusedError:
+    return RefusedError("moderator.busy", "others have changed the rule book all the while", hint="try again")

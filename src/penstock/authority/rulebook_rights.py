@@ -1,0 +1,184 @@
+"""Whose word counts in a rule book: who may ask for what, who else has to agree, and that nothing counts twice.
+
+| request | may be asked for by | has to agree |
+|---|---|---|
+| a rule is stated | whoever states it | all publishers that it is of, or the subscriber |
+| a rule is withdrawn | whoever stated it | |
+| a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
+| a publisher leaves | it, the moderator | |
+| a publisher comes back | it | |
+| an event type is added, moved, renamed, removed | an owner of a type that is named | the other owners |
+| a step is undone | whoever asked for it, the moderator; with a replay the moderator alone | |
+| time passes | anybody, without a signature | |
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from penstock.authority.rulebook_records import Taken
+from penstock.authority.signed_requests import Asked
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import Limits
+from penstock.model.principals import Principal
+from penstock.moderator import steps
+from penstock.moderator.base import RuleBase
+from penstock.moderator.consents import Consent, subject_of
+from penstock.moderator.founding import Founding
+from penstock.moderator.steps import Pass, Request, Step
+from penstock.trust.signed import SignedValue, UnverifiedValue
+
+
+@dataclass(frozen=True, slots=True)
+class _Speakers:
+    """Who may ask, and who has to agree besides."""
+
+    may: frozenset[Principal]
+    agree: frozenset[Principal] = frozenset()
+
+
+class Rights:
+    """The words that count in one rule book."""
+
+    def __init__(self, founding: Founding, serials: dict[Principal, int], limits: Limits) -> None:
+        self.book = founding.digest
+        #: the highest serial number that was taken from each
+        self.serials = serials
+        self._founding = founding
+        self._age = timedelta(seconds=limits.moderator_request_age)
+
+    def verify(self, base: RuleBase, taken: Taken) -> None:
+        """Verify that a step rests on the words of those whose words count, on the state before it.
+
+        Raises what `check_unsigned`, `admit` and `verify_consents` raise, and `MalformedError` (`moderator.record`)
+        for a step that says something else than the word it rests on.
+        """
+        step, word = taken.step, taken.word
+        if word is None:
+            self.check_unsigned(step.request)
+            return
+        asked = self.admit(base, word.asked, step.note.when).value
+        if (asked.by, asked.why, asked.request) != (step.note.who, step.note.why, step.request):
+            raise MalformedError("moderator.record", "a step is not what was asked for")
+        self.verify_consents(base, step, word.consents)
+
+    def check_unsigned(self, request: Request) -> None:
+        """Check that a request needs no signature. Raises `RefusedError` (`moderator.unsigned`)."""
+        if not self._founding.unsafe_unsigned and not isinstance(request, Pass):
+            raise RefusedError("moderator.unsigned", "requests to this rule book are signed", hint="sign the request")
+
+    def admit(self, base: RuleBase, asked: UnverifiedValue[Asked], when: datetime) -> SignedValue[Asked]:
+        """Verify a request before it is planned.
+
+        (1) Whoever asks has signed it. (2) It is for this rule book, (3) of about now, and (4) newer than the last one
+        that was taken from there. (5) It is for them to ask.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.untimely`,
+        `moderator.repeated`, `moderator.not-yours`; `MalformedError` (`moderator.unknown-rule`,
+        `moderator.unknown-step`).
+        """
+        # (1) Nothing of it is looked at before.
+        signed = asked.verify()
+        value = signed.value
+        # (2) Another rule book has other rules by the same ids.
+        if value.book != self.book:
+            raise _foreign("a request")
+        # (3) What was held back for long is not what somebody wants now.
+        if abs(value.time - when) > self._age:
+            raise RefusedError(
+                "moderator.untimely", "the request was not signed lately", hint="sign it again, and check the clock"
+            )
+        # (4) What was taken before does not count again.
+        if value.serial <= self.serials.get(value.by, 0):
+            raise RefusedError(
+                "moderator.repeated",
+                f"a request of {value.by.short} with this serial number, or a later one, was taken already",
+                hint="sign it again with the next number",
+                serial=self.next_serial(value.by),
+            )
+        # (5) Everybody speaks for what is theirs.
+        if value.by not in self._speakers(base, value.request, value.by).may:
+            raise RefusedError("moderator.not-yours", "that is for others to ask", hint="see who may ask for what")
+        return signed
+
+    def verify_consents(self, base: RuleBase, step: Step, consents: Iterable[UnverifiedValue[Consent]]) -> None:
+        """Verify that all have agreed who have to, to what a step comes to.
+
+        (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
+        step was taken on it. (6) Nobody is missing.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`.
+        """
+        subject = subject_of(step)
+        agreed = {step.note.who}
+        for consent in consents:
+            # (1) Silence is refusal, and so is what others say.
+            value = consent.verify().value
+            # (2) As with requests.
+            if value.book != self.book:
+                raise _foreign("a consent")
+            # (3) The state may have changed since, and with it what would come of the request.
+            if value.to != subject:
+                raise _no_consent(value.by, "agreed to something else than would come of it")
+            # (4) By its own word.
+            if step.note.when > value.until:
+                raise _no_consent(value.by, "agreed, but not for so long")
+            # (5) A step that was undone, or withdrawn, needs a new one.
+            if any(subject_of(later) == subject for later in base.steps[value.since :] if _alike(later, step)):
+                raise _no_consent(value.by, "agreed to what was done before")
+            agreed.add(value.by)
+        # (6) Those who need not agree do no harm.
+        missing = sorted(self._speakers(base, step.request, step.note.who).agree - agreed)
+        if missing:
+            raise _no_consent(missing[0], "has not agreed", *missing)
+
+    def next_serial(self, who: Principal) -> int:
+        """Return the number that the next request of somebody can have."""
+        return self.serials.get(who, 0) + 1
+
+    def note(self, taken: Taken) -> None:
+        """Remember that a request was taken."""
+        if taken.word is not None:
+            asked = taken.word.asked.value
+            self.serials[asked.by] = asked.serial
+
+    def _speakers(self, base: RuleBase, request: Request, who: Principal) -> _Speakers:
+        moderator = self._founding.moderator
+        match request:
+            case steps.Add(rule):
+                return _Speakers(frozenset({rule.stated_by}), frozenset(rule.publishers))
+            case steps.Withdraw(rule_id):
+                return _Speakers(frozenset({base.standing(rule_id).stated.stated_by}))
+            case steps.Resolve(rule_id, _, consents):
+                return _Speakers(frozenset({base.standing(rule_id).stated.stated_by, moderator}), consents)
+            case steps.Pass():
+                return _Speakers(frozenset({who}))
+            case steps.Leave(publisher):
+                return _Speakers(frozenset({publisher, moderator}))
+            case steps.Return(publisher):
+                return _Speakers(frozenset({publisher}))
+            case steps.Undo(number, replay):
+                asked = base.step(number).note.who
+                return _Speakers(frozenset({moderator} if replay else {asked, moderator}))
+            case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
+                owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
+                return _Speakers(owners, owners)
+            case steps.RemoveType(event):
+                return _Speakers(frozenset({event.owner}))
+
+
+def _alike(one: Step, other: Step) -> bool:
+    return type(one.request) is type(other.request)
+
+
+def _foreign(what: str) -> RefusedError:
+    return RefusedError("moderator.wrong-book", f"{what} is for another rule book", hint="sign one for this rule book")
+
+
+def _no_consent(who: Principal, what: str, *missing: Principal) -> RefusedError:
+    return RefusedError(
+        "moderator.consent",
+        f"{who.short} {what}",
+        hint="ask each of those who have to agree",
+        publishers=missing or (who,),
+    )

@@ -1,0 +1,85 @@
+"""Rule books: what was taken is there, once, as it was asked for, whoever reads it."""
+
+from datetime import timedelta
+
+from tests.authority.kit import K1, K2, NOW, book_in, founding, ledger
+from tests.moderator.kit import P1, P2, event, rule
+from tests.trust.kit import refused
+
+from penstock.authority.rulebook import RuleBook
+from penstock.moderator.deltas import Status
+from penstock.moderator.steps import Add, Note, Resolve, Strategy, Undo, Withdraw
+
+DAY = timedelta(days=1)
+ENGINEERS = "role = 'engineer'"
+BOTH = "role = 'engineer' AND company = 'A'"
+
+
+def test_a_book_is_what_its_ledger_says() -> None:
+    place = ledger()
+    book = book_in(place)
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW, "engineers build it")
+    book.ask(K2, Add(rule("r2", "A1", BOTH, of=[P2])), NOW + DAY)
+    book.ask(K2, Resolve("r2", Strategy.ADD), NOW + DAY)
+    assert {key: each.status for key, each in book.base.standings.items()} == {
+        "r1": Status.IN_FORCE,
+        "r2": Status.IN_FORCE,
+    }
+
+    again = RuleBook.open(place)
+    assert again.base.image() == book.base.image()
+    assert again.founding == book.founding
+    assert [taken.step.request for taken in again.log()] == [step.request for step in book.base.steps]
+    assert next(again.log()).step.note == Note(P1, NOW, "engineers build it")
+    book.keep()
+    resumed = RuleBook.open(place)
+    assert resumed.base.image() == book.base.image()
+    assert resumed.base.next_number == 4
+    resumed.verify()
+    resumed.ask(K2, Undo(3), NOW + DAY)
+    assert resumed.base.standings["r2"].status is Status.REJECTED
+    book.refresh()
+    assert book.base.image() == resumed.base.image()
+    book.verify()
+
+
+def test_a_plan_changes_nothing() -> None:
+    book = book_in(ledger())
+    head, image = book.head, book.base.image()
+    planned = book.plan(Add(rule("r1", "A1", ENGINEERS)), Note(P1, NOW))
+    assert planned.step.number == 1
+    book.refresh()
+    assert (book.head, book.base.image(), book.base.unsettled) == (head, image, frozenset())
+
+
+def test_there_is_one_book_in_a_ledger() -> None:
+    place = ledger()
+    with refused("moderator.no-book"):
+        RuleBook.open(place)
+    book_in(place)
+    with refused("moderator.book-exists"):
+        book_in(place)
+    with refused("moderator.founding"):
+        book_in(place, name="others")
+
+
+def test_the_state_of_then() -> None:
+    book = book_in(ledger())
+    book.ask(K1, Add(rule("r1", "A1")), NOW + DAY)
+    book.ask(K1, Withdraw("r1"), NOW + 3 * DAY)
+    assert book.at(NOW + 2 * DAY).standings["r1"].status is Status.IN_FORCE
+    assert book.at(NOW).standings == {}
+    with refused("moderator.no-book"):
+        book.at(NOW - DAY)
+
+
+def test_what_is_too_long_for_one_change_is_kept_in_several() -> None:
+    place = ledger()
+    tree = founding().vocabulary.tree
+    many = dict(tree.parents) | {event(f"B{n}-{'x' * 90}"): event("A1") for n in range(6000)}
+    book = book_in(place, type(tree).of(many, tree.scope))
+    assert book.head.number > 1
+    book.ask(K1, Add(rule("r1", "A1")), NOW)
+    assert RuleBook.open(place).base.image() == book.base.image()
+    assert book.at(NOW).next_number == 2
+    book.verify()
