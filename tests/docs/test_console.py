@@ -2,14 +2,17 @@
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests import java
+from tests.docs import forks
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -42,9 +45,25 @@ def test_pages_are_tested_on_ports_that_are_free() -> None:
         assert [port for port in addresses.findall(blocks) if not PORT.fullmatch(port)] == [], page.name
 
 
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with a `penstock` that starts at once."""
+    folder = tmp_path_factory.mktemp("bin")
+    program, path = folder / "penstock", folder / "socket"
+    asking = shlex.join([sys.executable, "-I", "-S", forks.__file__, str(path)])
+    program.write_text(f'#!/bin/sh\nexec {asking} "$@"\n', encoding="utf-8")
+    program.chmod(0o700)
+    command = [sys.executable, "-m", forks.__name__, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield folder
+        server.terminate()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_run_as_shown(page: Path, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> None:
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
     environment["SPARK_SUBMIT_OPTS"] = java.options(java.INTERPRETED)
     for block in CONSOLE.findall(with_free_ports(page.read_text(encoding="utf-8"))):
