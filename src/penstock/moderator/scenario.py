@@ -7,16 +7,15 @@ it with the paper by eye.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Customs, Plan
 from penstock.moderator.base import RuleBase
-from penstock.moderator.conflicts import Conflict, Mode
-from penstock.moderator.deltas import Status
-from penstock.moderator.notation import Named, entry_text, part_texts, rule_text
-from penstock.moderator.propose import Resolution, propose
+from penstock.moderator.conflicts import Mode
+from penstock.moderator.facts import conflict_facts, in_force, log_facts, plan_facts, proposal_facts, waiting
+from penstock.moderator.notation import Named
+from penstock.moderator.propose import propose
 from penstock.moderator.requests import plan
 from penstock.moderator.steps import Add, Note, Request, Undo
 from penstock.moderator.undo import plan_undo
@@ -66,22 +65,16 @@ def run(scenario: Scenario) -> Iterator[Told]:
             planned = _plan(base, step, scenario.customs)
             facts |= _before(base, planned, step, scenario.customs, named)
             base.apply(planned.step)
-            facts |= _outcome(base, planned, named)
+            facts |= _after(base, planned, named)
         except PenstockError as error:
             facts |= {"outcome": "refused", "code": error.code}
             if error.code == "moderator.conflict":
-                facts["conflicts"] = _conflicts(error.fields["conflicts"])  # type: ignore[arg-type]  # ours
+                facts["conflicts"] = conflict_facts(error.fields["conflicts"])  # type: ignore[arg-type]  # ours
         facts |= {
             "rules": in_force(base, named),
-            "log": [entry_text(entry, named) for entry in reversed([*base.history])],
+            "log": log_facts(base, named),
         }
         yield Told(number, facts, tuple(_differences(step.expected, facts)))
-
-
-def in_force(base: RuleBase, named: Named) -> list[str]:
-    """Return the rules in force, those on one event type together, ordered by their text."""
-    rules = sorted(base.detector.rules.values(), key=lambda rule: (rule.event, rule.id))
-    return sorted(rule_text([*group], named) for _, group in groupby(rules, key=lambda rule: rule.event))
 
 
 def _plan(base: RuleBase, step: ScenarioStep, customs: Customs) -> Plan:
@@ -92,54 +85,19 @@ def _plan(base: RuleBase, step: ScenarioStep, customs: Customs) -> Plan:
 
 def _before(base: RuleBase, planned: Plan, step: ScenarioStep, customs: Customs, named: Named) -> dict[str, object]:
     """Tell what was to be known before the step."""
-    facts: dict[str, object] = {"conflicts": _conflicts(planned.conflicts)}
+    facts: dict[str, object] = {"conflicts": conflict_facts(planned.conflicts)}
     if isinstance(step.request, Add) and planned.conflicts and "proposals" in step.expected:
         found = propose(base, step.request.rule, customs.subscribers)
-        facts["proposals"] = [_proposal(resolution, named) for resolution in found]
+        facts["proposals"] = [proposal_facts(resolution, named) for resolution in found]
     return facts
 
 
-def _outcome(base: RuleBase, planned: Plan, named: Named) -> dict[str, object]:
-    delta = planned.step.delta
-    outcome = "done"
-    if isinstance(planned.step.request, Add):
-        standing = base.standing(planned.step.request.rule.id)
-        outcome = "accepted" if standing.form == standing.stated else str(standing.status)
-    if planned.resolution is not None:
-        outcome = "resolved"
-    used = {entry.place for entry in planned.step.restored}
+def _after(base: RuleBase, planned: Plan, named: Named) -> dict[str, object]:
+    """Tell what has come of the step."""
     return {
-        "outcome": outcome,
-        "restored": [entry_text(entry, named) for entry in planned.step.restored],
-        "logged": [entry_text(entry, named) for entry in delta.logged],
-        "dropped": [entry_text(entry, named) for entry in delta.dropped if entry.place not in used],
+        **plan_facts(base, planned, named),
         "away": sorted(named(publisher) for publisher in base.away),
-        "waiting": sorted(rule_id for rule_id, each in base.standings.items() if each.status is Status.WAITING),
-    }
-
-
-def _conflicts(conflicts: Sequence[Conflict]) -> list[dict[str, object]]:
-    return [
-        {
-            "kind": str(conflict.kind),
-            "event": conflict.event.name,
-            "with": [*conflict.rules],
-            "function": str(conflict.function),
-            "missing": [*part_texts(conflict.missing)],
-            "extra": [*part_texts(conflict.extra)],
-        }
-        for conflict in conflicts
-    ]
-
-
-def _proposal(resolution: Resolution, named: Named) -> dict[str, object]:
-    return {
-        "strategy": str(resolution.strategy),
-        "touched": resolution.touched,
-        "relaxed": sorted(named(publisher) for publisher in resolution.relaxed),
-        "gained": resolution.gained,
-        "lost": resolution.lost,
-        "diff": resolution.diff(),
+        "waiting": waiting(base),
     }
 
 
