@@ -158,6 +158,8 @@ class World:
         self.manager = manager(limits=limits)
         self.certificates: dict[int, Certificate] = {}
         self.brokers: dict[int, Broker] = {}
+        #: who has left; a manager that has only started may not take its word for it
+        self.gone: set[int] = set()
         #: all that was told to all
         self.told: list[Tell] = []
         self.deaf: set[int] = set()
@@ -177,12 +179,14 @@ class World:
     def join(self, number: int, certificate: Certificate | None = None) -> Broker:
         self.certificates[number] = certificate or right(number)
         broker = self.brokers.setdefault(number, Broker(number, self.group, self.limits))
+        self.gone.discard(number)
         broker.take(broker.member.join(self.now))
         self.post(number)
         return broker
 
     def leave(self, number: int) -> None:
         broker = self.brokers[number]
+        self.gone.add(number)
         broker.take(broker.member.leave(self.now))
         self.post(number)
 
