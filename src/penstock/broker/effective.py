@@ -139,6 +139,7 @@ def _outdoes(one: Branch, other: Branch) -> bool:
         all(one.shows(attribute) for attribute in other.attributes or ())
         and (one.attributes is None or other.attributes is not None)
         and one.guards <= other.guards
+        and (one.only is None or (other.only is not None and other.only <= one.only))
         and one.when in (ANYTIME, other.when)
         and one.holds_where() in (ALWAYS, other.holds_where())
     )

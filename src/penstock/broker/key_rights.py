@@ -88,7 +88,8 @@ def _by_version(
 def _opens(branch: Branch, request: EventRequest, group: KeyGroup, now: datetime) -> bool:
     """Say whether a branch holds now for all events, and shows what the key opens (2)."""
     validity = branch.when.validity
-    whole = branch.where == TRUE and branch.when.condition == TRUE and not (branch.forced or branch.guards)
+    bare = branch.where == TRUE and branch.when.condition == TRUE and branch.only is None
+    whole = bare and not (branch.forced or branch.guards)
     shown = group.attribute is None or branch.shows(group.attribute)
     return whole and shown and branch.action is request.action and not validity.online and validity.contains(now)
 

@@ -1,5 +1,9 @@
 """Where the sources of authority meet: `Restriction`, `decide()`, and enforcement."""
 
+from penstock.guard.agreed_authority import NO_AGREEMENTS as NO_AGREEMENTS
+from penstock.guard.agreed_authority import Agreements as Agreements
+from penstock.guard.agreements import Agreement as Agreement
+from penstock.guard.agreements import Combining as Combining
 from penstock.guard.capability_authority import CapabilityAuthority as CapabilityAuthority
 from penstock.guard.decision import Authority as Authority
 from penstock.guard.decision import Decision as Decision

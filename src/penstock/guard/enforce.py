@@ -138,6 +138,7 @@ class Delivery:
             (
                 _Gate(branch, branch.holds_where(), event_type, rules),
                 shower(attribute for attribute in event_type.attributes if branch.shows(attribute.id)),
+                branch.only,
             )
             for branch in self.restriction.branches
         ]
@@ -154,7 +155,9 @@ class Delivery:
             self._below = event.key, event.ancestors
         values = event.values
         shown: dict[str, Scalar] | None = None
-        for gate, show in self._branches:
+        for gate, show, only in self._branches:
+            if only is not None and event.key not in only:
+                continue
             if gate.always or gate(values, environment):
                 if shown is None:
                     shown = self._nulls.copy()
@@ -195,6 +198,8 @@ class Publication:
         self.restriction = restriction.for_type(event_type, Right.PUBLISH)
         groups: dict[tuple[_Forced, tuple[type, ...]], _Group] = {}
         for branch in self.restriction.branches:
+            if branch.only is not None and event_type.key not in branch.only:
+                continue
             gate = _Gate(branch, branch.where, event_type, rules)
             try:
                 check_forced(branch, event_type)

@@ -8,7 +8,7 @@ none holds the event is not published, or not delivered. Branches are never merg
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import AttributeId, TypeKey
@@ -19,6 +19,8 @@ from penstock.selector import NEVER, Selector, conjunction, disjunction, equals
 from penstock.trust.capabilities import Right
 from penstock.trust.tags import ANY, Tag, intersect, matches
 from penstock.trust.validity import ALWAYS, Validity
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Branch:
     `attributes` is None where all are. A forced value filters on subscribe and substitutes on publish, where it can
     only be set if its attribute is listed too. `where` is a selector over attribute ids that can be pushed towards
     publishers (class 2 of the papers); `guards` name predicates that only the local broker can evaluate (class 1).
-    `because` names what the branch rests on. Raises `MalformedError` (`guard.forced-twice`).
+    `only` names the types whose events are meant, where those are not the type and all that extends it. `because` names
+    what the branch rests on. Raises `MalformedError` (`guard.forced-twice`).
     """
 
     action: Right
@@ -74,6 +77,7 @@ class Branch:
     where: Selector = TRUE
     guards: frozenset[str] = frozenset()
     when: When = ANYTIME
+    only: frozenset[TypeKey] | None = None
     because: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -93,22 +97,20 @@ class Branch:
         types = self.types.intersect(other.types)
         when = self.when.intersect(other.when)
         forced = _merge(self.forced, other.forced)
+        only = _common(self.only, other.only)
         if self.action is not other.action or types is None or when is None or forced is None:
             return None
-        if self.attributes is None:
-            attributes = other.attributes
-        elif other.attributes is None:
-            attributes = self.attributes
-        else:
-            attributes = self.attributes & other.attributes
+        if only is not None and not only:
+            return None
         return Branch(
             action=self.action,
             types=types,
-            attributes=attributes,
+            attributes=_common(self.attributes, other.attributes),
             forced=forced,
             where=conjunction(self.where, other.where),
             guards=self.guards | other.guards,
             when=when,
+            only=only,
             because=tuple(dict.fromkeys(self.because + other.because)),
         )
 
@@ -125,6 +127,8 @@ class Branch:
             plain["where"] = self.where.rename(show).text
         if self.guards:
             plain["guards"] = sorted(self.guards)
+        if self.only is not None:
+            plain["only"] = sorted(key.name for key in self.only)
         if self.when.condition != TRUE:
             plain["when"] = self.when.condition.text
         if self.when.validity.not_after is not None:
@@ -162,6 +166,13 @@ def check_forced(branch: Branch, event_type: EventType) -> None:
 
 def _plain(value: Value) -> Value:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _common(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset[_T] | None:
+    """Return what both name; None names everything."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
 
 
 def _merge(

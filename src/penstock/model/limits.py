@@ -232,12 +232,12 @@ class Limits:
     moderator_answers: int = 65_536
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
-    #: a poll: publishers that are asked, votes of one of them, seconds until its deadline, and those between two times
-    #: that a message is sent
+    #: a poll: publishers that are asked, and votes of one of them; the longest time until its deadline, and that for
+    #: which consents hold afterwards, in seconds
     poll_voters: int = 256
     poll_votes: int = 16
     poll_longest: int = 30 * 86_400
-    poll_again: float = 5.0
+    poll_consent: int = 86_400
 
     #: a text in YAML: characters, levels of nesting, values
     yaml_length: int = 64 << 20

@@ -110,7 +110,7 @@ class Judge:
 
 def _is_whole(branch: Branch) -> bool:
     """Say whether a branch holds for all events while it is valid."""
-    bare = branch.where == TRUE and branch.when.condition == TRUE
+    bare = branch.where == TRUE and branch.when.condition == TRUE and branch.only is None
     return bare and not (branch.forced or branch.guards or branch.when.validity.online)
 
 

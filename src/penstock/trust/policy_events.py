@@ -4,10 +4,15 @@
                   (checkpoint <parts>) (changes <change> …))
     <change>  (publish <certificate> <signature> …) | (revoke <certificate id> …) | (require-stamps)
               (install (sequence <definition> <signature>)) | (remove <owner> <name> <version>)
+              (agree (sequence <agreement> <signature>)) | (end-agreement <name>)
+              (describe (sequence <profile> <signature>) …) | (forget <principal> …)
 
 Numbers begin with 1; `previous` is the digest of the body before, and 32 zeros in the first. The changes of a
 checkpoint, together with those of as many events as it says that follow it, are the whole state: they start from
 nothing, and they hold all at once. So whoever has them needs nothing that came before.
+
+What an agreement says is for those to read who enforce it (`penstock.guard.agreements`): here it is its owner's, has a
+name, and takes the place of the one before of that name.
 """
 
 import re
@@ -23,12 +28,24 @@ from penstock.model.names import TypeName
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.trust.credentials import UnverifiedCredentials, collect_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
-from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner, read_time, time_field
+from penstock.trust.profiles import ProfileClaim
+from penstock.trust.signed import (
+    UnverifiedValue,
+    malformed,
+    one,
+    read_count,
+    read_digest,
+    read_owner,
+    read_signed,
+    read_time,
+    time_field,
+)
 
 BEGINNING: Final = bytes(DIGEST_BYTES)
 """What the first event of a chain follows."""
 
 _ID: Final = re.compile(r"cert:[a-z2-7]{52}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +102,53 @@ class RequireStamps:
         return (b"require-stamps",)
 
 
-Change: TypeAlias = Publish | Revoke | Install | Remove | RequireStamps
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Rules that were agreed on about the owner's types; others under the same name are replaced."""
+
+    name: str
+    #: with its signature, which nobody has verified
+    agreement: SExp = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"agree", self.agreement)
+
+
+@dataclass(frozen=True, slots=True)
+class EndAgreement:
+    """An agreement that counts no longer: rights on its types are what certificates say again."""
+
+    name: str
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"end-agreement", self.name.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Profiles that the owner lets brokers go by; others of the same principals are replaced."""
+
+    profiles: tuple[UnverifiedValue[ProfileClaim], ...] = field(repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"describe", *(profile.to_sexp() for profile in self.profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Principals of whom no profile counts any more."""
+
+    principals: tuple[Principal, ...]
+
+    def to_sexp(self) -> SExp:
+        """Return the change as it is signed."""
+        return (b"forget", *(str(principal).encode() for principal in self.principals))
+
+
+Change: TypeAlias = Publish | Revoke | Install | Remove | RequireStamps | Agree | EndAgreement | Describe | Forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +186,8 @@ class PolicyEvent:
         """Read a body.
 
         Raises `MalformedError` (`evolution.malformed` and what certificates and types raise), `RefusedError`
-        (`evolution.foreign-type`, `cert.signature-mismatch`, `type.signature-mismatch`), `LimitError`
-        (`evolution.limit`).
+        (`evolution.foreign-type`, `evolution.foreign-agreement`, and `*.signature-mismatch` of what it carries),
+        `LimitError` (`evolution.limit`).
         """
         owner, number = read_owner(one(body, b"owner")), read_count(one(body, b"number"))
         previous = read_digest(one(body, b"previous"))
@@ -138,7 +201,7 @@ class PolicyEvent:
         if sexp_field(body, b"checkpoint") is not None:
             checkpoint = read_count(one(body, b"checkpoint"), DEFAULT_LIMITS.policy_parts - 1)
         read = tuple(_read_change(change, owner) for change in changes[1:])
-        if checkpoint is not None and any(isinstance(change, Remove) for change in read):
+        if checkpoint is not None and any(isinstance(change, Remove | EndAgreement | Forget) for change in read):
             raise malformed("a checkpoint starts from nothing, of which nothing can be removed")
         return cls(owner, number, previous, read_time(body), read, checkpoint)
 
@@ -171,7 +234,32 @@ def _read_change(value: SExp, owner: Principal) -> Change:
             return Remove(removed)
         case (b"require-stamps",):
             return RequireStamps()
+        case (b"agree", (b"sequence", (b"agreement", *_) as body, (b"signature", *_)) as agreement):
+            return Agree(_read_agreement(body, owner), agreement)
+        case (b"end-agreement", bytes(name)):
+            return EndAgreement(check_agreement_name(text(name)))
+        case (b"describe", *profiles):
+            return Describe(tuple(read_signed(profile, ProfileClaim) for profile in profiles))
+        case (b"forget", *principals):
+            return Forget(tuple(map(read_owner, principals)))
     raise malformed("a policy event has a change that is not known")
+
+
+def _read_agreement(body: SExp, owner: Principal) -> str:
+    if read_owner(one(body, b"owner")) != owner:
+        raise RefusedError(
+            "evolution.foreign-agreement",
+            "an agreement is about the types of somebody else than the owner of this policy",
+            hint="owners announce what was agreed about their own types",
+        )
+    return check_agreement_name(text(one(body, b"name")))
+
+
+def check_agreement_name(name: str) -> str:
+    """Return the name of an agreement. Raises `MalformedError` (`evolution.malformed`)."""
+    if not _NAME.fullmatch(name):
+        raise malformed("an agreement is called by up to 64 ASCII letters, digits, `.`, `_` and `-`")
+    return name
 
 
 def _read_id(value: SExp) -> str:

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from penstock.codec.sexp import canonical
+from penstock.codec.sexp import SExp, canonical
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -17,7 +17,11 @@ from penstock.trust.credentials import CertificateVerifier, Credentials, Unverif
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.policy_events import (
     BEGINNING,
+    Agree,
     Change,
+    Describe,
+    EndAgreement,
+    Forget,
     Install,
     PolicyEvent,
     Publish,
@@ -25,6 +29,7 @@ from penstock.trust.policy_events import (
     RequireStamps,
     Revoke,
 )
+from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.stamps import TimeStamp
 from penstock.trust.subjects import Threshold
@@ -37,6 +42,14 @@ def _no_types() -> Mapping[TypeName, UnverifiedType]:
     return MappingProxyType({})
 
 
+def _no_agreements() -> Mapping[str, SExp]:
+    return MappingProxyType({})
+
+
+def _no_profiles() -> Mapping[Principal, SignedValue[ProfileClaim]]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyState:
     """What holds after some number of policy events. A certificate that was revoked is never among the credentials."""
@@ -45,6 +58,10 @@ class PolicyState:
     revoked: frozenset[str] = field(default=frozenset(), repr=False)
     types: Mapping[TypeName, UnverifiedType] = field(default_factory=_no_types, repr=False)
     stamps_required: bool = False
+    #: what was agreed on about the owner's types, by name and as it is signed
+    agreements: Mapping[str, SExp] = field(default_factory=_no_agreements, repr=False)
+    #: verified; whether the word of who signed them counts is for the agreements to say
+    profiles: Mapping[Principal, SignedValue[ProfileClaim]] = field(default_factory=_no_profiles, repr=False)
 
     def after(
         self,
@@ -57,7 +74,8 @@ class PolicyState:
 
         A checkpoint of several events holds when the last of them is there, and not before.
 
-        Raises what the verifier raises for a certificate, and `LimitError` (`evolution.limit`).
+        Raises what the verifier raises for a certificate, what verifying a profile raises, and `LimitError`
+        (`evolution.limit`).
         """
         fold = _Fold(self if event.checkpoint is None else PolicyState())
         for change in event.changes:
@@ -75,6 +93,8 @@ class PolicyState:
             yield publish(quorums=[quorum])
         yield from (publish(certificate) for certificate in self.credentials)
         yield from (Install(definition) for definition in self.types.values())
+        yield from (Agree(name, agreement) for name, agreement in self.agreements.items())
+        yield from (Describe((profile.unverified(),)) for profile in self.profiles.values())
 
 
 class _Fold:
@@ -86,6 +106,8 @@ class _Fold:
         self.revoked = state.revoked
         self.types = dict(state.types)
         self.stamps_required = state.stamps_required
+        self.agreements = dict(state.agreements)
+        self.profiles = dict(state.profiles)
 
     def take(self, change: Change, verifier: CertificateVerifier) -> None:
         match change:
@@ -101,6 +123,15 @@ class _Fold:
                 self.types.pop(name, None)
             case RequireStamps():
                 self.stamps_required = True
+            case Agree(agreed, agreement):
+                self.agreements[agreed] = agreement
+            case EndAgreement(ended):
+                self.agreements.pop(ended, None)
+            case Describe(profiles):
+                self.profiles |= {profile.value.of: profile.verify() for profile in profiles}
+            case Forget(principals):
+                for principal in principals:
+                    self.profiles.pop(principal, None)
 
     def finish(self, limits: Limits) -> PolicyState:
         # Whatever the order: publishing again does not undo a revocation.
@@ -111,12 +142,21 @@ class _Fold:
             (len(self.quorums), limits.certificates, "quorums"),
             (len(self.revoked), limits.policy_revoked, "revoked certificates"),
             (len(self.types), limits.broker_types, "types"),
+            (len(self.agreements), limits.policy_agreements, "agreements"),
+            (len(self.profiles), limits.policy_profiles, "profiles"),
         )
         for size, most, what in sizes:
             if size > most:
                 raise LimitError("evolution.limit", f"the policy of one owner has more than {most} {what}")
         credentials = Credentials(tuple(self.certificates.values()), tuple(self.quorums))
-        return PolicyState(credentials, self.revoked, MappingProxyType(self.types), self.stamps_required)
+        return PolicyState(
+            credentials,
+            self.revoked,
+            MappingProxyType(self.types),
+            self.stamps_required,
+            MappingProxyType(self.agreements),
+            MappingProxyType(self.profiles),
+        )
 
 
 def _packed(changes: Iterable[Change]) -> list[list[Change]]:

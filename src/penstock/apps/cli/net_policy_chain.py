@@ -20,7 +20,19 @@ from penstock.codec.sexp import parse_canonical
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.policy_chain import Chain, ChainFile, HeldChain
-from penstock.trust.policy_events import Change, Install, PolicyEvent, Publish, Remove, RequireStamps, Revoke
+from penstock.trust.policy_events import (
+    Agree,
+    Change,
+    Describe,
+    EndAgreement,
+    Forget,
+    Install,
+    PolicyEvent,
+    Publish,
+    Remove,
+    RequireStamps,
+    Revoke,
+)
 from penstock.trust.signed import SignedValue, read_signed
 
 Event = SignedValue[PolicyEvent]
@@ -54,6 +66,14 @@ def _change_data(change: Change) -> dict[str, object]:
             return {"remove": name_data(name)}
         case RequireStamps():
             return {"require-stamps": True}
+        case Agree(agreed):
+            return {"agree": agreed}
+        case EndAgreement(ended):
+            return {"end-agreement": ended}
+        case Describe(profiles):
+            return {"describe": [str(profile.value.of) for profile in profiles]}
+        case Forget(principals):
+            return {"forget": [str(principal) for principal in principals]}
 
 
 def event_lines(event: Event, wording: Wording) -> Iterator[str]:
@@ -80,6 +100,15 @@ def _change_lines(change: Change, wording: Wording) -> Iterator[str]:
             yield f"removes {name.name}@{name.version}"
         case RequireStamps():
             yield "requires time-stamps"
+        case Agree(agreed):
+            yield f"announces the agreement {agreed}"
+        case EndAgreement(ended):
+            yield f"ends the agreement {ended}"
+        case Describe(profiles):
+            for profile in profiles:
+                yield f"describes {wording.who(profile.value.of)}, by the word of {wording.who(profile.value.said_by)}"
+        case Forget(principals):
+            yield from (f"forgets what is known about {wording.who(principal)}" for principal in principals)
 
 
 def show_events(events: Iterable[Event], wording: Wording) -> None:

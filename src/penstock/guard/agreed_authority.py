@@ -1,0 +1,139 @@
+"""Rules agreed through the moderator as a source of authority, and how it meets the others.
+
+For types that an agreement concerns, publishing and subscribing need what was agreed: together with certificates, both
+of which must allow (`Combining.BOTH`), or by itself (`Combining.ALONE`). All other rights, and all other types, are not
+touched. It fails closed: who has no profile, a type below the agreed ones that is not among them, an agreement that
+cannot be read, or two that do not overlap give nothing.
+
+It is about those who publish and subscribe. Brokers that carry, seal and open events for others are not asked for
+profiles; their rights come from certificates alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from penstock.codec.sexp import SExp
+from penstock.crypto import digest
+from penstock.errors import PenstockError, RefusedError
+from penstock.guard.agreed_rules import AgreedRules
+from penstock.guard.agreements import Agreement, Combining, described
+from penstock.guard.decision import Authority, EventRequest, Problem, Request, Ruling
+from penstock.guard.restriction import Restriction
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.trust.capabilities import Right
+from penstock.trust.profiles import ProfileClaim
+from penstock.trust.signed import SignedValue, read_signed
+
+_RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
+
+
+@dataclass(frozen=True, slots=True)
+class Agreements:
+    """All that was agreed, as far as somebody knows it."""
+
+    rules: tuple[AgreedRules, ...] = ()
+    #: owners of whom an agreement could not be read: nothing of theirs is allowed until that is settled
+    unread: Mapping[Principal, Problem] = field(default_factory=lambda: MappingProxyType({}))
+    #: tells what was agreed on from anything else, for logs
+    revision: str = ""
+
+    def about(self, event_type: EventType) -> tuple[AgreedRules, ...]:
+        """Return what was agreed about a type. Raises `RefusedError` with the reason why it could not be read."""
+        problem = self.unread.get(event_type.name.owner)
+        if problem is not None:
+            raise RefusedError(problem.code, problem.message)
+        return tuple(rules for rules in self.rules if rules.agreement.concerns(event_type))
+
+    def over(self, authority: Authority) -> Authority:
+        """Return a source that allows what was agreed on, as far as it was."""
+        return Agreed(authority, self) if self.rules or self.unread else authority
+
+
+NO_AGREEMENTS: Final = Agreements()
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What a source of authority allows as far as it was agreed on. See the module."""
+
+    authority: Authority
+    agreements: Agreements
+
+    def rule(self, request: Request) -> Ruling:
+        """Say what is allowed. Raises what the source raises, and what `AgreedRules.rule` raises."""
+        if not isinstance(request, EventRequest) or request.action not in _RIGHTS:
+            return self.authority.rule(request)
+        found = self.agreements.about(request.type.event_type)
+        if not found:
+            return self.authority.rule(request)
+        rulings = [rules.rule(request) for rules in found]
+        if any(rules.agreement.combining is Combining.BOTH for rules in found):
+            rulings.insert(0, self.authority.rule(request))
+        problems = [problem for ruling in rulings for problem in ruling.problems]
+        both = Restriction.of(rulings[0].branches)
+        for ruling in rulings[1:]:
+            both &= Restriction.of(ruling.branches)
+        kept = both.branches[: DEFAULT_LIMITS.grants_per_principal]
+        if len(kept) < len(both.branches):
+            problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+        return Ruling(kept, tuple(problems))
+
+
+class AgreementReader:
+    """Reads what owners announce, each agreement and its profiles once while they stay the same."""
+
+    def __init__(self) -> None:
+        self._agreements: dict[bytes, Agreement] = {}
+        self._rules: dict[tuple[bytes, ...], AgreedRules] = {}
+
+    def read(self, announced: Iterable["Announced"]) -> Agreements:
+        """Return all that owners have announced; of whom something cannot be read, nothing is believed."""
+        agreements, rules = self._agreements, self._rules
+        self._agreements, self._rules = {}, {}
+        found: list[AgreedRules] = []
+        unread: dict[Principal, Problem] = {}
+        for one in announced:
+            claims = tuple(one.profiles.values())
+            for name, signed in one.agreements.items():
+                key = digest(signed)
+                about = (key, *(claim.digest for claim in claims))
+                try:
+                    agreement = agreements.get(key) or read_agreement(signed, one.owner)
+                    kept = rules.get(about) or AgreedRules(agreement, described(agreement, claims))
+                except PenstockError as error:
+                    message = f"the agreement `{name}` of {one.owner.short} cannot be read: {error.message}"
+                    unread[one.owner] = Problem(error.code, message)
+                    continue
+                self._agreements[key], self._rules[about] = agreement, kept
+                found.append(kept)
+        return Agreements(tuple(found), MappingProxyType(unread), _revision(self._rules, unread))
+
+
+def _revision(keys: Iterable[tuple[bytes, ...]], unread: Iterable[Principal]) -> str:
+    parts: tuple[SExp, ...] = (*sorted(keys), *(str(owner).encode() for owner in sorted(unread)))
+    return f"agreed:{digest(parts).hex()[:16]}" if parts else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What one owner has announced: agreements as they are signed, and verified profiles."""
+
+    owner: Principal
+    agreements: Mapping[str, SExp] = field(repr=False)
+    profiles: Mapping[Principal, SignedValue[ProfileClaim]] = field(repr=False)
+
+
+def read_agreement(signed: SExp, owner: Principal | None = None) -> Agreement:
+    """Read and verify an agreement, as that of an owner if one is given.
+
+    Raises `MalformedError` (`evolution.malformed`, and what its parts raise), `RefusedError`
+    (`evolution.wrong-key`, `evolution.signature-mismatch`, `evolution.foreign-agreement`, `key.bad-signature`).
+    """
+    agreement = read_signed(signed, Agreement).verify().value
+    if owner is not None and agreement.owner != owner:
+        raise RefusedError("evolution.foreign-agreement", "an agreement is about the types of somebody else")
+    return agreement

@@ -1,0 +1,214 @@
+"""What an agreement and profiles come to for somebody: branches of a restriction.
+
+To publish a type one needs the right by the rules (`penstock.moderator.publications`). Where the type has the attribute
+that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
+
+Of a type, and of each that extends it, a subscriber gets the events of those publishers who suit it both ways
+(`penstock.moderator.allow`) and may publish them. Which of these types an event is of, and from whom, is asked of each
+event: by `only`, and by a `where` on the publisher's attribute, which brokers push towards publishers and Spark makes
+a column of. Where a type does not have the attribute, nobody can tell from whom an event is: one who does not suit all
+of its publishers gets nothing of it.
+
+Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.errors import MalformedError
+from penstock.guard.agreements import Agreement, Described
+from penstock.guard.decision import EventRequest, Ruling
+from penstock.guard.restriction import Branch, When
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import AttributeSpec, Kind
+from penstock.moderator.allow import Subscriptions
+from penstock.moderator.publications import Entitlement, Publications
+from penstock.moderator.rules import SubscribeRule
+from penstock.selector import Selector, parse
+from penstock.trust.caches import Recent
+from penstock.trust.capabilities import Right
+
+#: publishers in one condition: a selector has a bound
+_TOGETHER: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Types of which somebody gets the events of the same publishers; `whole` where these are all."""
+
+    types: frozenset[TypeKey]
+    publishers: tuple[Principal, ...]
+    whole: bool
+    rules: tuple[str, ...]
+
+
+class AgreedRules:
+    """See the module. `profiles` has everybody who is known; of others nothing is allowed."""
+
+    def __init__(
+        self, agreement: Agreement, profiles: Mapping[Principal, Described], *, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self.agreement = agreement
+        self._described = profiles
+        words, mode = agreement.vocabulary, agreement.mode
+        publishers = {who: one.profile for who, one in profiles.items() if one.publisher}
+        everybody = {who: one.profile for who, one in profiles.items()}
+        self._publications = Publications(words, agreement.publish_rules, publishers, mode=mode)
+        self._subscriptions = Subscriptions(words, agreement.rules, everybody, mode=mode)
+        self._wishes: dict[Principal, list[SubscribeRule]] = {}
+        for rule in agreement.rules:
+            if isinstance(rule, SubscribeRule):
+                self._wishes.setdefault(rule.subscriber, []).append(rule)
+        self._entitled: dict[TypeKey, tuple[Entitlement, ...]] = {}
+        self._readings: Recent[object, tuple[Reading, ...]] = Recent(limits.cache_entries)
+
+    # Who, what, from whom.
+
+    @property
+    def publishers(self) -> tuple[Principal, ...]:
+        """All who have rules by which they publish something."""
+        return tuple(dict.fromkeys(who for rule in self.agreement.publish_rules for who in rule.publishers))
+
+    @property
+    def known(self) -> tuple[Principal, ...]:
+        """All of whom something is known."""
+        return tuple(self._described)
+
+    def entitled(self, event: TypeKey) -> tuple[Entitlement, ...]:
+        """Return by what each publisher may publish events of a type. Raises `MalformedError` for unknown types."""
+        found = self._entitled.get(event)
+        if found is None:
+            found = self._entitled[event] = tuple(self._publications.publishers(event))
+        return found
+
+    def may_publish(self, event: TypeKey, publisher: Principal) -> bool:
+        """Say whether somebody who is known may publish events of a type. Raises `MalformedError` (`moderator.*`)."""
+        return self._publications.allow(event, publisher).allowed
+
+    def may_receive(self, event: TypeKey, publisher: Principal, subscriber: Principal) -> bool:
+        """Say whether a subscriber gets what a publisher may publish of a type. Raises as `may_publish`."""
+        self._known(subscriber, publisher=False)
+        if not self.may_publish(event, publisher):
+            return False
+        return self._subscriptions.allow(event, publisher, subscriber).allowed
+
+    def readings(self, event: TypeKey, subscriber: Principal) -> tuple[Reading, ...]:
+        """Return what a subscriber gets of a type and of all that extends it, by publishers.
+
+        Raises `MalformedError` (`moderator.unknown-type`, `moderator.unknown-profile`).
+        """
+        known = self._known(subscriber, publisher=False)
+        wishes = tuple(rule.id for rule in self._wishes.get(subscriber, ()))
+        # Those with the same profile and the same wishes get the same.
+        asked = event, wishes, tuple(sorted(known.profile.values.items(), key=lambda pair: pair[0]))
+        kinds = tuple(type(value) for value in known.profile.values.values())
+        found = self._readings.get((asked, kinds))
+        if found is None:
+            found = tuple(self._read(event, subscriber))
+            self._readings.put((asked, kinds), found)
+        return found
+
+    def _read(self, event: TypeKey, subscriber: Principal) -> Iterator[Reading]:
+        self.agreement.vocabulary.check_type(event)
+        grouped: dict[tuple[tuple[Principal, ...], bool], list[TypeKey]] = {}
+        for key in self.agreement.vocabulary.tree.subtree(event):
+            able = [entitlement.publisher for entitlement in self.entitled(key)]
+            suits = [who for who in able if self._subscriptions.allow(key, who, subscriber).allowed]
+            if suits:
+                grouped.setdefault((tuple(sorted(suits)), len(suits) == len(able)), []).append(key)
+        for (publishers, whole), keys in grouped.items():
+            rules = dict.fromkeys(
+                rule.id
+                for key in keys
+                for entitlement in self.entitled(key)
+                if entitlement.publisher in publishers
+                for rule in entitlement.rules
+            )
+            wishes = dict.fromkeys(rule.id for rule in self._wishes.get(subscriber, ()) if self._about(rule, keys))
+            yield Reading(frozenset(keys), publishers, whole, (*rules, *wishes))
+
+    def _about(self, rule: SubscribeRule, keys: Iterable[TypeKey]) -> bool:
+        return any(self.agreement.vocabulary.tree.related(rule.event, key) for key in keys)
+
+    def _known(self, who: Principal, *, publisher: bool) -> Described:
+        known = self._described.get(who)
+        if known is None or not (known.publisher if publisher else known.subscriber):
+            raise MalformedError(
+                "moderator.unknown-profile",
+                f"nothing is known about {who.short}, or nothing that fits",
+                hint="whoever describes publishers and subscribers here signs a profile",
+            )
+        return known
+
+    # As branches.
+
+    def rule(self, request: EventRequest) -> Ruling:
+        """Say what was agreed about a request to publish or to subscribe.
+
+        Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`, `agreement.publisher-attribute`.
+        """
+        event_type = request.type.event_type
+        self.agreement.vocabulary.check_type(event_type.key)
+        publishing = request.action is Right.PUBLISH
+        known = self._known(request.principal, publisher=publishing)
+        attribute = self.publisher_attribute(event_type)
+        if publishing:
+            return Ruling(tuple(self._to_publish(request, known, attribute)))
+        return Ruling(tuple(self._to_subscribe(request, known, attribute)))
+
+    def publisher_attribute(self, event_type: EventType) -> AttributeId | None:
+        """Return which attribute of a type says who published an event.
+
+        Raises `MalformedError` (`agreement.publisher-attribute`) for one that cannot say it.
+        """
+        name = self.agreement.publisher_attribute
+        found = event_type.by_name.get(name)
+        if found is not None and found.spec != AttributeSpec(Kind.STRING):
+            raise MalformedError(
+                "agreement.publisher-attribute",
+                f"`{name}` of `{event_type.name.name}` is to say who published an event, and holds no text",
+                hint="let the agreement name another attribute",
+            )
+        return None if found is None else found.id
+
+    def _to_publish(self, request: EventRequest, known: Described, attribute: AttributeId | None) -> Iterator[Branch]:
+        found = self._publications.allow(request.type.event_type.key, request.principal)
+        forced = () if attribute is None else ((attribute, str(request.principal)),)
+        for rule in found.rules if found.allowed else ():
+            when = When(rule.validity).intersect(When(known.validity))
+            if when is not None:
+                yield Branch(action=Right.PUBLISH, forced=forced, when=when, because=_because((rule.id,)))
+
+    def _to_subscribe(self, request: EventRequest, known: Described, attribute: AttributeId | None) -> Iterator[Branch]:
+        for reading in self.readings(request.type.event_type.key, request.principal):
+            branch = Branch(
+                action=Right.SUBSCRIBE,
+                only=reading.types,
+                when=When(known.validity),
+                because=_because(reading.rules),
+            )
+            if attribute is not None:
+                yield from (replace(branch, where=where) for where in by_publishers(attribute, reading.publishers))
+            elif reading.whole:
+                yield branch
+
+
+def by_publishers(attribute: str, publishers: Iterable[Principal]) -> Iterator[Selector]:
+    """Yield conditions that hold for the events of some publishers: as many as do not fit into one."""
+    found = sorted(publishers)
+    for start in range(0, len(found), _TOGETHER):
+        yield parse(publisher_condition(found[start : start + _TOGETHER])).rename({"publisher": attribute})
+
+
+def publisher_condition(publishers: Iterable[Principal]) -> str:
+    """Return, as text, a condition on `publisher` that holds for some."""
+    # What principals are written with needs no quoting.
+    return f"publisher IN ({', '.join(repr(str(who)) for who in publishers)})"
+
+
+def _because(rules: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"rule:{rule}" for rule in rules)
