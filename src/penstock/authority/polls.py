@@ -1,0 +1,209 @@
+"""The polls of a rule book: asked, heard, closed and settled, each as a change in a ledger beside it.
+
+    polls = Polls(store.ledger(polls_name("rules")), book, key)
+    asked = polls.ask("m", now, deadline)
+    polls.hear(vote, now)                    # each that arrives, in any order, any number of times
+    polls.advance(now)                       # closes what is due, and takes the step that was chosen
+
+Nothing is kept in memory alone: whoever opens the ledger goes on where another process was ended. What a poll chose is
+taken as one step of the rule book, and only if that step would do exactly what was asked about; a poll whose rules have
+changed meanwhile comes to nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from penstock.authority.polls_records import Kept, Kind, PollsFold, Settlement, State, settlement_octets
+from penstock.authority.rulebook import RuleBook
+from penstock.crypto import SigningKey
+from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.moderator.ballots import Outcome, Question, Vote
+from penstock.moderator.poll import Poll, check_current, pose, verify_outcome
+from penstock.moderator.steps import Resolve
+from penstock.store.folds import View
+from penstock.store.ledgers import Ledger
+from penstock.store.records import Entry
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+
+
+def polls_name(book: str) -> str:
+    """Return the name of the ledger of a rule book's polls."""
+    return f"{book}.polls"
+
+
+def read_polls(ledger: Ledger) -> State:
+    """Return all polls of a ledger, by their ids. Raises what `View` and `PollsFold` raise."""
+    return View(ledger, PollsFold()).state
+
+
+class Polls:
+    """The polls of one rule book, and its moderator's key. For one thread at a time; all it does raises what stores do.
+
+    Raises `RefusedError` (`poll.not-moderator`) where the key is not that of the rule book's moderator.
+    """
+
+    def __init__(self, ledger: Ledger, book: RuleBook, key: SigningKey, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        if key.principal != book.founding.moderator:
+            raise RefusedError(
+                "poll.not-moderator", "only the moderator of a rule book asks those affected", hint="use its key"
+            )
+        self._view = View(ledger, PollsFold(), limits=limits)
+        self._book = book
+        self._key = key
+        self._limits = limits
+
+    @property
+    def kept(self) -> State:
+        """All polls as far as they were read, by their ids."""
+        return self._view.state
+
+    @property
+    def moderator(self) -> SigningKey:
+        """The key that asks."""
+        return self._key
+
+    def refresh(self) -> None:
+        """Take in what other processes did."""
+        self._view.refresh()
+
+    def plan(self, rule_id: str, when: datetime, deadline: datetime) -> Question:
+        """Return what would be asked about a rule that was rejected; nothing is changed.
+
+        Raises what `pose` raises, `LimitError` (`poll.limit`) for a deadline too far away, and `RefusedError`
+        (`poll.running`) while there is a poll about the rule.
+        """
+        if deadline - when > timedelta(seconds=self._limits.poll_longest):
+            raise LimitError(
+                "poll.limit", "the deadline is too far away", hint=f"at most {self._limits.poll_longest} seconds"
+            )
+        if any(kept.pending and kept.poll.question.value.candidate == rule_id for kept in self.kept.values()):
+            raise RefusedError("poll.running", f"there is a poll about rule `{rule_id}` already", hint="wait for it")
+        self._book.refresh()
+        return pose(
+            self._book.base,
+            rule_id,
+            moderator=self._key.principal,
+            book=self._book.id,
+            time=when,
+            deadline=deadline,
+            until=deadline + timedelta(seconds=self._limits.poll_consent),
+            subscribers=self._book.founding.customs.subscribers,
+        )
+
+    def ask(self, rule_id: str, when: datetime, deadline: datetime) -> Poll:
+        """Ask those affected about a rule that was rejected. Raises as `plan`."""
+
+        def asked(now: datetime) -> Iterable[Entry]:
+            question = sign_value(self.plan(rule_id, now, deadline), self._key)
+            yield self._entry(Kind.POLL, question, now, f"about rule {rule_id}")
+
+        (poll_id,) = self._change(asked, when)
+        return self.kept[poll_id].poll
+
+    def hear(self, vote: UnverifiedValue[Vote], when: datetime) -> Poll:
+        """Take in a vote as it arrived; one that is known already changes nothing.
+
+        Raises `RefusedError`: `poll.unknown`, and what verifying it and `Poll.hear` raise. It counts as little then.
+        """
+        signed = vote.verify()
+
+        def heard(now: datetime) -> Iterable[Entry]:
+            poll = self._known(signed.value.poll).poll
+            if poll.hear(signed, now) is not poll:
+                yield self._entry(Kind.VOTE, signed, now, f"of {signed.value.voter.short}")
+
+        self._change(heard, when)
+        return self._known(signed.value.poll).poll
+
+    def advance(self, when: datetime) -> tuple[Kept, ...]:
+        """Close the polls whose deadline has passed, and take the steps that they chose; return those that ended.
+
+        Raises `FailedError` where a store fails: what was not done is done the next time.
+        """
+        self.refresh()
+        due = [poll_id for poll_id, kept in self.kept.items() if kept.pending]
+        return tuple(self.kept[poll_id] for poll_id in due if self._end(poll_id, when))
+
+    def _known(self, poll_id: bytes) -> Kept:
+        kept = self.kept.get(poll_id)
+        if kept is None:
+            raise RefusedError("poll.unknown", "there is no such poll here")
+        return kept
+
+    def _end(self, poll_id: bytes, when: datetime) -> bool:
+        """Bring a poll to its end, as far as that is possible now."""
+
+        def closed(now: datetime) -> Iterable[Entry]:
+            kept = self._known(poll_id)
+            if kept.open and now >= kept.poll.question.value.deadline:
+                yield self._entry(Kind.OUTCOME, kept.poll.sum_up(self._key, now), now)
+
+        def settled(now: datetime) -> Iterable[Entry]:
+            kept = self._known(poll_id)
+            if not kept.open and kept.pending:
+                kind, octets = settlement_octets(poll_id, self._settle(kept.poll, now))
+                yield Entry(who=self._key.principal, when=now, kind=kind, after=octets)
+
+        self._change(closed, when)
+        self._change(settled, when)
+        return not self._known(poll_id).pending
+
+    def _settle(self, poll: Poll, when: datetime) -> Settlement:
+        """Take the step that a poll chose, if it was not taken before a crash.
+
+        (1) The book is searched for the step. (2) It does what was asked about; (3) that is said to the book too, in
+        the words of the moderator, because others may write to it in between.
+
+        Raises `FailedError`, and `RefusedError` (`moderator.busy`): then it is open.
+        """
+        question, outcome = poll.question.value, poll.outcome
+        tally = verify_outcome(poll.question, outcome.unverified()) if outcome is not None else poll.tally()
+        option, why = tally.chosen, f"poll {poll.id.hex()}"
+        if option is None:
+            raise ValueError("nothing was chosen")
+        # (1) The reason names the poll, and only the moderator's counts.
+        self._book.refresh()
+        for step in self._book.base.steps[question.since :]:
+            if (step.note.who, step.note.why) == (self._key.principal, why):
+                return Settlement(step.number)
+        try:
+            # (2) Whatever else has changed since.
+            check_current(self._book.base, question, option.strategy)
+            # (3) A consent is to all that comes of a request.
+            mine = sign_value(question.consent(self._key.principal, option), self._key).unverified()
+            request = Resolve(question.candidate, option.strategy, frozenset(option.relaxes))
+            plan = self._book.ask(self._key, request, when, why, (*tally.consents, mine))
+        except FailedError:
+            raise
+        except PenstockError as error:
+            if error.code == "moderator.busy":
+                raise
+            return Settlement(None, error.code)
+        return Settlement(plan.step.number)
+
+    def _entry(
+        self,
+        kind: Kind,
+        signed: SignedValue[Question] | SignedValue[Vote] | SignedValue[Outcome],
+        now: datetime,
+        why: str = "",
+    ) -> Entry:
+        return Entry(who=self._key.principal, when=now, kind=kind, why=why, after=signed.to_bytes())
+
+    def _change(self, made: Callable[[datetime], Iterable[Entry]], when: datetime) -> tuple[bytes, ...]:
+        """Add what is made of the state that there is; where others were quicker, make it again."""
+        for _ in range(self._limits.moderator_attempts):
+            self.refresh()
+            # Times in a ledger never fall: what is decided is decided for the time that will be written.
+            last, known = self._view.head.when, set(self.kept)
+            entries = [*made(when if last is None else max(when, last))]
+            try:
+                if entries:
+                    self._view.append(entries)
+            except RefusedError as error:
+                if error.code != "store.conflict":
+                    raise
+                continue
+            return tuple(poll_id for poll_id in self.kept if poll_id not in known)
+        raise RefusedError("moderator.busy", "others have changed the polls all the while", hint="try again")

@@ -1,0 +1,290 @@
+"""Polls of a rule book: what was chosen is taken once, as it was asked about, whatever ends in between."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.authority.kit import K1, K2, K3, MODERATOR, NAME
+from tests.authority.poll_kit import ASKED, DEADLINE, HOUR, K4, at, contested, polls_in
+from tests.budget import examples
+from tests.moderator.kit import P1, P2, P4, rule
+from tests.trust.kit import key, refused
+
+from penstock.authority.polls import Polls, polls_name, read_polls
+from penstock.authority.polls_records import PollsFold, Settlement
+from penstock.authority.rulebook import RuleBook
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
+from penstock.moderator.ballots import Vote
+from penstock.moderator.deltas import Status
+from penstock.moderator.poll import Poll, cast
+from penstock.moderator.steps import Add, Resolve, Strategy, Undo, Withdraw
+from penstock.store.folds import View
+from penstock.store.ledgers import Ledger, Store
+from penstock.store.memory import MemoryRecords
+from penstock.store.opening import open_store
+from penstock.store.records import Entry
+from penstock.trust.signed import SignedValue, sign_value
+
+FOLLOW, ADD, DELETE = Strategy.FOLLOW, Strategy.ADD, Strategy.DELETE
+
+
+def agree(polls: Polls, poll: Poll, *keys: SigningKey) -> None:
+    for each in keys:
+        polls.hear(cast(poll.question, each, [ADD]).unverified(), at(1))
+
+
+def test_a_majority_tightens_all_involved() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K4)
+    assert polls.advance(at(59)) == ()
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(5)
+    book = RuleBook.open(store.ledger(NAME))
+    assert {book.base.standing(each).form.fnc_s.text for each in "abcm"} == {  # type: ignore[union-attr]
+        "machine = 'M' AND role = 'engineer'"
+    }
+    book.verify()
+    assert polls.advance(DEADLINE + HOUR) == ()
+    assert read_polls(store.ledger(polls_name(NAME))) == polls.kept
+
+
+def test_a_rule_is_relaxed_by_its_publishers_signatures_alone() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    polls.hear(cast(poll.question, K3, [DELETE]).unverified(), at(1))
+    for each in (K1, K2, K4):
+        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(2))
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(5)
+    book = RuleBook.open(store.ledger(NAME))
+    taken = [*book.log()][-1]
+    assert taken.step.request == Resolve("m", DELETE, frozenset({P1, P2, P4}))
+    assert taken.word is not None
+    assert {each.value.by for each in taken.word.consents} >= {P1, P2, P4}
+    book.verify()
+    # The step can be undone like any other, and the consents do not count for another one.
+    book.ask(polls.moderator, Undo(5), DEADLINE)
+    with refused("moderator.consent"):
+        book.ask(polls.moderator, taken.step.request, DEADLINE, "", taken.word.consents)
+
+
+def test_without_a_majority_everything_stays() -> None:
+    store = contested()
+    before = RuleBook.open(store.ledger(NAME)).base.image()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2)
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(None, "poll.nothing-chosen")
+    assert RuleBook.open(store.ledger(NAME)).base.image() == before
+    # They may be asked again.
+    agree(polls, polls.ask("m", DEADLINE, DEADLINE + HOUR), K1)
+
+
+def test_votes_that_have_no_effect_are_not_kept() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1)
+    ledger = store.ledger(polls_name(NAME))
+    head = ledger.head()
+    agree(polls, poll, K1, K1)
+    with refused("poll.closed"):
+        polls.hear(cast(poll.question, K2, [ADD]).unverified(), DEADLINE)
+    with refused("poll.not-asked"):
+        polls.hear(stranger(poll).unverified(), at(1))
+    other = contested()
+    with refused("poll.unknown"):
+        polls.hear(cast(polls_in(other).ask("m", at(3), DEADLINE).question, K1, [ADD]).unverified(), at(4))
+    assert ledger.head() == head
+
+
+def stranger(poll: Poll) -> SignedValue[Vote]:
+    return sign_value(Vote(poll.id, key(66).principal, 1, frozenset([ADD])), key(66))
+
+
+def test_what_cannot_be_asked() -> None:
+    store = contested()
+    with refused("poll.not-moderator"):
+        Polls(store.ledger(polls_name(NAME)), RuleBook.open(store.ledger(NAME)), K1)
+    polls = polls_in(store)
+    with refused("moderator.not-rejected"):
+        polls.ask("a", ASKED, DEADLINE)
+    with refused("poll.limit"):
+        polls.ask("m", ASKED, ASKED + timedelta(days=31))
+    polls.ask("m", ASKED, DEADLINE)
+    with refused("poll.running"):
+        polls.ask("m", at(1), DEADLINE)
+
+
+def test_rules_that_changed_meanwhile_are_not_settled_blindly() -> None:
+    store = contested()
+    polls, book = polls_in(store), RuleBook.open(store.ledger(NAME))
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K3, K4)
+    book.ask(K1, Add(rule("d", "A10", "role = 'engineer'", of=[P1])), at(2))
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(None, "poll.stale")
+    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is Status.REJECTED
+
+
+def test_others_may_write_between_the_check_and_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The book itself compares what would come of the request with what was asked about."""
+    store = contested()
+    polls = polls_in(store)
+    agree(polls, polls.ask("m", ASKED, DEADLINE), K1, K2, K3, K4)
+
+    def race(*_: object) -> None:
+        RuleBook.open(store.ledger(NAME)).ask(K1, Add(rule("d", "A10", "role = 'engineer'", of=[P1])), at(2))
+
+    monkeypatch.setattr("penstock.authority.polls.check_current", race)
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(None, "moderator.consent")
+    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is Status.REJECTED
+
+
+def test_a_rule_that_was_withdrawn_is_not_settled() -> None:
+    store = contested()
+    polls = polls_in(store)
+    agree(polls, polls.ask("m", ASKED, DEADLINE), K1, K2, K4)
+    RuleBook.open(store.ledger(NAME)).ask(K4, Withdraw("m"), at(3))
+    assert polls.advance(DEADLINE)[0].settlement == Settlement(None, "poll.stale")
+
+
+def test_consents_end() -> None:
+    polls = polls_in(contested())
+    poll = polls.ask("m", ASKED, DEADLINE)
+    for each in (K1, K2, K4):
+        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(2))
+    (ended,) = polls.advance(DEADLINE + timedelta(days=2))
+    assert ended.settlement == Settlement(None, "moderator.consent")
+
+
+# --- whatever ends in between ---------------------------------------------------------------------------------------
+
+
+class CrashError(Exception):
+    """A process ends here."""
+
+
+class Failing(Ledger):
+    """A ledger whose writers are ended before, or after, one of their changes."""
+
+    def __init__(self, ledger: Ledger, fate: list[str]) -> None:
+        super().__init__(ledger._records, ledger.name)
+        self._fate = fate
+
+    def append(self, expected, entries):  # type: ignore[no-untyped-def]  # as `Ledger.append`
+        fate = self._fate.pop(0) if self._fate else "kept"
+        if fate == "before":
+            raise CrashError
+        kept = super().append(expected, entries)
+        if fate == "after":
+            raise CrashError
+        return kept
+
+
+class Mortal:
+    """The process of a moderator, which is ended now and then, and started again."""
+
+    def __init__(self, store: Store, fate: list[str]) -> None:
+        self._ledgers = [Failing(store.ledger(name), fate) for name in (NAME, polls_name(NAME))]
+        self._polls = self._start()
+
+    def _start(self) -> Polls:
+        return Polls(self._ledgers[1], RuleBook.open(self._ledgers[0]), MODERATOR)
+
+    def does(self, what: Callable[[Polls], object]) -> None:
+        """Do something, and be ended by it perhaps."""
+        try:
+            what(self._polls)
+        except CrashError:
+            self._polls = self._start()
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_moderator_that_is_ended_at_any_time_goes_on_to_the_same_end(seed: int) -> None:
+    random = Random(seed)  # noqa: S311  # a schedule, no secret
+    store = contested()
+    fate = [random.choice(["kept", "before", "after"]) for _ in range(10)]
+    process = Mortal(store, fate)
+    ledger = store.ledger(polls_name(NAME))
+    while not read_polls(ledger):
+        process.does(lambda polls: polls.ask("m", ASKED, DEADLINE))
+    (asked,) = read_polls(ledger).values()
+    votes = [cast(asked.poll.question, each, [ADD]).unverified() for each in (K1, K2, K4)]
+    # Voters send again until they are heard.
+    for minute in range(20):
+        for vote in random.sample(votes, 2):
+            process.does(lambda polls, vote=vote, minute=minute: polls.hear(vote, at(minute)))  # type: ignore[misc]
+    fate[:] = [random.choice(["kept", "before", "after"]) for _ in range(3)]
+    for minute in range(60, 66):
+        process.does(lambda polls, minute=minute: polls.advance(at(minute)))  # type: ignore[misc]
+    (ended,) = read_polls(ledger).values()
+    assert ended.settlement == Settlement(5)
+    book = RuleBook.open(store.ledger(NAME))
+    assert book.base.next_number == 6
+    book.verify()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:{tmp_path / 'rules.db'}", create=True) as store:
+        yield store
+
+
+def test_two_moderators_on_one_store_close_a_poll_once(sqlite: Store) -> None:
+    contested(sqlite)
+    one, two = polls_in(sqlite), polls_in(sqlite)
+    poll = one.ask("m", ASKED, DEADLINE)
+    two.refresh()
+    agree(one, poll, K1, K2)
+    agree(two, poll, K2, K4)
+    assert one.advance(DEADLINE)[0].settlement == Settlement(5)
+    assert two.advance(DEADLINE) == ()
+    assert two.kept == one.kept
+    kinds = [change.kind for change in sqlite.ledger(polls_name(NAME)).read()]
+    assert kinds == ["poll", "vote", "vote", "vote", "outcome", "settled"]
+
+
+def test_a_snapshot_says_the_same_and_what_is_forged_in_a_ledger_is_found() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K4)
+    polls.advance(DEADLINE)
+    fold = PollsFold()
+    octets = fold.dump(polls.kept)
+    assert fold.load(octets) == polls.kept
+    assert fold.dump(fold.load(octets)) == octets
+    with pytest.raises(PenstockError):
+        fold.load(octets.replace(b"6:number1:1", b"6:number1:2"))
+    ledger = store.ledger(polls_name(NAME))
+    View(ledger, fold).keep()
+    assert polls_in(store).kept == polls.kept
+    ledger.append(ledger.head(), [Entry(who=P1, when=DEADLINE, kind="vote", after=stranger(poll).to_bytes())])
+    with refused("poll.record"):
+        read_polls(ledger)
+
+
+def test_a_vote_that_is_written_after_the_deadline_by_another_clock_does_not_count() -> None:
+    store = Store(MemoryRecords())
+    contested(store)
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    vote = cast(poll.question, K1, [ADD])
+    ledger = store.ledger(polls_name(NAME))
+    ledger.append(ledger.head(), [Entry(who=P1, when=DEADLINE, kind="vote", after=vote.to_bytes())])
+    (kept,) = read_polls(ledger).values()
+    assert kept.poll.votes == ()
+    with refused("poll.closed"):
+        polls.hear(vote.unverified(), at(1))
