@@ -5,8 +5,8 @@
 | a rule is stated | whoever states it | all publishers that it is of, or the subscriber |
 | a rule is withdrawn | whoever stated it | |
 | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
-| a publisher leaves | it, the moderator | |
-| a publisher comes back | it | |
+| somebody leaves | it, the moderator | |
+| somebody comes back | it | |
 | an event type is added, moved, renamed, removed | an owner of a type that is named | the other owners |
 | a step is undone | whoever asked for it, the moderator; with a replay the moderator alone | |
 | time passes | anybody, without a signature | |
@@ -147,8 +147,10 @@ class Rights:
         match request:
             case steps.Add(rule):
                 return _Speakers(frozenset({rule.stated_by}), frozenset(rule.publishers))
+            case steps.Subscribe(rule):
+                return _Speakers(frozenset({rule.stated_by}), frozenset({rule.subscriber}))
             case steps.Withdraw(rule_id):
-                return _Speakers(frozenset({base.standing(rule_id).stated.stated_by}))
+                return _Speakers(frozenset({base.stated(rule_id).stated_by}))
             case steps.Resolve(rule_id, _, consents):
                 return _Speakers(frozenset({base.standing(rule_id).stated.stated_by, moderator}), consents)
             case steps.Pass():

@@ -16,8 +16,9 @@ from penstock.moderator.deltas import LoggedAs, Standing, Status
 from penstock.moderator.heuristics import NEWEST, Heuristic
 from penstock.moderator.propose import Resolution, find, propose
 from penstock.moderator.resolution import standings
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, Rule
 from penstock.moderator.steps import Add, Note, Resolve, Step, Strategy
+from penstock.moderator.tables import duplicate
 from penstock.trust.validity import State
 
 
@@ -144,18 +145,23 @@ def _forget(draft: Draft, rule_id: str) -> None:
 
 def _check_new(base: RuleBase, rule: PublishRule, note: Note) -> None:
     known = base.standings.get(rule.id)
-    if known is not None and (known.form is not None or known.stated.stated_by != rule.stated_by):
-        raise MalformedError(
-            "moderator.duplicate-id", f"there is a rule `{rule.id}` already", hint="give the new one another id"
-        )
+    if rule.id in base.wishes or (
+        known is not None and (known.form is not None or known.stated.stated_by != rule.stated_by)
+    ):
+        raise duplicate(rule.id)
     check_own(rule, note)
+    check_period(rule, note)
+
+
+def check_period(rule: Rule, note: Note) -> None:
+    """Check that a rule can be in force, now or later. Raises `MalformedError` (`moderator.period`)."""
     if rule.validity.online:
         raise MalformedError("moderator.period", "the period of a rule depends on an on-line test", hint="give dates")
     if rule.validity.state(instant_key(note.when)) is State.EXPIRED:
         raise MalformedError("moderator.period", "the period of the rule has ended already", hint="give a later end")
 
 
-def check_own(rule: PublishRule, note: Note) -> None:
+def check_own(rule: Rule, note: Note) -> None:
     """Check that somebody speaks for a rule. Raises `RefusedError` (`moderator.not-yours`)."""
     if note.who != rule.stated_by:
         raise RefusedError(

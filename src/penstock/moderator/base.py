@@ -9,10 +9,9 @@ Whatever the steps are, the rules in force have no conflict: a change that would
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
-from typing import Final, NoReturn
 
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -20,28 +19,14 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.moderator.conflicts import Conflict, Mode
-from penstock.moderator.deltas import NO_CHANGE, Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status
+from penstock.moderator.deltas import NO_CHANGE, Change, Delta, Logged, LoggedAs, Place, Standing, Status, Wish
 from penstock.moderator.detect import Detector
 from penstock.moderator.history import History
 from penstock.moderator.judge import QuickJudge
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, Rule
 from penstock.moderator.steps import SEARCHING, Step
+from penstock.moderator.tables import STALE, Image, Tables, stale
 from penstock.moderator.vocabulary import Vocabulary
-
-STALE: Final = "moderator.stale"
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """The whole state of a rule base, to be compared with another one, and to resume from."""
-
-    rules: Mapping[str, Standing]
-    types: Mapping[TypeKey, TypeKey | None]
-    log: Mapping[Place, Logged]
-    away: frozenset[Principal]
-    #: the types on which something has changed since the log was last searched, and how many steps led here
-    unsettled: frozenset[TypeKey] = field(default=frozenset(), compare=False)
-    steps: int = field(default=0, compare=False)
 
 
 class RuleBase:
@@ -51,9 +36,7 @@ class RuleBase:
         self.detector = Detector(vocabulary, mode, limits=limits)
         #: what functions mean, in whatever mode conflicts are found
         self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
-        self.history = History()
-        self._standings: dict[str, Standing] = {}
-        self._away: set[Principal] = set()
+        self._tables = Tables()
         self._steps: list[Step] = []
         #: steps that were taken, and where those are that are not in the list yet
         self._taken = 0
@@ -67,7 +50,7 @@ class RuleBase:
         cls,
         vocabulary: Vocabulary,
         mode: Mode,
-        image: "Image",
+        image: Image,
         earlier: Callable[[], Sequence[Step]],
         *,
         limits: Limits = DEFAULT_LIMITS,
@@ -81,9 +64,7 @@ class RuleBase:
         for _, standing in sorted(image.rules.items()):
             if standing.form is not None:
                 _refuse(base.detector.add(standing.form))
-        base._standings.update(image.rules)
-        base.history.change({place: Change(None, entry) for place, entry in image.log.items()})
-        base._away.update(image.away)
+        base._tables = Tables.of(image)
         base._unsettled.update(image.unsettled)
         base._taken, base._earlier = image.steps, earlier
         return base
@@ -97,6 +78,11 @@ class RuleBase:
     def tree(self) -> TypeTree:
         """The event types."""
         return self.detector.vocabulary.tree
+
+    @property
+    def history(self) -> History:
+        """The stack of what may come back."""
+        return self._tables.history
 
     @property
     def steps(self) -> Sequence[Step]:
@@ -113,13 +99,24 @@ class RuleBase:
 
     @property
     def standings(self) -> Mapping[str, Standing]:
-        """All rules that were ever stated, by their ids."""
-        return MappingProxyType(self._standings)
+        """All publishers' rules that were ever stated, by their ids."""
+        return MappingProxyType(self._tables.rules)
+
+    @property
+    def wishes(self) -> Mapping[str, Wish]:
+        """All subscribers' rules that were ever stated, by their ids."""
+        return MappingProxyType(self._tables.wishes)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All rules in force, of publishers and of subscribers, as `allow.Subscriptions` wants them."""
+        wanted = (wish.stated for _, wish in sorted(self._tables.wishes.items()) if wish.status is Status.IN_FORCE)
+        return (*(rule for _, rule in sorted(self.detector.rules.items())), *wanted)
 
     @property
     def away(self) -> frozenset[Principal]:
-        """The publishers that have left."""
-        return frozenset(self._away)
+        """Those who have left."""
+        return frozenset(self._tables.away)
 
     @property
     def unsettled(self) -> frozenset[TypeKey]:
@@ -132,10 +129,15 @@ class RuleBase:
 
     def standing(self, rule_id: str) -> Standing:
         """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`)."""
-        found = self._standings.get(rule_id)
+        found = self._tables.rules.get(rule_id)
         if found is None:
             raise MalformedError("moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`")
         return found
+
+    def stated(self, rule_id: str) -> Rule:
+        """Return what a publisher or a subscriber stated. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        wish = self._tables.wishes.get(rule_id)
+        return self.standing(rule_id).stated if wish is None else wish.stated
 
     def step(self, number: int) -> Step:
         """Return a step of the log. Raises `MalformedError` (`moderator.unknown-step`)."""
@@ -146,10 +148,11 @@ class RuleBase:
     def image(self) -> Image:
         """Return the state as a value of its own."""
         return Image(
-            dict(self._standings),
+            dict(self._tables.rules),
             dict(self.tree.parents),
             dict(self.history.entries),
-            frozenset(self._away),
+            frozenset(self._tables.away),
+            dict(self._tables.wishes),
             frozenset(self._unsettled),
             self._taken,
         )
@@ -188,15 +191,13 @@ class RuleBase:
 
         (1) What is to be changed is as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
         (4) the new forms come into force, one after the other, unless they collide. (5) In a tree that changed nothing
-        collides either. Then (6) the rest is written.
+        collides either, and what subscribers state makes sense. Then (6) the rest is written.
 
         Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`, `moderator.conflict`; and what
         `Vocabulary.check` raises.
         """
         # (1) Nothing is changed that is not what the delta was made for.
-        self._check_before(delta)
-        self._check_types(delta)
-        self._check_present(delta)
+        self._tables.check(delta, self.tree)
         before, placed = self.tree, 0
         changes = [change for _, change in sorted(delta.rules.items())]
         # (2) Forms that stay the same are not touched.
@@ -215,6 +216,7 @@ class RuleBase:
             # (5) Rules that moved collide with others though they are as they were.
             if delta.types:
                 _refuse([conflict for _, found in self.detector.review() for conflict in found])
+            self._check_wishes(delta)
         except PenstockError:
             for form in into[:placed]:
                 self.detector.remove(form.id)
@@ -225,68 +227,21 @@ class RuleBase:
             self._trust()
             raise
         # (6) Nothing fails from here on.
-        _write(self._standings, delta.rules)
-        self.history.change(delta.log)
-        for publisher, change in delta.away.items():
-            (self._away.add if change.after else self._away.discard)(publisher)
-        fresh = delta.events - self._unsettled
+        self._tables.write(delta)
+        fresh = delta.unsettling - self._unsettled
         self._unsettled |= fresh
         if self._drafted is not None:
             self._drafted += fresh
 
-    def _check_before(self, delta: Delta) -> None:
-        parents = self.tree.parents
-        same = (
-            all(self._standings.get(key) == change.before for key, change in delta.rules.items())
-            and all(
-                (Rooted(parents[key]) if key in parents else None) == change.before
-                for key, change in delta.types.items()
-            )
-            and all(self.history.entries.get(key) == change.before for key, change in delta.log.items())
-            and all((key in self._away) is bool(change.before) for key, change in delta.away.items())
-        )
-        if not same:
-            stale("what the change is about is not as it was")
-
-    def _check_types(self, delta: Delta) -> None:
-        """Check that nothing stays behind on types that go: no rule that may come back, and no entry of the log."""
-        gone = {event for event, change in delta.types.items() if change.after is None}
-        if not gone:
-            return
-        for rule_id, standing in self._standings.items():
-            after = delta.rules[rule_id].after if rule_id in delta.rules else standing
-            if after is not None and after.stated.event in gone and after.status is not Status.ENDED:
-                raise RefusedError(
-                    "moderator.in-use", f"rule `{rule_id}` is about an event type that would go", rule=rule_id
-                )
-        for event in gone:
-            for entry in self.history.on(event):
-                if entry.place not in delta.log:
-                    raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
-
     def check_away(self, delta: Delta) -> None:
         """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
-        leaving = {publisher for publisher, change in delta.away.items() if change.after}
-        for form in self.detector.rules.values() if leaving else ():
-            change = delta.rules.get(form.id)
-            stays = change is None or (change.after is not None and change.after.form is not None)
-            if stays and form.stated_by in leaving:
-                raise RefusedError(
-                    "moderator.away", f"rule `{form.id}` would be in force without its publisher", rule=form.id
-                )
+        self._tables.check_away(delta)
 
-    def _check_present(self, delta: Delta) -> None:
-        """Check that no rule comes into force whose publisher is away."""
-        for rule_id, change in delta.rules.items():
-            if change.after is None or change.after.status is not Status.IN_FORCE:
-                continue
-            publisher = change.after.stated.stated_by
-            if delta.away[publisher].after if publisher in delta.away else publisher in self._away:
-                raise RefusedError(
-                    "moderator.away",
-                    f"the publisher of rule `{rule_id}` has left",
-                    hint="let it come back first",
-                )
+    def _check_wishes(self, delta: Delta) -> None:
+        """Check what subscribers state anew."""
+        for change in delta.wishes.values():
+            if change.after is not None and (change.before is None or change.before.stated != change.after.stated):
+                self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows)
 
     def _trust(self) -> None:
         """Look through what came back unseen, so that the detector knows again that nothing collides."""
@@ -305,6 +260,19 @@ class Draft:
         """Change the state for now. Raises what `RuleBase.change` raises; nothing is changed then."""
         self.base.change(delta)
         self.delta = self.delta.then(delta)
+
+    def wish(self, wishes: Mapping[str, Wish]) -> None:
+        """Change how subscribers' rules stand. Raises as `change`."""
+        known = self.base.wishes
+        self.change(
+            Delta(
+                wishes={
+                    rule_id: Change(known.get(rule_id), wish)
+                    for rule_id, wish in wishes.items()
+                    if known.get(rule_id) != wish
+                }
+            )
+        )
 
     def stand(self, standings: Mapping[str, Standing]) -> None:
         """Change how rules stand. Raises as `change`."""
@@ -350,11 +318,6 @@ class Draft:
         self.change(Delta(log={entry.place: Change(entry, None)}))
 
 
-def stale(message: str) -> NoReturn:
-    """Refuse a change that was planned on another state. Raises `RefusedError` (`moderator.stale`)."""
-    raise RefusedError(STALE, message, hint="plan it again")
-
-
 def _refuse(conflicts: Sequence[Conflict]) -> None:
     if conflicts:
         raise RefusedError(
@@ -373,11 +336,3 @@ def _changed(tree: TypeTree, delta: Delta) -> TypeTree:
         else:
             parents[event] = change.after.parent
     return TypeTree.of(parents, tree.scope)
-
-
-def _write(table: dict[str, Standing], changes: Mapping[str, Change[Standing]]) -> None:
-    for key, change in changes.items():
-        if change.after is None:
-            del table[key]
-        else:
-            table[key] = change.after

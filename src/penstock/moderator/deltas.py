@@ -1,8 +1,8 @@
 """What a step changes, as a value: what stood before and what stands after, so that everything can be taken back.
 
-The state of a rule base is four tables: the rules and how they stand, the event types and their parents, the log of
-rules that may come back, and the publishers that are away. A `Delta` names what differs in each; deltas can be put one
-after the other and turned round, and that is all that folding and undoing need.
+The state of a rule base is five tables: publishers' rules and how they stand, the event types and their parents, the
+log of rules that may come back, who is away, and subscribers' rules. A `Delta` names what differs in each; deltas can
+be put one after the other and turned round, and that is all that folding and undoing need.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, SubscribeRule
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -46,6 +46,18 @@ class Standing:
     def __post_init__(self) -> None:
         if (self.status is Status.IN_FORCE) is (self.form is None):
             raise ValueError("a rule has a form if and only if it is in force")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A subscriber's rule. It collides with no other, so it is in force as it was stated, and never rejected."""
+
+    stated: SubscribeRule
+    status: Status
+
+    def __post_init__(self) -> None:
+        if self.status is Status.REJECTED:
+            raise ValueError("a subscriber's rule is not rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +116,13 @@ class Delta:
     types: Mapping[TypeKey, Change[Rooted]] = field(default_factory=_nothing)
     log: Mapping[Place, Change[Logged]] = field(default_factory=_nothing)
     away: Mapping[Principal, Change[bool]] = field(default_factory=_nothing)
+    wishes: Mapping[str, Change[Wish]] = field(default_factory=_nothing)
 
     def inverse(self) -> "Delta":
         """Return the delta back."""
-        return Delta(_turned(self.rules), _turned(self.types), _turned(self.log), _turned(self.away))
+        return Delta(
+            _turned(self.rules), _turned(self.types), _turned(self.log), _turned(self.away), _turned(self.wishes)
+        )
 
     def then(self, other: "Delta") -> "Delta":
         """Return this delta and another after it, as one; what is as it was before is left out."""
@@ -116,6 +131,7 @@ class Delta:
             _joined(self.types, other.types),
             _joined(self.log, other.log),
             _joined(self.away, other.away),
+            _joined(self.wishes, other.wishes),
         )
 
     def bears(self, other: "Delta") -> bool:
@@ -129,11 +145,16 @@ class Delta:
         return not (
             added.isdisjoint(other.events)
             and removed.isdisjoint(self.events)
-            and self.rules.keys().isdisjoint(other.rules)
+            and self.ids.isdisjoint(other.ids)
             and self.types.keys().isdisjoint(other.types)
             and self.log.keys().isdisjoint(other.log)
             and self.away.keys().isdisjoint(other.away)
         )
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The rules that change, of both kinds: they share their ids."""
+        return frozenset((*self.rules, *self.wishes))
 
     @property
     def logged(self) -> tuple[Logged, ...]:
@@ -148,6 +169,17 @@ class Delta:
     @property
     def events(self) -> frozenset[TypeKey]:
         """The event types on which something changes, or below which."""
+        wishes = [
+            side.stated.event
+            for change in self.wishes.values()
+            for side in (change.before, change.after)
+            if side is not None
+        ]
+        return self.unsettling.union(wishes)
+
+    @property
+    def unsettling(self) -> frozenset[TypeKey]:
+        """Those on which, or below which, something changes that can let publishers' rules fit, or not fit any more."""
         rules = [
             side.stated.event
             for change in self.rules.values()

@@ -1,4 +1,4 @@
-"""Rules that begin and end by themselves, and publishers that leave and come back (paper 1, sections I-A and V)."""
+"""Rules that begin and end by themselves, and those who leave and come back (paper 1, sections I-A and V)."""
 
 from penstock.errors import RefusedError
 from penstock.model.instants import instant_key
@@ -8,6 +8,7 @@ from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.deltas import Change, Delta, Status
 from penstock.moderator.removal import bring_back, take_out
 from penstock.moderator.steps import Leave, Note, Pass, Return, Step
+from penstock.moderator.wishes import pass_wishes, rest_wishes, state_wishes_again
 from penstock.trust.validity import State
 
 _LIVE = (Status.IN_FORCE, Status.REJECTED, Status.WAITING, Status.LEFT)
@@ -27,6 +28,7 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
         if standing.status is Status.WAITING and standing.stated.validity.state(now) is State.VALID
     ]
     with base.draft() as draft:
+        pass_wishes(draft, note.when)
         restored = take_out(draft, ended, note.when, customs)
         for rule in begun:
             if rule.stated_by not in base.away:
@@ -49,6 +51,7 @@ def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Custom
         if standing.status is Status.IN_FORCE and standing.stated.stated_by == publisher
     }
     with base.draft() as draft:
+        rest_wishes(draft, publisher)
         draft.change(Delta(away={publisher: Change(None, True)}))
         restored = take_out(draft, going, note.when, customs)
         return Plan(Step(base.next_number, note, Leave(publisher), draft.delta, restored))
@@ -63,6 +66,7 @@ def plan_return(base: RuleBase, publisher: Principal, note: Note, customs: Custo
         raise RefusedError("moderator.present", f"{publisher.short} has not left")
     with base.draft() as draft:
         draft.change(Delta(away={publisher: Change(True, None)}))
+        state_wishes_again(draft, publisher, note.when)
         _state_again(draft, publisher, note, customs)
         restored = bring_back(draft, note.when, customs)
         return Plan(Step(base.next_number, note, Return(publisher), draft.delta, restored))

@@ -1,6 +1,7 @@
 """Steps as octets, in the form in which change records keep them: what stood before, and what was asked for and stands.
 
-    before  (state (rules <standing> …) (types <hung> …) (log <entry> …) (away <principal> …))
+    before  (state (rules <standing> …) (types <hung> …) (log <entry> …) (away <principal> …)
+                   (wishes <wish> …))
     after   (step <request> (restored <entry> …) (state …))
 
 Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
@@ -20,10 +21,10 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator import steps
-from penstock.moderator.base import Image
-from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status, Wish
+from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.steps import Note, Request, Step, Strategy
+from penstock.moderator.tables import Image
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -71,6 +72,7 @@ def image_to_sexp(image: Image) -> SExp:
         {event: Change(None, Rooted(parent)) for event, parent in image.types.items()},
         {place: Change(None, entry) for place, entry in image.log.items()},
         {who: Change(None, True) for who in image.away},
+        {key: Change(None, wish) for key, wish in image.wishes.items()},
     )
     unsettled = (b"unsettled", *map(_event, sorted(image.unsettled)))
     return (b"image", b"%d" % image.steps, unsettled, _state(whole))
@@ -86,6 +88,7 @@ def image_from_sexp(value: SExp) -> Image:
                 {event: rooted.parent for event, rooted in side.types.items()},
                 side.log,
                 frozenset(side.away),
+                side.wishes,
                 frozenset(map(_read_event, events)),
                 int(taken),
             )
@@ -110,27 +113,31 @@ def _state(delta: Delta) -> SExp:
         ),
         (b"log", *(_entry(entry) for entry in delta.logged)),
         (b"away", *(_who(each) for each, change in sorted(delta.away.items()) if change.after)),
+        (b"wishes", *(_wish(each.after) for _, each in sorted(delta.wishes.items()) if each.after is not None)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The four tables, as far as a step is about them."""
+    """The five tables, as far as a step is about them."""
 
     rules: Mapping[str, Standing]
     types: Mapping[TypeKey, Rooted]
     log: Mapping[Place, Logged]
     away: Mapping[Principal, bool]
+    wishes: Mapping[str, Wish]
 
     @classmethod
     def read(cls, body: SExp) -> "_Side":
         standings = [_read_standing(each) for each in _rows(body, b"rules")]
         entries = [_read_entry(each) for each in _rows(body, b"log")]
+        wishes = [_read_wish(each) for each in _rows(body, b"wishes")]
         return cls(
             {standing.stated.id: standing for standing in standings},
             dict(_read_hung(each) for each in _rows(body, b"types")),
             {entry.place: entry for entry in entries},
             {_read_who(each): True for each in _rows(body, b"away")},
+            {wish.stated.id: wish for wish in wishes},
         )
 
 
@@ -140,6 +147,7 @@ def _delta(before: _Side, after: _Side) -> Delta:
         _changes(before.types, after.types),
         _changes(before.log, after.log),
         _changes(before.away, after.away),
+        _changes(before.wishes, after.wishes),
     )
 
 
@@ -169,6 +177,20 @@ def _read_standing(value: SExp) -> Standing:
             in_force = PublishRule.from_sexp(form[0]) if form else rule
             return Standing(rule, known, in_force if known is Status.IN_FORCE else None)
     raise _malformed("a rule has a status, what was stated, and perhaps what is in force")
+
+
+def _wish(wish: Wish) -> SExp:
+    return (wish.status.encode(), wish.stated.to_sexp())
+
+
+def _read_wish(value: SExp) -> Wish:
+    match value:
+        case (bytes(status), tuple(stated)) if status.decode("ascii", "replace") in _WISHED:
+            return Wish(SubscribeRule.from_sexp(stated), Status(status.decode()))
+    raise _malformed("a subscriber's rule has a status, and what was stated")
+
+
+_WISHED: Final = [status for status in Status if status is not Status.REJECTED]
 
 
 def _hung(event: TypeKey, rooted: Rooted) -> SExp:
@@ -202,6 +224,8 @@ def request_to_sexp(request: Request) -> tuple[SExp, ...]:
     match request:
         case steps.Add(rule):
             return (b"add", rule.to_sexp())
+        case steps.Subscribe(rule):
+            return (b"subscribe", rule.to_sexp())
         case steps.Resolve(rule_id, strategy, consents):
             return (b"resolve", rule_id.encode(), strategy.encode(), *map(_who, sorted(consents)))
         case steps.Withdraw(rule_id):
@@ -243,6 +267,7 @@ def request_from_sexp(value: SExp) -> Request:
 
 _READERS: Final[Mapping[bytes, Callable[[SExp], Request]]] = {
     b"add": lambda value: steps.Add(PublishRule.from_sexp(value)),
+    b"subscribe": lambda value: steps.Subscribe(SubscribeRule.from_sexp(value)),
     b"withdraw": lambda value: steps.Withdraw(text(value)),
     b"leave": lambda value: steps.Leave(_read_who(value)),
     b"return": lambda value: steps.Return(_read_who(value)),

@@ -4,8 +4,9 @@ from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, plan_add, 
 from penstock.moderator.base import RuleBase
 from penstock.moderator.expiry import plan_leave, plan_pass, plan_return
 from penstock.moderator.removal import plan_withdraw
-from penstock.moderator.steps import Add, Forward, Leave, Note, Pass, Resolve, Return, Withdraw
+from penstock.moderator.steps import Add, Forward, Leave, Note, Pass, Resolve, Return, Subscribe, Withdraw
 from penstock.moderator.tree_changes import plan_tree
+from penstock.moderator.wishes import plan_subscribe, plan_unsubscribe
 
 
 def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
@@ -13,8 +14,12 @@ def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAUL
     match request:
         case Add(rule):
             return plan_add(base, rule, note, customs)
+        case Subscribe(rule):
+            return plan_subscribe(base, rule, note)
         case Resolve():
             return plan_resolve(base, request, note, customs)
+        case Withdraw(rule_id) if rule_id in base.wishes:
+            return plan_unsubscribe(base, request, note, customs)
         case Withdraw():
             return plan_withdraw(base, request, note, customs)
         case Pass():

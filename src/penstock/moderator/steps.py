@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.deltas import NO_CHANGE, Delta, Logged
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, SubscribeRule
 
 
 class Strategy(StrEnum):
@@ -43,6 +43,13 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A subscriber states a rule."""
+
+    rule: SubscribeRule
+
+
+@dataclass(frozen=True, slots=True)
 class Resolve:
     """A way out of a conflict is chosen for a rule that was rejected; these publishers agree that theirs is relaxed."""
 
@@ -53,7 +60,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """A publisher takes a rule back."""
+    """Whoever stated a rule takes it back."""
 
     rule_id: str
 
@@ -65,14 +72,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A publisher goes away; its rules rest."""
+    """A publisher, or a subscriber, goes away; its rules rest."""
 
     publisher: Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A publisher comes back, and its rules with it, as far as they fit."""
+    """Somebody who went away comes back, and its rules with it, as far as they fit."""
 
     publisher: Principal
 
@@ -120,7 +127,7 @@ TreeChange: TypeAlias = AddType | MoveType | RenameType | RemoveType
 #: requests that bring back from the log whatever fits
 SEARCHING: Final = (Withdraw, Pass, Leave, Return, RemoveType)
 
-Forward: TypeAlias = Add | Resolve | Withdraw | Pass | Leave | Return | TreeChange
+Forward: TypeAlias = Add | Subscribe | Resolve | Withdraw | Pass | Leave | Return | TreeChange
 """Requests that ask for something new."""
 
 Request: TypeAlias = Forward | Undo

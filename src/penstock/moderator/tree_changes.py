@@ -13,7 +13,7 @@ from penstock.model.tree import TypeTree
 from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Conflict
-from penstock.moderator.deltas import Change, Delta, Logged, Rooted, Standing, Status
+from penstock.moderator.deltas import Change, Delta, Logged, Rooted, Standing, Status, Wish
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.removal import take_out
 from penstock.moderator.rules import PublishRule
@@ -94,7 +94,12 @@ def _rename(request: RenameType, draft: Draft) -> tuple[Logged, ...]:
         entry.place: Change(entry, replace(entry, rules=_on(entry.rules, request.to)))
         for entry in base.history.on(request.event)
     }
-    draft.change(Delta(rules=rules, types=types, log=log))
+    wishes = {
+        rule_id: Change(wish, Wish(replace(wish.stated, event=request.to), wish.status))
+        for rule_id, wish in base.wishes.items()
+        if wish.stated.event == request.event
+    }
+    draft.change(Delta(rules=rules, types=types, log=log, wishes=wishes))
     return ()
 
 
@@ -108,6 +113,13 @@ def _remove(request: RemoveType, draft: Draft, note: Note, customs: Customs) -> 
         for rule_id, standing in base.standings.items()
         if standing.stated.event == request.event and standing.status is not Status.ENDED
     }
+    draft.wish(
+        {
+            rule_id: Wish(wish.stated, Status.ENDED)
+            for rule_id, wish in base.wishes.items()
+            if wish.stated.event == request.event
+        }
+    )
     restored = take_out(draft, going, note.when, customs)
     parent = base.tree.parents[request.event]
     types: dict[TypeKey, Change[Rooted]] = {
