@@ -38,6 +38,7 @@ A1, A10, X = (types()[event(name)] for name in ("A1", "A10", "X"))
 RULES = (rule("r1", "A1", "role = 'engineer'", "licensed"), rule("r2", "A1", "role = 'engineer'", "licensed", of=[P2]))
 ALONE, BOTH = (agreed(agreement(*RULES, combining=combining)) for combining in (Combining.ALONE, Combining.BOTH))
 PUBLISH, SUBSCRIBE = Right.PUBLISH, Right.SUBSCRIBE
+NOBODY = CapabilityAuthority(Credentials())
 
 
 def test_alone_what_was_agreed_is_the_right() -> None:
@@ -106,16 +107,17 @@ def test_a_type_below_that_was_not_agreed_on_is_refused() -> None:
     assert branch.only == frozenset({event("A1")})
 
 
-def test_profiles_and_rules_that_are_over_give_nothing() -> None:
+def test_profiles_and_rules_that_are_over_or_have_not_begun_give_nothing() -> None:
     for validity, effect in ((CURRENT, Effect.PERMIT), (PAST, Effect.DENY), (FUTURE, Effect.DENY)):
         claim = sign_value(ProfileClaim(ANN, OWNER, {"role": "engineer"}, validity), key(1))
-        decision = ask(agreed(agreement(*RULES), [PROFILES[0], claim]), ANN, SUBSCRIBE, A1)
-        assert {branch.when.validity for branch in decision.restriction.branches} <= {validity}
+        described = agreed(agreement(*RULES), [PROFILES[0], claim])
         stated = agreed(agreement(replace(RULES[0], validity=validity)))
-        publishing = ask(stated, P1, PUBLISH, A1)
-        (branch,) = publishing.restriction.branches
-        assert branch.when.validity == validity
-        assert branch.when.validity.contains(NOW) is (effect is Effect.PERMIT)
+        for rules, of, action in ((described, ANN, SUBSCRIBE), (stated, P1, PUBLISH)):
+            assert ask(rules, of, action, A1).effect is effect
+            assert validity in rules.validities()
+            # Asked about all times it says when.
+            always = decide(EventRequest(of, action, A1, None), [Agreements((rules,)).over(NOBODY)])
+            assert [branch.when.validity for branch in always.restriction.branches] == [validity]
     # It goes on to bind others until the owner says otherwise.
     over = agreed(agreement(replace(RULES[0], validity=PAST), rule("r2", "A1", of=[P2])))
     assert ask(over, P2, PUBLISH, A1).effect is Effect.DENY

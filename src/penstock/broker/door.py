@@ -6,10 +6,13 @@ or ends. So the same question costs a client's broker once, however often it is 
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 
 from penstock.broker.revoking import Revoking
 from penstock.broker.sessions import Session, earliest, turning_point
 from penstock.guard import (
+    NO_AGREEMENTS,
+    Agreements,
     Authority,
     CapabilityAuthority,
     Decision,
@@ -39,15 +42,22 @@ class Sources:
     online: OnlineChecker = no_online_checker
     #: what counts no longer, also where a client discloses it
     revocations: Revocations = field(default_factory=Revocations)
+    #: what was agreed on about who publishes and who subscribes
+    agreements: Agreements = NO_AGREEMENTS
 
     def authorities(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
         """Return who is asked about somebody who shows these credentials."""
         known = CapabilityAuthority(self.credentials + shown, self.online, environment, limits)
         return (Revoking(known, self.revocations), *self.others)
 
+    def for_clients(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
+        """Return who is asked about a client: brokers publish and read for others, of which agreements do not speak."""
+        return tuple(map(self.agreements.over, self.authorities(shown, environment, limits)))
+
     def turns(self, now: datetime) -> datetime | None:
-        """Return when one of the credentials begins or has ended, after now."""
-        return turning_point((certificate.statement.validity for certificate in self.credentials), now)
+        """Return when one of the credentials, or of what was agreed on, begins or has ended, after now."""
+        dates = chain((one.statement.validity for one in self.credentials), self.agreements.validities())
+        return turning_point(dates, now)
 
 
 @dataclass(slots=True)
@@ -62,7 +72,7 @@ class Door:
 
     def introduce(self, client: Session, now: datetime) -> Decision:
         """Forget all answers to a client, and decide whether it may connect."""
-        client.authorities = self.sources.authorities(client.credentials, self.environment, self.limits)
+        client.authorities = self.sources.for_clients(client.credentials, self.environment, self.limits)
         client.answers = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)

@@ -22,6 +22,7 @@ from penstock.broker.policy_log import Fork, PolicyLog, Reason
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, RefusedError
+from penstock.guard.agreed_authority import Announced
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
@@ -259,6 +260,13 @@ class PolicyKeeper:
     def revocations(self) -> Revocations:
         """Return what was revoked, by whom; of those that forked too."""
         return Revocations({owner: followed.log.state.revoked for owner, followed in self._owners.items()})
+
+    def announced(self) -> Iterator[Announced]:
+        """Yield what was agreed on, by whose word; of those that forked too, since it restricts."""
+        for owner, followed in self._owners.items():
+            state = followed.log.state
+            if state.agreements:
+                yield Announced(owner, state.agreements, state.profiles)
 
     def hand_on(self, now: datetime, owner: Principal, receiver: Principal) -> CarriedStamp | None:
         """Return the owner's last stamp, signed for a neighbour; None where there is none or it is not trusted."""

@@ -29,6 +29,7 @@ from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.guard.agreed_authority import AgreementReader
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import PolicyEvent, Revoke
@@ -90,6 +91,7 @@ class Policies:
         self._handed: dict[tuple[Principal, Principal], datetime] = {}
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
         self._due: dict[Principal, _Due] = {}
+        self._agreements = AgreementReader()
         network.arrived = self._arrived
         core.on_turn = self.tick
         self._types_changed, core.library.changed = core.library.changed, self._look_again
@@ -288,8 +290,16 @@ class Policies:
         logs = ((owner, keeper.log(owner)) for owner in keeper.owners())
         revision = " ".join(f"{owner.short}#{log[-1].value.number}" for owner, log in logs if log)
         core.change_sources(
-            replace(core.sources, credentials=credentials, revocations=keeper.revocations(), revision=revision)
+            replace(
+                core.sources,
+                credentials=credentials,
+                revocations=keeper.revocations(),
+                revision=revision,
+                agreements=self._agreements.read(keeper.announced()),
+            )
         )
+        for problem in core.sources.agreements.unread.values():
+            core.note(RefusedError(problem.code, problem.message))
 
     def _record(self, changed: Changed, revoked: frozenset[str]) -> None:
         """Write down what was revoked; each event that did so by itself."""

@@ -9,7 +9,7 @@ It is about those who publish and subscribe. Brokers that carry, seal and open e
 profiles; their rights come from certificates alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +27,7 @@ from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, read_signed
+from penstock.trust.validity import Validity
 
 _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 
@@ -47,6 +48,11 @@ class Agreements:
         if problem is not None:
             raise RefusedError(problem.code, problem.message)
         return tuple(rules for rules in self.rules if rules.agreement.concerns(event_type))
+
+    def validities(self) -> Iterator[Validity]:
+        """Yield while the rules and profiles hold on which rights rest."""
+        for rules in self.rules:
+            yield from rules.validities()
 
     def over(self, authority: Authority) -> Authority:
         """Return a source that allows what was agreed on, as far as it was."""

@@ -31,6 +31,7 @@ from penstock.moderator.rules import SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
+from penstock.trust.validity import Validity
 
 #: publishers in one condition: a selector has a bound
 _TOGETHER: Final = 200
@@ -77,6 +78,11 @@ class AgreedRules:
     def known(self) -> tuple[Principal, ...]:
         """All of whom something is known."""
         return tuple(self._described)
+
+    def validities(self) -> Iterator[Validity]:
+        """Yield while rules and profiles hold."""
+        yield from (rule.validity for rule in self.agreement.rules)
+        yield from (one.validity for one in self._described.values())
 
     def entitled(self, event: TypeKey) -> tuple[Entitlement, ...]:
         """Return by what each publisher may publish events of a type. Raises `MalformedError` for unknown types."""
@@ -156,9 +162,8 @@ class AgreedRules:
         publishing = request.action is Right.PUBLISH
         known = self._known(request.principal, publisher=publishing)
         attribute = self.publisher_attribute(event_type)
-        if publishing:
-            return Ruling(tuple(self._to_publish(request, known, attribute)))
-        return Ruling(tuple(self._to_subscribe(request, known, attribute)))
+        made = (self._to_publish if publishing else self._to_subscribe)(request, known, attribute)
+        return Ruling(tuple(b for b in made if request.now is None or b.when.validity.contains(request.now)))
 
     def publisher_attribute(self, event_type: EventType) -> AttributeId | None:
         """Return which attribute of a type says who published an event.
