@@ -99,6 +99,11 @@ class RuleBook:
     # --- what there is --------------------------------------------------------------------------------------------
 
     @property
+    def ledger(self) -> Ledger:
+        """Where it is kept."""
+        return self._view.ledger
+
+    @property
     def founding(self) -> Founding:
         """What the rule book began with: the moderator, the customs, who is known."""
         return self._book.founding
@@ -128,14 +133,14 @@ class RuleBook:
 
     def at(self, instant: datetime) -> RuleBase:
         """Return the rule base as it was at an instant. Raises `RefusedError` (`moderator.no-book`) before it began."""
-        state, _ = state_at(self._view.ledger, self._view.fold, instant)
+        state, _ = state_at(self.ledger, self._view.fold, instant)
         if state.book is None:
-            raise _no_book(self._view.ledger)
+            raise _no_book(self.ledger)
         return state.book.base
 
     def log(self) -> Iterator[Taken]:
         """Yield all steps in their order, with the words that they rest on."""
-        return read_log(self._view.ledger)
+        return read_log(self.ledger)
 
     # --- changes --------------------------------------------------------------------------------------------------
 
@@ -216,7 +221,7 @@ class RuleBook:
 
     def _now(self, note: Note) -> Note:
         """Times in a ledger never fall: what is planned is planned for the time that will be written."""
-        last = self._view.ledger.head().when
+        last = self.ledger.head().when
         return note if last is None or last <= note.when else replace(note, when=last)
 
     # --- proof ----------------------------------------------------------------------------------------------------
@@ -231,12 +236,11 @@ class RuleBook:
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
         (`store.broken`, `moderator.book`) and names the first change that is not as it should be.
         """
-        ledger = self._view.ledger
         self.refresh()
-        ledger.verify(known, told)
-        state = refold(ledger, VerifyingFold(ledger, limits=self._limits), self.head)
+        self.ledger.verify(known, told)
+        state = refold(self.ledger, VerifyingFold(self.ledger, limits=self._limits), self.head)
         if self._view.fold.dump(state) != self._view.fold.dump(self._view.state):
-            raise broken(ledger.name, self.head.number, "leads to another state than a snapshot says")
+            raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
         return self.head
 
 

@@ -1,0 +1,291 @@
+"""Whose word counts: nothing is taken that others would have had to ask for, or to agree to, and nothing twice."""
+
+from datetime import timedelta
+
+import pytest
+from tests.authority.kit import K1, K2, K3, KEYS, MODERATOR, NOW, OWNER_KEY, book_in, founding, ledger
+from tests.moderator.kit import OWNER, P1, P2, P3, event, rule
+from tests.trust.kit import key, refused
+
+from penstock.authority.rulebook import RuleBook
+from penstock.authority.signed_requests import Asked
+from penstock.crypto import SigningKey
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.moderator.consents import Consent, request_digest, subject_of
+from penstock.moderator.deltas import Status
+from penstock.moderator.rules import SubscribeRule
+from penstock.moderator.steps import (
+    Add,
+    AddType,
+    Leave,
+    MoveType,
+    Note,
+    Pass,
+    RemoveType,
+    RenameType,
+    Request,
+    Resolve,
+    Return,
+    Step,
+    Strategy,
+    Subscribe,
+    Undo,
+    Withdraw,
+)
+from penstock.trust.signed import UnverifiedValue, sign_value
+
+DAY = timedelta(days=1)
+ENGINEERS = "role = 'engineer'"
+AT_A = "company = 'A'"
+STRANGER = key(99)
+
+
+@pytest.fixture
+def book() -> RuleBook:
+    return book_in(ledger())
+
+
+def agreed(
+    book: RuleBook, by: SigningKey, to: Request | Step, *, since: int | None = None, days: int = 1
+) -> UnverifiedValue[Consent]:
+    subject = subject_of(to) if isinstance(to, Step) else request_digest(to)
+    steps = book.base.next_number - 1 if since is None else since
+    return sign_value(Consent(book.id, by.principal, subject, steps, NOW + days * DAY), by).unverified()
+
+
+def refuses(book: RuleBook, code: str, by: SigningKey, request: Request, *consents: UnverifiedValue[Consent]) -> None:
+    """Check that something is refused, and changes nothing."""
+    head, image = book.head, book.base.image()
+    with refused(code):
+        book.ask(by, request, NOW, consents=consents)
+    book.refresh()
+    assert (book.head, book.base.image()) == (head, image)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_somebody_changed_is_none(book: RuleBook) -> None:
+    signed = book.sign(K1, Add(rule("r1", "A1")), NOW).unverified()
+    other = book.sign(K1, Add(rule("r1", "A2")), NOW).unverified()
+    forged = UnverifiedValue(other.value, other.digest, other.body, other.key, signed.octets)
+    with refused("key.bad-signature"):
+        book.take(forged, NOW)
+    stranger = Asked(book.id, P1, 1, NOW, Add(rule("r1", "A1")))
+    body = sign_value(Asked(book.id, STRANGER.principal, 1, NOW, Pass()), STRANGER)
+    with refused("evolution.wrong-key"):
+        book.take(UnverifiedValue(stranger, body.digest, body.body, body.key, body.octets), NOW)
+
+
+def test_a_request_counts_once(book: RuleBook) -> None:
+    signed = book.sign(K1, Add(rule("r1", "A1")), NOW).unverified()
+    book.take(signed, NOW)
+    with refused("moderator.repeated") as found:
+        book.take(signed, NOW)
+    assert found.value.fields["serial"] == 2
+    book.ask(K1, Withdraw("r1"), NOW)
+    with refused("moderator.repeated"):
+        book.take(signed, NOW)
+    again = RuleBook.open(book.ledger)  # the same ledger
+    with refused("moderator.repeated"):
+        again.take(signed, NOW)
+    book.keep()
+    with refused("moderator.repeated"):
+        RuleBook.open(book.ledger).take(signed, NOW)
+
+
+def test_a_request_that_was_overtaken_does_not_count(book: RuleBook) -> None:
+    earlier = book.sign(K1, Add(rule("r1", "A1")), NOW)
+    later = sign_value(Asked(book.id, P1, 7, NOW, Add(rule("r2", "A1"))), K1)
+    book.take(later.unverified(), NOW)
+    with refused("moderator.repeated"):
+        book.take(earlier.unverified(), NOW)
+    assert book.next_serial(P1) == 8
+
+
+@pytest.mark.parametrize("days", [-2, 2])
+def test_a_request_counts_for_a_while(book: RuleBook, days: int) -> None:
+    signed = book.sign(K1, Add(rule("r1", "A1")), NOW + days * DAY)
+    with refused("moderator.untimely"):
+        book.take(signed.unverified(), NOW)
+
+
+def test_a_request_counts_in_one_book(book: RuleBook) -> None:
+    other = book_in(ledger(), time=NOW - DAY)
+    with refused("moderator.wrong-book"):
+        book.take(other.sign(K1, Add(rule("r1", "A1")), NOW).unverified(), NOW)
+
+
+def test_only_the_passing_of_time_needs_no_signature(book: RuleBook) -> None:
+    with refused("moderator.unsigned"):
+        book.take_unsigned(Add(rule("r1", "A1")), Note(P1, NOW))
+    assert book.take_unsigned(Pass(), Note(P3, NOW)).step.number == 1
+    book.verify()
+
+
+def test_a_book_without_signatures_says_so() -> None:
+    place = ledger()
+    with refused("moderator.unsigned"):
+        RuleBook.create_unsigned(place, founding(), NOW)
+    book = RuleBook.create_unsigned(place, founding(unsafe_unsigned=True), NOW)
+    book.take_unsigned(Add(rule("r1", "A1")), Note(P1, NOW))
+    assert [*RuleBook.open(place).base.standings] == ["r1"]
+    book.verify()
+
+
+# --- who may ask for what -------------------------------------------------------------------------------------------
+
+
+def test_rules_are_for_those_who_state_them(book: RuleBook) -> None:
+    refuses(book, "moderator.not-yours", K2, Add(rule("r1", "A1")))
+    book.ask(K1, Add(rule("r1", "A1")), NOW)
+    refuses(book, "moderator.not-yours", K2, Withdraw("r1"))
+    refuses(book, "moderator.not-yours", MODERATOR, Withdraw("r1"))
+    refuses(book, "moderator.unknown-rule", K1, Withdraw("r2"))
+    wish = SubscribeRule("s1", event("A1"), P2, P2)
+    refuses(book, "moderator.not-yours", K1, Subscribe(wish))
+    book.ask(K2, Subscribe(wish), NOW)
+    refuses(book, "moderator.not-yours", K1, Withdraw("s1"))
+
+
+def test_a_rule_needs_the_word_of_all_whose_it_is(book: RuleBook) -> None:
+    joint = Add(rule("r1", "A1", of=[P1, P2, P3]))
+    refuses(book, "moderator.consent", K1, joint)
+    refuses(book, "moderator.consent", K1, joint, agreed(book, K2, joint))
+    refuses(book, "moderator.consent", K1, joint, agreed(book, K2, joint), agreed(book, STRANGER, joint))
+    other = Add(rule("r1", "A2", of=[P1, P2, P3]))
+    refuses(book, "moderator.consent", K1, joint, agreed(book, K2, joint), agreed(book, K3, other))
+    book.ask(K1, joint, NOW, consents=[agreed(book, K2, joint), agreed(book, K3, joint)])
+    book.verify()
+
+
+def test_nobody_is_subscribed_by_others(book: RuleBook) -> None:
+    wanted = Subscribe(SubscribeRule("s1", event("A1"), P2, P1))
+    refuses(book, "moderator.consent", K1, wanted)
+    book.ask(K1, wanted, NOW, consents=[agreed(book, K2, wanted)])
+
+
+def test_leaving_and_coming_back(book: RuleBook) -> None:
+    refuses(book, "moderator.not-yours", K2, Leave(P1))
+    book.ask(K1, Leave(P1), NOW)
+    refuses(book, "moderator.not-yours", MODERATOR, Return(P1))
+    book.ask(K1, Return(P1), NOW)
+    book.ask(MODERATOR, Leave(P1), NOW)
+    assert book.base.away == {P1}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        AddType(event("B"), event("A1")),
+        MoveType(event("A10"), event("A2")),
+        RenameType(event("A10"), event("B")),
+        RemoveType(event("A10")),
+    ],
+)
+def test_the_tree_is_for_the_owners_of_types(book: RuleBook, request_: Request) -> None:
+    refuses(book, "moderator.not-yours", K1, request_)
+    refuses(book, "moderator.not-yours", MODERATOR, request_)
+    book.ask(OWNER_KEY, request_, NOW)
+    book.verify()
+
+
+def test_who_hangs_a_type_below_anothers_asks_both(book: RuleBook) -> None:
+    mine = AddType(TypeKey(P1, "Mine"), event("A1"))
+    refuses(book, "moderator.consent", K1, mine)
+    refuses(book, "moderator.consent", OWNER_KEY, mine)
+    book.ask(K1, mine, NOW, consents=[agreed(book, OWNER_KEY, mine)])
+    refuses(book, "moderator.consent", K1, RenameType(TypeKey(P1, "Mine"), event("Ours")))
+    assert TypeKey(P1, "Mine") in book.base.tree
+    assert OWNER_KEY.principal == OWNER
+
+
+def test_steps_are_undone_by_those_who_asked_for_them(book: RuleBook) -> None:
+    book.ask(K1, Add(rule("r1", "A1")), NOW)
+    refuses(book, "moderator.not-yours", K2, Undo(1))
+    refuses(book, "moderator.not-yours", K1, Undo(1, replay=True))
+    refuses(book, "moderator.unknown-step", K1, Undo(2))
+    book.ask(K1, Undo(1), NOW)
+    book.ask(MODERATOR, Undo(2), NOW)
+    book.ask(MODERATOR, Undo(1, replay=True), NOW)
+    assert not book.base.standings
+    book.verify()
+
+
+# --- consents -------------------------------------------------------------------------------------------------------
+
+
+def colliding(book: RuleBook) -> Resolve:
+    """Let P2 state what collides with a rule of P1; to delete attributes then relaxes both rules."""
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K2, Add(rule("r2", "A1", AT_A, of=[P2])), NOW)
+    return Resolve("r2", Strategy.DELETE, frozenset({P1, P2}))
+
+
+def planned(book: RuleBook, request: Request, who: Principal = P2) -> Step:
+    return book.plan(request, Note(who, NOW)).step
+
+
+def test_nobody_else_relaxes_a_rule(book: RuleBook) -> None:
+    chosen = colliding(book)
+    refuses(book, "moderator.not-yours", K3, chosen)
+    refuses(book, "moderator.consent", K2, Resolve("r2", Strategy.DELETE, frozenset({P2})))
+    refuses(book, "moderator.consent", K2, chosen)
+    step = planned(book, chosen)
+    refuses(book, "moderator.consent", K2, chosen, agreed(book, STRANGER, step))
+    refuses(book, "moderator.consent", MODERATOR, chosen, agreed(book, K1, step))
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, step)])
+    assert {each.status for each in book.base.standings.values()} == {Status.IN_FORCE}
+    book.verify()
+
+
+def test_a_consent_is_to_what_comes_of_it(book: RuleBook) -> None:
+    chosen = colliding(book)
+    consent = agreed(book, K1, planned(book, chosen))
+    book.ask(K3, Add(rule("r3", "A1", ENGINEERS, of=[P3])), NOW)
+    three = Resolve("r2", Strategy.DELETE, frozenset({P1, P2, P3}))
+    refuses(book, "moderator.consent", K2, three, consent, agreed(book, K3, planned(book, three)))
+
+
+def test_a_consent_ends(book: RuleBook) -> None:
+    chosen = colliding(book)
+    refuses(book, "moderator.consent", K2, chosen, agreed(book, K1, planned(book, chosen), days=-1))
+
+
+def test_a_consent_counts_once(book: RuleBook) -> None:
+    chosen = colliding(book)
+    consent = agreed(book, K1, planned(book, chosen))
+    book.ask(K2, chosen, NOW, consents=[consent])
+    book.ask(K2, Undo(3), NOW)
+    refuses(book, "moderator.consent", K2, chosen, consent)
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+
+
+def test_a_consent_counts_in_one_book(book: RuleBook) -> None:
+    chosen = colliding(book)
+    value = Consent(bytes(32), P1, subject_of(planned(book, chosen)), 2, NOW + DAY)
+    refuses(book, "moderator.wrong-book", K2, chosen, sign_value(value, K1).unverified())
+
+
+def test_a_consent_that_was_forged_is_none(book: RuleBook) -> None:
+    chosen = colliding(book)
+    good = agreed(book, K1, planned(book, chosen))
+    forged = UnverifiedValue(good.value, good.digest, good.body, STRANGER.public, good.octets)
+    refuses(book, "evolution.wrong-key", K2, chosen, forged)
+
+
+def test_who_relaxes_the_own_rule_has_agreed_by_asking(book: RuleBook) -> None:
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K1, Add(rule("r2", "A1", AT_A)), NOW)
+    book.ask(K1, Resolve("r2", Strategy.DELETE, frozenset({P1})), NOW)
+    assert KEYS[P1] is K1
+    book.verify()
+
+
+def test_a_replay_comes_to_what_was_agreed_to_or_to_nothing(book: RuleBook) -> None:
+    chosen = colliding(book)
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+    book.ask(K3, Add(rule("r3", "A18", AT_A, of=[P3])), NOW)
+    # Without the rule of P1 there is nothing to resolve.
+    refuses(book, "moderator.replay", MODERATOR, Undo(1, replay=True))
