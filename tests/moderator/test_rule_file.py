@@ -210,7 +210,7 @@ functions = st.sampled_from(
 
 
 @given(st.lists(st.tuples(functions, st.booleans(), st.booleans()), max_size=4))
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40), deadline=None)
 def test_rules_are_written_so_that_they_are_read_back(stated: list[tuple[Selector, bool, bool]]) -> None:
     rules = read()
     made = [
@@ -232,7 +232,7 @@ def test_rules_are_written_so_that_they_are_read_back(stated: list[tuple[Selecto
     st.integers(0, 12),
     st.text("{}[]:-,'\"# \nrab19.", max_size=4) | st.sampled_from(["null", "true", "[]", "{}", "id", "P", "\0", "é"]),
 )
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150), deadline=None)
 def test_any_file_is_read_or_refused(start: int, length: int, instead: str) -> None:
     text = BASE[:start] + instead + BASE[start + length :]
     try:

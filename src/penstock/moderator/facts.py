@@ -8,11 +8,11 @@ from penstock.model.names import TypeKey
 from penstock.moderator.adding import Plan
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Conflict
-from penstock.moderator.deltas import Standing, Status
+from penstock.moderator.deltas import Standing, Status, Wish
 from penstock.moderator.notation import Named, entry_text, part_texts, rule_text
 from penstock.moderator.propose import Resolution
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Add, Step
+from penstock.moderator.steps import Add, Step, Subscribe
 
 Facts = dict[str, object]
 """Plain data, by name."""
@@ -68,16 +68,21 @@ def outcome(base: RuleBase, planned: Plan) -> str:
     standing = stated_by(base, planned.step)
     if standing is None:
         return "done"
-    return "accepted" if standing.form == standing.stated else str(standing.status)
+    as_stated = standing.status is Status.IN_FORCE and (isinstance(standing, Wish) or standing.form == standing.stated)
+    return "accepted" if as_stated else str(standing.status)
 
 
-def stated_by(base: RuleBase, step: Step) -> Standing | None:
+def stated_by(base: RuleBase, step: Step) -> Standing | Wish | None:
     """Return how the rule stands after a step that stated it; None where the step stated none."""
-    if not isinstance(step.request, Add):
-        return None
-    rule_id = step.request.rule.id
-    change = step.delta.rules.get(rule_id)
-    return base.standings.get(rule_id) if change is None else change.after
+    match step.request:
+        case Add(rule):
+            change = step.delta.rules.get(rule.id)
+            return base.standings.get(rule.id) if change is None else change.after
+        case Subscribe(wish):
+            wished = step.delta.wishes.get(wish.id)
+            return base.wishes.get(wish.id) if wished is None else wished.after
+        case _:
+            return None
 
 
 def in_force(base: RuleBase, named: Named) -> list[str]:
@@ -93,7 +98,8 @@ def by_event(rules: Iterable[PublishRule]) -> list[tuple[TypeKey, list[PublishRu
 
 def waiting(base: RuleBase) -> list[str]:
     """Return the ids of the rules whose periods have not begun."""
-    return sorted(rule_id for rule_id, each in base.standings.items() if each.status is Status.WAITING)
+    stated: dict[str, Standing | Wish] = {**base.standings, **base.wishes}
+    return sorted(rule_id for rule_id, each in stated.items() if each.status is Status.WAITING)
 
 
 def log_facts(base: RuleBase, named: Named) -> list[str]:

@@ -24,11 +24,12 @@ from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schem
 from penstock.moderator.adding import Customs
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.file_tables import Form, Table
+from penstock.moderator.founding import Known
 from penstock.moderator.heuristics import HEURISTICS
 from penstock.moderator.lists import AttributeList, Bound, Entry
 from penstock.moderator.notation import parse_function
 from penstock.moderator.rules import PublishRule, SubscribeRule
-from penstock.moderator.steps import Strategy
+from penstock.moderator.steps import Add, Strategy, Subscribe
 from penstock.moderator.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.validity import Validity
@@ -59,20 +60,30 @@ class RuleFile:
     rules: tuple[PublishRule, ...] = ()
     subscriptions: tuple[SubscribeRule, ...] = ()
     #: profiles of those who publish, and of those who subscribe; somebody may do both
-    publishers: Mapping[Principal, Profile] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    subscribers: Mapping[Principal, Profile] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    publishers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    subscribers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
     #: how principals are called
     names: Mapping[Principal, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     #: in which lines rules stand, by their ids
     lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
     @property
-    def profiles(self) -> Mapping[Principal, Profile]:
+    def stated(self) -> tuple[Add | Subscribe, ...]:
+        """What the file asks for: that its rules be stated, in their order."""
+        return (*map(Add, self.rules), *map(Subscribe, self.subscriptions))
+
+    @property
+    def profiles(self) -> Known:
         """All that is known about each, for `allow.Subscriptions`."""
-        joined = {who: profile.values for who, profile in self.publishers.items()}
-        for who, profile in self.subscribers.items():
-            joined[who] = {**joined.get(who, {}), **profile.values}
-        return {who: Profile(MappingProxyType(dict(values))) for who, values in joined.items()}
+        return joined(self.publishers, self.subscribers)
+
+
+def joined(publishers: Known, subscribers: Known) -> Known:
+    """Return all that is known about each, whatever it does."""
+    values = {who: dict(profile.values) for who, profile in publishers.items()}
+    for who, profile in subscribers.items():
+        values[who] = {**values.get(who, {}), **profile.values}
+    return MappingProxyType({who: Profile(MappingProxyType(each)) for who, each in values.items()})
 
 
 def read_rule_file(data: object, known: Mapping[str, Principal] = MappingProxyType({})) -> RuleFile:
@@ -203,7 +214,7 @@ class RuleReader:
 
     # --- profiles -----------------------------------------------------------------------------------------------
 
-    def _profiles(self, top: Table, key: str) -> tuple[ProfileSchema, Mapping[Principal, Profile]]:
+    def _profiles(self, top: Table, key: str) -> tuple[ProfileSchema, Known]:
         table = top.table(key)
         declared = table.table("attributes")
         specs: dict[str, AttributeSpec] = {}
@@ -224,9 +235,7 @@ class RuleReader:
         table.done()
         return schema, MappingProxyType(profiles)
 
-    def _check_both(
-        self, publishers: Mapping[Principal, Profile], subscribers: Mapping[Principal, Profile], words: Vocabulary
-    ) -> None:
+    def _check_both(self, publishers: Known, subscribers: Known, words: Vocabulary) -> None:
         """Check that who publishes and subscribes is described as one: an attribute of both has one value."""
         shared = words.publishers.attributes.keys() & words.subscribers.attributes.keys()
         for who in publishers.keys() & subscribers.keys():

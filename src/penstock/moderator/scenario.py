@@ -16,9 +16,8 @@ from penstock.moderator.conflicts import Mode
 from penstock.moderator.facts import conflict_facts, in_force, log_facts, plan_facts, proposal_facts, waiting
 from penstock.moderator.notation import Named
 from penstock.moderator.propose import propose
-from penstock.moderator.requests import plan
-from penstock.moderator.steps import Add, Note, Request, Undo
-from penstock.moderator.undo import plan_undo
+from penstock.moderator.steps import Add, Note, Request
+from penstock.moderator.undo import plan_request
 from penstock.moderator.vocabulary import Vocabulary
 
 
@@ -62,7 +61,7 @@ def run(scenario: Scenario) -> Iterator[Told]:
     for number, step in enumerate(scenario.steps, 1):
         facts: dict[str, object] = {}
         try:
-            planned = _plan(base, step, scenario.customs)
+            planned = plan_request(base, step.request, step.note, scenario.customs)
             facts |= _before(base, planned, step, scenario.customs, named)
             base.apply(planned.step)
             facts |= _after(base, planned, named)
@@ -75,12 +74,6 @@ def run(scenario: Scenario) -> Iterator[Told]:
             "log": log_facts(base, named),
         }
         yield Told(number, facts, tuple(_differences(step.expected, facts)))
-
-
-def _plan(base: RuleBase, step: ScenarioStep, customs: Customs) -> Plan:
-    if isinstance(step.request, Undo):
-        return plan_undo(base, step.request, step.note, customs)
-    return plan(base, step.request, step.note, customs)
 
 
 def _before(base: RuleBase, planned: Plan, step: ScenarioStep, customs: Customs, named: Named) -> dict[str, object]:

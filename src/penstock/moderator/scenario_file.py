@@ -49,9 +49,9 @@ class _Reader(RuleReader):
         listed = top.tables("steps", "step")
         rules = self.rule_base()
         top.done()
-        self._stated = {rule.id: rule.stated_by for rule in rules.rules}
-        stated = [ScenarioStep(steps.Add(rule), steps.Note(rule.stated_by, now)) for rule in rules.rules]
-        read = [*stated, *map(self._step, listed)]
+        self._stated = {request.rule.id: request.rule.stated_by for request in rules.stated}
+        first = [ScenarioStep(request, steps.Note(request.rule.stated_by, now)) for request in rules.stated]
+        read = [*first, *map(self._step, listed)]
         return Scenario(title, source, rules.vocabulary, rules.mode, rules.customs, now, self.names, read)
 
     # --- steps ------------------------------------------------------------------------------------------------
@@ -76,6 +76,11 @@ class _Reader(RuleReader):
         rule = self.publish_rule(table.table(key))
         self._stated[rule.id] = rule.stated_by
         return steps.Add(rule), rule.stated_by
+
+    def subscribe(self, table: Table, key: str) -> tuple[steps.Request, Principal]:
+        rule = self.subscribe_rule(table.table(key))
+        self._stated[rule.id] = rule.stated_by
+        return steps.Subscribe(rule), rule.stated_by
 
     def resolve(self, table: Table, key: str) -> tuple[steps.Request, Principal]:
         table = table.table(key)
@@ -129,6 +134,7 @@ class _Reader(RuleReader):
 #: what can be asked for
 REQUESTS: Final[Mapping[str, Callable[[_Reader, Table, str], tuple[steps.Request, Principal]]]] = {
     "add": _Reader.add,
+    "subscribe": _Reader.subscribe,
     "resolve": _Reader.resolve,
     "withdraw": _Reader.withdraw,
     "pass": _Reader.time,

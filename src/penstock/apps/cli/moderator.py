@@ -1,4 +1,4 @@
-"""`penstock moderator`: conflicts between the rules of publishers. So far: run scenarios."""
+"""`penstock moderator`: conflicts between the rules of publishers; its verbs stand in `moderator_*`."""
 
 import json
 
@@ -6,6 +6,9 @@ import click
 
 from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.moderator_allow import allow
+from penstock.apps.cli.moderator_asking import at, explain, propose_, show
+from penstock.apps.cli.moderator_checking import check
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.session import say, say_json
 from penstock.codec.yaml_text import read_yaml
@@ -17,6 +20,10 @@ from penstock.moderator.scenario_file import read_scenario
 @click.group(cls=Verbs)
 def moderator() -> None:
     """Conflicts between rules of publishers, and ways out."""
+
+
+for verb in (check, show, propose_, explain, allow, at):
+    moderator.add_command(verb)
 
 
 @moderator.command()

@@ -49,6 +49,13 @@ def line(text: str = "") -> None:
     _print(_text(text), soft_wrap=True)
 
 
+def diff(lines: Iterable[str]) -> None:
+    """Show lines of which those that begin with `+` come and those that begin with `-` go."""
+    for text in lines:
+        sign = text.lstrip()[:1]
+        _print(Text(printable(text), style={"+": "green", "-": "red"}.get(sign, "")), soft_wrap=True)
+
+
 def tree(roots: Iterable[Node]) -> None:
     """Show trees."""
     for root in roots:

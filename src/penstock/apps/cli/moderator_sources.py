@@ -1,0 +1,256 @@
+"""Where the rules are that a command of the moderator is about: in a file, or in a rule book that a store keeps."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from penstock.apps.cli import options
+from penstock.apps.cli.files import read_bytes, within
+from penstock.apps.cli.names import Names, load_names
+from penstock.apps.cli.session import SPOKEN
+from penstock.authority.rulebook import RuleBook
+from penstock.codec.yaml_text import read_yaml
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.instants import instant_key
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.moderator.adding import Customs
+from penstock.moderator.base import RuleBase
+from penstock.moderator.deltas import Standing
+from penstock.moderator.requests import plan
+from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.steps import Note
+from penstock.store.opening import open_store
+from penstock.trust.validity import State
+
+#: the ledger of a store in which a rule book is kept, where nothing else is said
+LEDGER: Final = "moderator"
+_STORE: Final[dict[str, Any]] = {
+    "metavar": "STORE",
+    "envvar": "PENSTOCK_STORE",
+    "help": "The store with the rule book, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
+}
+
+
+def book_options(function: options.F) -> options.F:
+    """Add `--store`, `--ledger` and `--names`, for commands about a rule book."""
+    for option in (
+        options.names_option,
+        click.option(
+            "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="The rule book within the store."
+        ),
+        click.option("--store", "store_url", **_STORE),
+    ):
+        function = option(function)
+    return function
+
+
+def source_options(function: options.F) -> options.F:
+    """Add `--file` besides, for commands that need no store."""
+    return click.option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")(
+        book_options(function)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who is meant by a word, and how principals are called: the names of the reader first, then those of a file."""
+
+    names: Names
+    called: Mapping[Principal, str] = field(default_factory=dict)
+
+    def show(self, principal: Principal) -> str:
+        """Return what a principal is called."""
+        if principal in self.names.petnames:
+            return self.names.show(principal)
+        return self.called.get(principal, principal.short)
+
+    def principal(self, word: str) -> Principal:
+        """Return whom a word means. Raises what `Names.principal` raises."""
+        if word not in self.names.by_name:
+            for principal, name in self.called.items():
+                if name == word:
+                    return principal
+        return self.names.principal(word)
+
+    def speak(self, text: str) -> str:
+        """Put names into a text that has principals in their short form."""
+        for principal, name in self.called.items():
+            text = text.replace(principal.short, name)
+        return self.names.speak(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A rule base that is asked about, and who is known."""
+
+    #: what it is called in answers
+    where: str
+    base: RuleBase
+    customs: Customs
+    cast: Cast
+    profiles: Mapping[Principal, Profile] = field(repr=False)
+    #: in which lines of a file rules stand, by their ids
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    #: what a command needs besides to be about the same rules
+    option: str = ""
+
+    def event(self, word: str) -> TypeKey:
+        """Return the event type that a word means: its name, or `owner/name` where several have that name."""
+        return find_event(self.base, self.cast, word)
+
+    def rule(self, rule_id: str) -> PublishRule:
+        """Return a rule as it was stated. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        return known_standing(self.base, rule_id).stated
+
+
+def find_event(base: RuleBase, cast: Cast, word: str) -> TypeKey:
+    """Return the event type of a tree that a word means.
+
+    Raises `MalformedError` (`moderator.unknown-type`, `moderator.ambiguous-type`) and what `Cast.principal` raises.
+    """
+    owner, slash, name = word.rpartition("/")
+    found = [event for event in base.tree.parents if event.name == name]
+    if slash:
+        of = cast.principal(owner)
+        found = [event for event in found if event.owner == of]
+    if len(found) > 1:
+        raise MalformedError(
+            "moderator.ambiguous-type",
+            f"several owners have an event type `{name[:80]}`",
+            hint=f"write `{cast.show(found[0].owner)}/{name}`",
+        )
+    if not found:
+        near = get_close_matches(name, [event.name for event in base.tree.parents], 3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        raise MalformedError("moderator.unknown-type", f"there is no event type `{word[:80]}`", hint=hint)
+    return found[0]
+
+
+def known_standing(base: RuleBase, rule_id: str) -> Standing:
+    """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`), with ids that are like it."""
+    try:
+        return base.standing(rule_id)
+    except MalformedError as error:
+        if rule_id in base.wishes:
+            raise MalformedError(
+                "moderator.unknown-rule", f"`{rule_id}` is a subscriber's rule, which collides with nothing"
+            ) from error
+        near = get_close_matches(rule_id, [*base.standings], 3)
+        error.hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        raise
+
+
+@contextmanager
+def opened(
+    *, file: str | None, store_url: str | None, ledger: str, names_file: str | None, now: datetime
+) -> Iterator[Source]:
+    """Open what a command is about. Raises `MalformedError` (`cli.usage`), and what files and stores raise."""
+    if file is not None:
+        if _typed("store_url"):
+            raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
+        yield from_file(file, load_names(names_file), now)
+        return
+    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, _):
+        yield source
+
+
+@contextmanager
+def opened_book(*, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[tuple[Source, RuleBook]]:
+    """Open a rule book. Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise."""
+    names = load_names(names_file)
+    with open_store(named_store(store_url)) as store:
+        book = RuleBook.open(store.ledger(ledger))
+        yield from_book(book, store.url, names), book
+
+
+def named_store(store_url: str | None) -> str:
+    """Return the store that was named. Raises `MalformedError` (`cli.usage`) where none was."""
+    if store_url is None:
+        takes_file = "file" in click.get_current_context().params
+        raise MalformedError(
+            "cli.usage",
+            "nothing says where the rules are",
+            hint="give --store sqlite:PATH, or set PENSTOCK_STORE" + ("; or --file FILE" if takes_file else ""),
+        )
+    return store_url
+
+
+def from_book(book: RuleBook, url: str, names: Names, base: RuleBase | None = None) -> Source:
+    """Return a rule book as what commands ask about; `base` is another state of it than that of now."""
+    founding = book.founding
+    return Source(
+        where=url,
+        base=book.base if base is None else base,
+        customs=founding.customs,
+        cast=Cast(names),
+        profiles=_complete(joined(founding.known_publishers, founding.known_subscribers), book.base),
+    )
+
+
+def from_file(file: str, names: Names, now: datetime) -> Source:
+    """Return the rules of a file, stated in their order at one time. Raises what reading and stating them raises."""
+    rules = load_rules(file, names)
+    base = RuleBase(rules.vocabulary, rules.mode)
+    for request in rules.stated:
+        rule = request.rule
+        if rule.validity.state(instant_key(now)) is not State.EXPIRED:
+            with at_line(file, rules, rule.id):
+                base.apply(plan(base, request, Note(rule.stated_by, now), rules.customs).step)
+    return Source(
+        where=file,
+        base=base,
+        customs=rules.customs,
+        cast=Cast(names, rules.names),
+        profiles=_complete(rules.profiles, base),
+        lines=rules.lines,
+        option=f" --file {file}",
+    )
+
+
+def load_rules(file: str, names: Names) -> RuleFile:
+    """Read a rule base from a file. Raises what `read_bytes`, `read_yaml` and `read_rule_file` raise."""
+    data = read_bytes(file)
+    with within(file):
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedError("yaml.malformed", "the text is not in UTF-8") from error
+        rules = read_rule_file(read_yaml(text), names.by_name)
+    # Errors name principals by their short form, and a file may call them something.
+    spoken = click.get_current_context().meta.setdefault(SPOKEN, {})
+    spoken |= {who.short: name for who, name in rules.names.items() if who.short not in spoken}
+    return rules
+
+
+@contextmanager
+def at_line(file: str, rules: RuleFile, rule_id: str) -> Iterator[None]:
+    """Say in an error about a rule where it stands."""
+    line = rules.lines.get(rule_id)
+    with within(file):
+        try:
+            yield
+        except PenstockError as error:
+            error.message = f"line {line}: {error.message}" if line else error.message
+            raise
+
+
+def _complete(profiles: Mapping[Principal, Profile], base: RuleBase) -> Mapping[Principal, Profile]:
+    """Add publishers about whom there is nothing to know, because their profiles have no attributes."""
+    if base.detector.vocabulary.publishers.attributes:
+        return profiles
+    publishers = {each for rule in base.detector.rules.values() for each in rule.publishers}
+    return {**dict.fromkeys(publishers, Profile({})), **profiles}
+
+
+def _typed(parameter: str) -> bool:
+    """Say whether an option was given on the command line, and not by the environment."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE

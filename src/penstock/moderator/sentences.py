@@ -1,0 +1,208 @@
+"""Rules, conflicts and steps in plain sentences, for people who read neither selectors nor the paper."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from penstock.model.tree import Scope
+from penstock.model.values import Scalar
+from penstock.moderator import steps
+from penstock.moderator.conflicts import Conflict, Function, Kind, Party
+from penstock.moderator.deltas import Standing, Status, Wish
+from penstock.moderator.lists import AttributeList, Bound, Entry
+from penstock.moderator.notation import Named
+from penstock.moderator.propose import Resolution
+from penstock.moderator.rules import PublishRule, Rule
+from penstock.selector import ALWAYS, Selector
+
+_WHO: Final = {Function.P: "publishers", Function.S: "subscribers"}
+_BOUNDS: Final = {Bound.IS: "", Bound.MIN: "at least ", Bound.MAX: "at most "}
+_WHERE: Final = {Kind.SAME: "on the same event type", Kind.UP: "above it", Kind.DOWN: "below it"}
+_REACH: Final = {
+    Scope.UPWARD: "whoever may have a type has to be allowed all types above it",
+    Scope.DOWNWARD: "whoever may have a type has to be allowed all types below it",
+}
+
+
+def rule_sentence(rule: Rule, named: Named) -> str:
+    """Say what a rule demands.
+
+    `acme: only subscribers with role engineer and age at least 18 receive Line.Press.`
+    """
+    who, event = named(rule.stated_by), rule.event.name
+    if not isinstance(rule, PublishRule):
+        whom = named(rule.subscriber)
+        speaks = "" if rule.subscriber == rule.stated_by else f"{who}: "
+        from_whom = "any publisher" if rule.fnc_p == ALWAYS else f"publishers {condition(rule.fnc_p)}"
+        return f"{speaks}{whom} wants {event} from {from_whom}."
+    publishers = listed(named(publisher) for publisher in rule.publishers)
+    speaks = publishers if rule.publishers == (rule.stated_by,) else f"{publishers} (stated by {who})"
+    receive = (
+        f"all subscribers receive {event}"
+        if rule.fnc_s == ALWAYS
+        else f"only subscribers {condition(rule.fnc_s)} receive {event}"
+    )
+    publish = "" if rule.fnc_p == ALWAYS else f", and only publishers {condition(rule.fnc_p)} publish it"
+    return f"{speaks}: {receive}{publish}."
+
+
+def condition(function: Selector) -> str:
+    """Say whom a function admits: `with role engineer and age at least 18`, or the condition itself."""
+    found = AttributeList.from_selector(function)
+    if found is None:
+        return f"for whom {function.text}"
+    return f"with {listed(_entry(entry) for entry in found.entries)}"
+
+
+def part(selector: Selector) -> str:
+    """Say what a part of a function demands."""
+    found = AttributeList.from_selector(selector)
+    return selector.text if found is None else listed(_entry(entry) for entry in found.entries)
+
+
+def person(values: Mapping[str, Scalar]) -> str:
+    """Describe somebody by a profile.
+
+    >>> person({"role": "engineer", "age": 41, "night": None})
+    'age 41 and role engineer'
+    """
+    known = [f"{name} {_value(value)}" for name, value in sorted(values.items()) if value is not None]
+    return listed(known) if known else "nothing known"
+
+
+def conflict_sentences(candidate: PublishRule, conflict: Conflict, scope: Scope) -> Iterator[str]:
+    """Say what a candidate collides with, over what, and for whom."""
+    rules = f"{'rule' if len(conflict.rules) == 1 else 'rules'} {listed(_some(conflict.rules))}"
+    do = "does" if len(conflict.rules) == 1 else "do"
+    where = f"{rules} on {conflict.event.name}, {_WHERE[conflict.kind]}"
+    about = _WHO[conflict.function]
+    yield f"{candidate.id} on {candidate.event.name} collides with {where}, in what it demands of {about}."
+    if conflict.missing:
+        yield f"{candidate.id} does not demand {_parts(conflict.missing)}, which {rules} {do}."
+    if conflict.extra:
+        yield f"{candidate.id} demands {_parts(conflict.extra)}, which {rules} {do} not."
+    yield from _witness(candidate, conflict, rules)
+    if conflict.kind is not Kind.SAME:
+        yield f"The scope is {scope}: {_REACH[scope]}."
+    else:
+        yield "Rules on one event type have to say the same."
+
+
+def _witness(candidate: PublishRule, conflict: Conflict, rules: str) -> Iterator[str]:
+    verb = "publish" if conflict.function is Function.P else "receive"
+    if not conflict.certain:
+        yield "Whether anybody is concerned was not found out in time, so it counts as a conflict."
+    elif conflict.witness is None or conflict.admitted_by is None:
+        yield "Nobody is concerned: they admit the same people, but the lists differ."
+    else:
+        mine = (candidate.id, candidate.event.name)
+        theirs = (rules, conflict.event.name)
+        yes, no = (mine, theirs) if conflict.admitted_by is Party.CANDIDATE else (theirs, mine)
+        yield (
+            f"For example, somebody with {person(conflict.witness.values)} could {verb} {yes[1]} by {yes[0]}, "
+            f"but not {no[1]} by {no[0]}."
+        )
+
+
+def resolution_sentence(resolution: Resolution, candidate: str, named: Named, *, counted: bool) -> str:
+    """Say what a way out comes to."""
+    ways = {
+        steps.Strategy.FOLLOW: f"{candidate} alone changes, to what the others allow",
+        steps.Strategy.ADD: "all involved demand what any of them demands",
+        steps.Strategy.DELETE: "all involved keep only what they have in common",
+    }
+    touched = {0: "no rule in force changes", 1: "1 rule in force changes"}.get(
+        resolution.touched, f"{resolution.touched:,} rules in force change"
+    )
+    consent = (
+        f"; {listed(sorted(map(named, resolution.relaxed)))} must agree to demand less" if resolution.relaxed else ""
+    )
+    people = f"; of the subscribers known, {_people(resolution)}" if counted else ""
+    return f"{ways[resolution.strategy]}: {touched}{people}{consent}"
+
+
+def _people(resolution: Resolution) -> str:
+    def some(number: int, verb: str) -> str:
+        return f"none {verb}s" if not number else f"{number:,} {verb}{'s' if number == 1 else ''}"
+
+    return f"{some(resolution.gained, 'gain')} and {some(resolution.lost, 'lose')} events"
+
+
+def standing_sentence(standing: Standing | Wish) -> str:
+    """Say how a rule stands."""
+    match standing.status:
+        case Status.IN_FORCE if isinstance(standing, Wish) or standing.form == standing.stated:
+            return "It is in force as it was stated."
+        case Status.IN_FORCE:
+            return "It is in force, in another form than it was stated:"
+        case Status.REJECTED:
+            return "It was rejected, because it collides, and is in the log of what may come back."
+        case Status.WAITING:
+            return "It waits for its period to begin."
+        case Status.WITHDRAWN:
+            return "Whoever stated it took it back."
+        case Status.ENDED:
+            return "Its period is over, or its event type is gone."
+        case Status.LEFT:
+            return "It rests, because whoever stated it is away."
+
+
+def request_sentence(request: steps.Request, named: Named) -> str:
+    """Say what was asked for."""
+    match request:
+        case steps.Add(rule):
+            return f"state {rule.id} on {rule.event.name}"
+        case steps.Subscribe(wish):
+            return f"state {wish.id} on {wish.event.name}"
+        case steps.Resolve(rule_id, strategy):
+            return f"resolve {rule_id} by {strategy}"
+        case steps.Withdraw(rule_id):
+            return f"withdraw {rule_id}"
+        case steps.Pass():
+            return "let time pass"
+        case steps.Leave(publisher):
+            return f"{named(publisher)} leaves"
+        case steps.Return(publisher):
+            return f"{named(publisher)} comes back"
+        case steps.Undo(number, replay):
+            return f"undo step {number}" + (" and replay what came later" if replay else "")
+        case steps.RenameType(event, to):
+            return f"rename {event.name} to {to.name}"
+        case steps.RemoveType(event):
+            return f"remove {event.name} from the tree"
+        case steps.AddType(event, parent):
+            return f"add {event.name} {_below(parent)}"
+        case steps.MoveType(event, parent):
+            return f"move {event.name} {_below(parent)}"
+
+
+def _below(parent: object) -> str:
+    return "as a root" if parent is None else f"below {getattr(parent, 'name', parent)}"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Put words into a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    found = [*words]
+    return found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}" if found else "nobody"
+
+
+def _some(rules: Sequence[str], most: int = 5) -> list[str]:
+    return [*rules] if len(rules) <= most else [*rules[:most], f"{len(rules) - most:,} others"]
+
+
+def _parts(parts: Iterable[Selector]) -> str:
+    return listed(map(part, parts))
+
+
+def _entry(entry: Entry) -> str:
+    return f"{entry.name} {_BOUNDS[entry.bound]}{_value(entry.value)}"
+
+
+def _value(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)
