@@ -1,4 +1,4 @@
-"""Changes of the tree: what a move would bring about is known before."""
+"""Changes of the tree: rules go, stay and follow."""
 
 import pytest
 from tests.moderator.kit import P2, event, rule
@@ -6,22 +6,6 @@ from tests.moderator.life import add, ask, base_of, in_force
 
 from penstock.errors import PenstockError
 from penstock.moderator.steps import AddType, MoveType, RemoveType, RenameType, Request, Undo
-from penstock.moderator.tree_changes import collisions
-
-
-def test_collisions_are_those_of_the_subtree_with_its_new_path() -> None:
-    base = base_of()
-    add(base, rule("a", "A1", "role = 'engineer'"), rule("k", "A10", "role = 'engineer' AND company = 'B'"))
-    add(base, rule("b", "A2", "company = 'A'", of=[P2]))
-    before = base.image()
-    found = collisions(base, MoveType(event("A1"), event("A2")))
-    assert [(moving.id, [each.rules for each in conflicts]) for moving, conflicts in found] == [
-        ("a", [("b",)]),
-        ("k", [("b",)]),
-    ]
-    assert base.image() == before
-    assert collisions(base, MoveType(event("A1"), event("A3"))) == ()
-    assert collisions(base, MoveType(event("A1"))) == ()
 
 
 def test_a_type_goes_with_its_rules_and_those_below_hang_on_its_parent() -> None:

@@ -7,7 +7,7 @@
 | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
 | somebody leaves | it, the moderator | |
 | somebody comes back | it | |
-| an event type is added, moved, renamed, removed | an owner of a type that is named | the other owners |
+| an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
 | a step is undone | whoever asked for it, the moderator; with a replay the moderator alone | |
 | time passes | anybody, without a signature | |
 """
@@ -164,7 +164,8 @@ class Rights:
                 return _Speakers(frozenset({moderator} if replay else {asked, moderator}))
             case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
                 owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
-                return _Speakers(owners, owners)
+                relaxed = request.consents if isinstance(request, steps.MoveType) else frozenset()
+                return _Speakers(owners, owners | relaxed)
             case steps.RemoveType(event):
                 return _Speakers(frozenset({event.owner}))
 

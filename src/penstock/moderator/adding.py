@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import instant_key
+from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Conflict
@@ -107,7 +108,15 @@ def plan_resolve(base: RuleBase, request: Resolve, note: Note, customs: Customs 
             hint="choose another of the proposals",
             proposals=propose(base, rule, customs.subscribers),
         )
-    missing = sorted(resolution.relaxed - request.consents)
+    check_agreed(resolution, request.consents)
+    with base.draft() as draft:
+        settle_on(draft, rule, resolution)
+        return Plan(Step(base.next_number, note, request, draft.delta), conflicts, resolution)
+
+
+def check_agreed(resolution: Resolution, consents: frozenset[Principal]) -> None:
+    """Check that all agree whose rules would be relaxed. Raises `RefusedError` (`moderator.consent`)."""
+    missing = sorted(resolution.relaxed - consents)
     if missing:
         raise RefusedError(
             "moderator.consent",
@@ -115,9 +124,6 @@ def plan_resolve(base: RuleBase, request: Resolve, note: Note, customs: Customs 
             hint="ask each publisher whose rule is relaxed",
             publishers=tuple(missing),
         )
-    with base.draft() as draft:
-        settle_on(draft, rule, resolution)
-        return Plan(Step(base.next_number, note, request, draft.delta), conflicts, resolution)
 
 
 def settle_on(draft: Draft, rule: PublishRule, resolution: Resolution) -> None:

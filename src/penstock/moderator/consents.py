@@ -8,7 +8,7 @@ was given, it is used up. So it can be shown again, and late, without any effect
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.moderator.records import request_to_sexp
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Request, Resolve, Step, Strategy
+from penstock.moderator.steps import MoveType, Request, Resolve, Step, Strategy
 from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
 
 
@@ -82,8 +82,16 @@ def subject_of(step: Step) -> bytes:
     """Return what consents have to be to, so that a step rests on them."""
     match step.request:
         case Resolve(rule_id, strategy):
-            changed = ((key, change.after) for key, change in step.delta.rules.items())
-            forms = {key: after.form for key, after in changed if after is not None and after.form is not None}
-            return resolution_digest(rule_id, strategy, forms)
+            return resolution_digest(rule_id, strategy, _forms(step))
+        case MoveType(_, _, Strategy()) as move:
+            # Who agrees is not what they agree to.
+            asked = request_to_sexp(replace(move, consents=frozenset()))
+            return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
         case request:
             return request_digest(request)
+
+
+def _forms(step: Step) -> Mapping[str, PublishRule]:
+    """Return the forms that a step puts in force."""
+    changed = ((key, change.after) for key, change in step.delta.rules.items())
+    return {key: after.form for key, after in changed if after is not None and after.form is not None}

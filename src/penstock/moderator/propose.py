@@ -102,6 +102,17 @@ def _resolution(
         )
         if before != after
     ]
+    return weigh(base, strategy, forms, revisions, subscribers)
+
+
+def weigh(
+    base: RuleBase,
+    strategy: Strategy,
+    forms: Forms,
+    revisions: Sequence[Revision],
+    subscribers: Sequence[Profile] = (),
+) -> Resolution:
+    """Return a way out with what it costs: which rules change, who has to agree, and how many gain and lose."""
     relaxed = {
         revision.before.stated_by
         for revision in revisions
@@ -109,7 +120,7 @@ def _resolution(
         and not implies(base, revision.after, _stated(base, revision.before))
     }
     gained, lost = _count(revisions, subscribers)
-    touched = sum(1 for revision in revisions if revision.before.id != candidate.id)
+    touched = sum(1 for revision in revisions if revision.before.id in base.detector.rules)
     return Resolution(strategy, forms, tuple(revisions), touched, frozenset(relaxed), gained, lost)
 
 

@@ -238,8 +238,9 @@ def request_to_sexp(request: Request) -> tuple[SExp, ...]:
             return (b"return", _who(publisher))
         case steps.AddType(event, parent):
             return (b"add-type", _hung(event, Rooted(parent)))
-        case steps.MoveType(event, parent):
-            return (b"move-type", _hung(event, Rooted(parent)))
+        case steps.MoveType(event, parent, strategy, consents):
+            chosen = () if strategy is None else (strategy.encode(), *map(_who, sorted(consents)))
+            return (b"move-type", _hung(event, Rooted(parent)), *chosen)
         case steps.RenameType(event, to):
             return (b"rename-type", _event(event), _event(to))
         case steps.RemoveType(event):
@@ -254,6 +255,10 @@ def request_from_sexp(value: SExp) -> Request:
         case (b"resolve", bytes() as rule_id, bytes(strategy), *consents):
             agreed = frozenset(map(_read_who, consents))
             return steps.Resolve(text(rule_id), _read_strategy(strategy), agreed)
+        case (b"move-type", hung, bytes(strategy), *consents):
+            event, rooted = _read_hung(hung)
+            agreed = frozenset(map(_read_who, consents))
+            return steps.MoveType(event, rooted.parent, _read_strategy(strategy), agreed)
         case (b"pass",):
             return steps.Pass()
         case (b"rename-type", event, to):

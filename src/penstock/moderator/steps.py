@@ -94,10 +94,15 @@ class AddType:
 
 @dataclass(frozen=True, slots=True)
 class MoveType:
-    """An event type, with all below it, goes elsewhere."""
+    """An event type, with all below it, goes elsewhere.
+
+    Where rules would collide then, somebody chooses a way out; these publishers agree that theirs is relaxed.
+    """
 
     event: TypeKey
     parent: TypeKey | None = None
+    strategy: Strategy | None = None
+    consents: frozenset[Principal] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

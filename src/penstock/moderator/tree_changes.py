@@ -1,7 +1,7 @@
 """Event types are added, moved, renamed and removed while rules are in force (future work in paper 1, section VIII).
 
 A new type, and one that goes, can bring no conflict about: of the types that remain, no two stand in another relation
-than before. A move can, and what would collide is shown before anything is done.
+than before. A move can: see `moves`.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,10 @@ from dataclasses import replace
 
 from penstock.errors import MalformedError
 from penstock.model.names import TypeKey
-from penstock.model.tree import TypeTree
 from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.base import Draft, RuleBase
-from penstock.moderator.conflicts import Conflict
 from penstock.moderator.deltas import Change, Delta, Logged, Rooted, Standing, Status, Wish
-from penstock.moderator.detect_naive import find_conflicts
+from penstock.moderator.moves import plan_move
 from penstock.moderator.removal import take_out
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import AddType, MoveType, Note, RemoveType, RenameType, Step, TreeChange
@@ -23,15 +21,15 @@ from penstock.moderator.steps import AddType, MoveType, Note, RemoveType, Rename
 def plan_tree(base: RuleBase, request: TreeChange, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan a change of the tree.
 
-    Raises `MalformedError`: `moderator.unknown-type`, `moderator.known-type`, `type.cycle`; `LimitError`
-    (`type.limit`); `RefusedError` (`moderator.conflict`) for a move after which rules collide: `collisions` says which.
+    Raises `MalformedError`: `moderator.unknown-type`, `moderator.known-type`, `LimitError` (`type.limit`); what
+    `plan_move` raises.
     """
+    if isinstance(request, MoveType):
+        return plan_move(base, request, note, customs)
     with base.draft() as draft:
         match request:
             case AddType():
                 restored = _add(request, draft)
-            case MoveType():
-                restored = _move(request, draft)
             case RenameType():
                 restored = _rename(request, draft)
             case _:
@@ -39,45 +37,17 @@ def plan_tree(base: RuleBase, request: TreeChange, note: Note, customs: Customs 
         return Plan(Step(base.next_number, note, request, draft.delta, restored))
 
 
-def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:
-    """Return the rules that would collide after a move, each with what it would collide with.
-
-    Only rules in the subtree that moves can collide, and only with those on its new path to the root.
-
-    Raises as `plan_tree`, but for `moderator.conflict`.
-    """
-    _check_known(base, request.event)
-    if request.parent is not None:
-        _check_known(base, request.parent)
-    tree = TypeTree.of({**base.tree.parents, request.event: request.parent}, base.tree.scope)
-    vocabulary = replace(base.detector.vocabulary, tree=tree)
-    above = [rule for over in tree.ancestors(request.event) for rule in base.on(over)]
-    moving = [rule for under in tree.subtree(request.event) for rule in base.on(under)]
-    found = ((rule, find_conflicts(rule, above, vocabulary, base.mode)) for rule in moving)
-    return tuple((rule, conflicts) for rule, conflicts in found if conflicts)
-
-
 def _add(request: AddType, draft: Draft) -> tuple[Logged, ...]:
     _check_new(draft.base, request.event)
     if request.parent is not None:
-        _check_known(draft.base, request.parent)
+        draft.base.detector.vocabulary.check_type(request.parent)
     draft.change(Delta(types={request.event: Change(None, Rooted(request.parent))}))
-    return ()
-
-
-def _move(request: MoveType, draft: Draft) -> tuple[Logged, ...]:
-    base = draft.base
-    _check_known(base, request.event)
-    if request.parent is not None:
-        _check_known(base, request.parent)
-    before = Rooted(base.tree.parents[request.event])
-    draft.change(Delta(types={request.event: Change(before, Rooted(request.parent))}))
     return ()
 
 
 def _rename(request: RenameType, draft: Draft) -> tuple[Logged, ...]:
     base = draft.base
-    _check_known(base, request.event)
+    base.detector.vocabulary.check_type(request.event)
     _check_new(base, request.to)
     types: dict[TypeKey, Change[Rooted]] = {
         request.event: Change(Rooted(base.tree.parents[request.event]), None),
@@ -105,7 +75,7 @@ def _rename(request: RenameType, draft: Draft) -> tuple[Logged, ...]:
 
 def _remove(request: RemoveType, draft: Draft, note: Note, customs: Customs) -> tuple[Logged, ...]:
     base = draft.base
-    _check_known(base, request.event)
+    base.detector.vocabulary.check_type(request.event)
     for entry in base.history.on(request.event):
         draft.drop(entry)
     going = {
@@ -137,10 +107,6 @@ def _standing_on(standing: Standing, event: TypeKey) -> Standing:
 
 def _on(rules: Iterable[PublishRule], event: TypeKey) -> tuple[PublishRule, ...]:
     return tuple(replace(rule, event=event) for rule in rules)
-
-
-def _check_known(base: RuleBase, event: TypeKey) -> None:
-    base.detector.vocabulary.check_type(event)
 
 
 def _check_new(base: RuleBase, event: TypeKey) -> None:

@@ -15,7 +15,7 @@ from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.consents import subject_of
 from penstock.moderator.requests import plan
-from penstock.moderator.steps import Note, Request, Resolve, Step, Undo
+from penstock.moderator.steps import MoveType, Note, Request, Resolve, Step, Undo
 
 
 def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
@@ -107,5 +107,7 @@ def _replay(draft: Draft, step: Step, customs: Customs) -> None:
 def _check_consents(step: Step, again: Step) -> None:
     """Check that others agreed to what comes of a step now: to the same forms, and not just to the way out."""
     match step.request:
-        case Resolve(_, _, consents) if consents - {step.note.who} and subject_of(step) != subject_of(again):
-            raise RefusedError("moderator.consent", "it would come to something else than was agreed to")
+        case Resolve() | MoveType() as chosen:
+            others = chosen.consents - {step.note.who}
+            if others and subject_of(step) != subject_of(again):
+                raise RefusedError("moderator.consent", "it would come to something else than was agreed to")
