@@ -1,0 +1,191 @@
+"""Whatever is asked of a rule book: what its ledger says is what it is, and nobody's step is lost."""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.authority.kit import KEYS, MODERATOR, NAME, NOW, book_in, ledger
+from tests.budget import examples
+from tests.moderator.kit import OWNER, P1, P2, P3, event, tree
+from tests.moderator.test_lifecycle_properties import PARENTS, requests
+from tests.trust.kit import refused
+
+from penstock.authority.rulebook import RuleBook
+from penstock.authority.rulebook_fold import RuleBookFold
+from penstock.errors import PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.model.tree import Scope
+from penstock.moderator.base import RuleBase
+from penstock.moderator.consents import Consent, subject_of
+from penstock.moderator.rules import SubscribeRule
+from penstock.moderator.steps import (
+    Add,
+    Leave,
+    MoveType,
+    Note,
+    Request,
+    Resolve,
+    Return,
+    Strategy,
+    Subscribe,
+    Undo,
+    Withdraw,
+)
+from penstock.selector import ALWAYS, parse
+from penstock.store.folds import View, refold
+from penstock.store.ledgers import Store
+from penstock.store.memory import MemoryRecords
+from penstock.store.records import Head, Row
+from penstock.trust.signed import sign_value
+from penstock.trust.validity import Validity
+
+WHO = (P1, P2, P3)
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> Subscribe:
+    number = draw(st.integers(0, 3))
+    by = WHO[number % len(WHO)]
+    period = draw(st.sampled_from([Validity(), Validity.between(NOW + timedelta(1), NOW + timedelta(3))]))
+    wanted = draw(st.sampled_from([ALWAYS, parse("company = 'A'"), parse("licensed")]))
+    return Subscribe(SubscribeRule(f"s{number}", event(draw(st.sampled_from([*PARENTS]))), by, by, wanted, period))
+
+
+def anything(base: RuleBase) -> st.SearchStrategy[Request]:
+    """Ask for all that publishers ask for, for what subscribers do, and for moves with a way out."""
+    known = st.sampled_from([*base.tree.parents])
+    more: list[st.SearchStrategy[Request]] = [
+        wishes(),
+        st.builds(MoveType, known, known, st.sampled_from([*Strategy]), st.just(frozenset(WHO))),
+    ]
+    if base.wishes:
+        more += [st.builds(Withdraw, st.sampled_from([*base.wishes]))]
+    return st.integers(0, 9).flatmap(lambda number: more[number] if number < len(more) else requests(base))
+
+
+def speaker(base: RuleBase, request: Request) -> Principal:
+    """Let each request be made by whoever may."""
+    match request:
+        case Add(rule) | Subscribe(rule):
+            return rule.stated_by
+        case Withdraw(rule_id) | Resolve(rule_id) if rule_id in {*base.standings, *base.wishes}:
+            return base.stated(rule_id).stated_by
+        case Leave(who) | Return(who):
+            return who
+        case Undo():
+            return MODERATOR.principal
+        case _:
+            return OWNER
+
+
+def ask(book: RuleBook, request: Request) -> None:
+    """Ask for something with the consents of all who have to agree. Raises what is refused."""
+    when = NOW + timedelta(days=book.base.next_number // 4)
+    by = speaker(book.base, request)
+    step = book.plan(request, Note(by, when)).step
+    given = request.consents if isinstance(request, Resolve | MoveType) else frozenset()
+    consents = [
+        sign_value(Consent(book.id, who, subject_of(step), step.number - 1, when), KEYS[who]).unverified()
+        for who in sorted(given - {by})
+    ]
+    book.ask(KEYS[by], request, when, consents=consents)
+
+
+@given(
+    st.data(),
+    st.sampled_from([*Scope]),
+    st.sampled_from(["newest", "oldest", "fewest-changes", "paper"]),
+    st.sampled_from([None, *Strategy]),
+)
+@settings(max_examples=examples(10), deadline=None)
+def test_a_book_is_what_its_ledger_says(
+    data: st.DataObject, scope: Scope, heuristic: str, resolve: Strategy | None
+) -> None:
+    place = ledger()
+    book = book_in(place, tree(PARENTS, scope), heuristic=heuristic, resolve=resolve)
+    kept = data.draw(st.integers(0, 10))
+    for number in range(data.draw(st.integers(4, 12))):
+        request = data.draw(anything(book.base))
+        head, before = book.head, book.base.image()
+        try:
+            ask(book, request)
+        except PenstockError:
+            book.refresh()
+            assert (book.head, book.base.image()) == (head, before), "what was refused changed nothing"
+        else:
+            assert book.head.number == head.number + 1
+            undone(book, before)
+        if number == kept:
+            book.keep()
+    fold = RuleBookFold(place)
+    resumed, refolded = View(place, fold), refold(place, fold)
+    assert fold.dump(resumed.state) == fold.dump(refolded) == fold.dump(fold.load(fold.dump(refolded)))
+    again = RuleBook.open(place)
+    assert again.base.image() == book.base.image()
+    assert again.base.unsettled == book.base.unsettled
+    assert [*again.base.steps] == [*book.base.steps]
+    again.verify()
+
+
+def undone(book: RuleBook, before: object) -> None:
+    """Check that to undo the last step would be as if it had not been."""
+    last = book.base.next_number - 1
+    with book.base.draft() as draft:
+        draft.change(book.plan(Undo(last), Note(MODERATOR.principal, NOW)).step.delta)
+        assert book.base.image() == before, "undo after do is identity"
+
+
+class Contested(MemoryRecords):
+    """Records to which somebody else adds a change just before this one does, as often as that is wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[Callable[[], object]] = []
+
+    def append(self, ledger: str, expected: Head, head: Head, rows: Iterable[Row]) -> None:
+        if self.others:
+            now, *later = self.others
+            self.others = []
+            now()
+            self.others = later
+        super().append(ledger, expected, head, rows)
+
+
+def wish(id_: str, about: str, by: Principal) -> Subscribe:
+    return Subscribe(SubscribeRule(id_, event(about), by, by))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from([*PARENTS])), min_size=2, max_size=6))
+@settings(max_examples=examples(10), deadline=None)
+def test_of_two_who_write_at_once_nobody_loses_a_step(turns: list[tuple[bool, int, str]]) -> None:
+    records = Contested()
+    place = Store(records).ledger(NAME)
+    books = (book_in(place, tree(PARENTS)), RuleBook.open(place))
+    taken: list[Request] = []
+    for number, (first, contested, about) in enumerate(turns):
+        book, other = books[first], books[not first]
+        between = [wish(f"o{number}-{index}", about, P2) for index in range(contested)]
+        records.others = [partial(other.ask, KEYS[P2], each, NOW) for each in between]
+        mine = wish(f"s{number}", about, P1)
+        assert book.ask(KEYS[P1], mine, NOW).step.request == mine
+        taken += [*between, mine]
+    for book in books:
+        book.refresh()
+        assert [step.request for step in book.base.steps] == taken
+        book.verify()
+    assert books[0].base.image() == books[1].base.image()
+
+
+def test_who_is_never_first_is_told() -> None:
+    records = Contested()
+    place = Store(records).ledger(NAME)
+    book, other = book_in(place, tree(PARENTS)), RuleBook.open(place)
+    records.others = [partial(other.ask, KEYS[P2], wish(f"o{number}", "X", P2), NOW) for number in range(99)]
+    with refused("moderator.busy"):
+        book.ask(KEYS[P1], wish("s", "X", P1), NOW)
+    book.refresh()
+    assert "s" not in book.base.wishes
+    assert len(book.base.wishes) == DEFAULT_LIMITS.moderator_attempts
