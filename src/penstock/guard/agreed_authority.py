@@ -9,7 +9,7 @@ It is about those who publish and subscribe. Brokers that carry, seal and open e
 profiles; their rights come from certificates alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -117,6 +117,16 @@ class AgreementReader:
                 self._agreements[key], self._rules[about] = agreement, kept
                 found.append(kept)
         return Agreements(tuple(found), MappingProxyType(unread), _revision(self._rules, unread))
+
+
+def agreed_on(agreements: Iterable[Agreement], claims: Sequence[SignedValue[ProfileClaim]]) -> Agreements:
+    """Return agreements that somebody has read and verified, with the profiles that count for each."""
+    found: dict[tuple[bytes, ...], AgreedRules] = {}
+    said = sorted(claim.digest for claim in claims)
+    for agreement in agreements:
+        about = (digest(agreement.to_sexp()), *said)
+        found[about] = AgreedRules(agreement, described(agreement, claims))
+    return Agreements(tuple(found.values()), revision=_revision(found, ()))
 
 
 def _revision(keys: Iterable[tuple[bytes, ...]], unread: Iterable[Principal]) -> str:

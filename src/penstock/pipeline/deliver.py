@@ -4,13 +4,14 @@ The programs that show an event are found (`find`), each with the words of bits 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import MalformedError
+from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.columns import Source
@@ -20,6 +21,7 @@ from penstock.pipeline.frames import metadata, quoted, transit_sources
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Program, programs_of
 from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.views import Viewer
 
 PROGRAM: Final = "@program"
@@ -61,6 +63,38 @@ class Delivered:
         return self.rows.join(F.broadcast(readers), PROGRAM)
 
 
+class ByType:
+    """Asks of each event whether it is of a type that a branch is about, as if by guards: one for each set of types."""
+
+    def __init__(self, types: Sequence[EventType], *, told: bool) -> None:
+        self._types = types
+        self._told = told
+        self._asked: dict[frozenset[str], str] = {}
+
+    def program(self, program: Program) -> Program:
+        """Return a program whose branches hold for events of what its reader subscribed to, as far as they say."""
+        branches = tuple(self._branch(branch, program.event_type) for branch in program.restriction.branches)
+        return replace(program, restriction=Restriction(branches))
+
+    def _branch(self, branch: Branch, reader: EventType) -> Branch:
+        meant = frozenset(str(one.name) for one in self._types if _is_about(branch, reader, one))
+        if len(meant) == len(self._types) or (branch.only is None and not self._told):
+            return replace(branch, only=None)
+        guard = self._asked.setdefault(meant, f"@of {len(self._asked)}")
+        return replace(branch, only=None, guards=branch.guards | {guard})
+
+    def guards(self) -> dict[str, Column]:
+        """Return the columns of what was asked; where no event says of which type it is, none holds."""
+        if not self._told:
+            return {}
+        return {name: quoted(TYPE).isin(*sorted(meant)) for meant, name in self._asked.items() if meant}
+
+
+def _is_about(branch: Branch, reader: EventType, event_type: EventType) -> bool:
+    below = reader.key in (event_type.key, *event_type.ancestors)
+    return below and (branch.only is None or event_type.key in branch.only)
+
+
 def deliver(
     events: DataFrame,
     types: Sequence[EventType],
@@ -71,12 +105,14 @@ def deliver(
 ) -> Delivered:
     """Deliver a frame of transit events of some types to the subscribers of a policy.
 
-    `types` are the versions whose attributes the frame has. `guards` has a boolean column for each guard whose results
-    the log holds; a guard that is not there never holds. Raises `SelectorError` for a filter that does not fit.
+    `types` are the versions whose attributes the frame has; of which of them an event is, `@type` says, without which
+    all of them count as what each subscriber reads. `guards` has a boolean column for each guard whose results the log
+    holds; a guard that is not there never holds. Raises `SelectorError` for a filter that does not fit.
     """
-    programs = programs_of(policy)
+    by_type = ByType(types, told=TYPE in events.columns)
+    programs = tuple(by_type.program(program) for program in programs_of(policy))
     sources = transit_sources(types)
-    viewer = Viewer(sources, environment or environment_sources(), guards or {})
+    viewer = Viewer(sources, environment or environment_sources(), {**(guards or {}), **by_type.guards()})
     finder = Finder(events, viewer, lambda parts: parts[0][0] != 0)
     found = finder.find(Question(program.number, ((program,),)) for program in programs)
     view = [quoted(name) for part in finder.words() for name in part]

@@ -73,7 +73,7 @@ class Desk:
     @property
     def judge(self) -> Judge:
         """Who says whose signatures count."""
-        return Judge(self.policy, self.loaded.types)
+        return Judge(self.policy.of_brokers(), self.loaded.types)
 
     def environment(self, events: DataFrame) -> tuple[DataFrame, dict[str, Source]]:
         """Return the events with the facts beside them, and where conditions find time and facts."""

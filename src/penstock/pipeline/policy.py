@@ -12,9 +12,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.guard import (
+    NO_AGREEMENTS,
+    Agreements,
     Authority,
     CapabilityAuthority,
     Counts,
@@ -65,11 +67,13 @@ class Policy:
     subscribers: tuple[Subscriber, ...] = ()
     others: tuple[Authority, ...] = ()
     recorder: Recorder | None = None
+    #: what was agreed on about who publishes and who subscribes
+    agreements: Agreements = NO_AGREEMENTS
     _memory: _Memory = field(init=False, default_factory=_Memory, repr=False, compare=False)
 
     @property
     def revision(self) -> str:
-        """A digest of credentials and subscribers, for logs: equal policies have equal revisions.
+        """A digest of credentials, agreements and subscribers, for logs: equal policies have equal revisions.
 
         Other sources of authority have no digest; whoever has some says in the source of a record which.
         """
@@ -77,7 +81,8 @@ class Policy:
             parts = sorted(certificate.id for certificate in self.credentials)
             parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
             readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
-            found = hashlib.sha256(json.dumps([parts, readers]).encode()).digest()
+            agreed = [self.agreements.revision] if self.agreements.revision else []
+            found = hashlib.sha256(json.dumps([parts, readers, *agreed]).encode()).digest()
             self._memory.revision = f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
         return self._memory.revision
 
@@ -104,7 +109,8 @@ class Policy:
         known = self._memory.answers.get(key)
         if known is None:
             request = EventRequest(principal, action, verified, None)
-            authorities = (CapabilityAuthority(self.credentials), *self.others)
+            asked: tuple[Authority, ...] = (CapabilityAuthority(self.credentials), *self.others)
+            authorities = tuple(map(self.agreements.over, asked))
             if self.recorder is None:
                 known = _Answer(decide(request, authorities))
             else:
@@ -122,12 +128,18 @@ class Policy:
             recorder.write(answer.record)
             answer.written = True
 
+    def of_brokers(self) -> "Policy":
+        """Return what certificates alone say: by that brokers publish and read for others."""
+        return self if self.agreements == NO_AGREEMENTS else replace(self, agreements=NO_AGREEMENTS)
+
     def principals(self) -> tuple[Principal, ...]:
-        """Return everyone whom a credential speaks of, and every owner of a type that is subscribed to."""
+        """Return everyone of whom a credential or an agreed rule speaks, and owners of types that are subscribed to."""
         found: dict[Principal, None] = {}
         for certificate in self.credentials:
             found[certificate.statement.issuer] = None
             found.update(dict.fromkeys(_mentioned(certificate.statement.subject)))
+        for rules in self.agreements.rules:
+            found.update(dict.fromkeys(rules.publishers))
         found.update(dict.fromkeys(subscriber.type.event_type.name.owner for subscriber in self.subscribers))
         return tuple(found)
 

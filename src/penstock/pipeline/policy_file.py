@@ -43,7 +43,9 @@ _NAMING: Final = Naming(
     principal="policy.principal",
     help=_HELP,
 )
-_KEYS: Final = frozenset({"types", "history", "credentials", "names", "subscribers", "domains", "zone", "facts"})
+_KEYS: Final = frozenset(
+    {"types", "history", "credentials", "agreements", "names", "subscribers", "domains", "zone", "facts"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class PolicyFile:
     types: tuple[str, ...]
     history: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
+    agreements: tuple[str, ...] = ()
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     subscribers: tuple[Subscription, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +81,7 @@ class PolicyFile:
 
         Raises `MalformedError`: `policy.no-match` for a pattern without files, `policy.type`, `policy.principal`,
         `policy.twice`; `LimitError` (`policy.limit`); `SelectorError` for a filter that does not fit its type; and
-        what reading and verifying types and credentials raise.
+        what reading and verifying types, credentials and agreements raise.
         """
         files = NamedFiles(folder, _NAMING, limits)
         names = files.principals(self.names)
@@ -94,7 +97,8 @@ class PolicyFile:
                 credentials += Credentials.of(quorums=tuple(quorums))
         credentials += files.credentials(self.credentials)
         subscribers = tuple(_subscriber(one, names, types) for one in self.subscribers)
-        policy = Policy(credentials, subscribers, self._others(credentials))
+        agreements = files.agreements(self.agreements)
+        policy = Policy(credentials, subscribers, self._others(credentials), agreements=agreements)
         domains = names.domains(self.domains)
         return LoadedPolicy(policy, tuple(types.values()), names.petnames, self.zone, self.facts, domains)
 
@@ -146,6 +150,7 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         types=_FILE.some("types", _FILE.texts("types", _FILE.needed("the policy", table, "types"))),
         history=_FILE.texts("history", table.get("history", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        agreements=_FILE.texts("agreements", table.get("agreements", [])),
         names=_FILE.petnames("names", table.get("names", {})),
         subscribers=_subscribers(table.get("subscribers", []), limits),
         domains=_FILE.homes("domains", table.get("domains", {}), limits),

@@ -68,10 +68,12 @@ def mask(
 ) -> Masked:
     """Compile a restriction for readers of `event_type`.
 
-    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. Raises
-    `RefusedError` (`guard.online-test`).
+    `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. Nor
+    does a branch about some types only: of which type an event is, nothing here tells. Raises `RefusedError`
+    (`guard.online-test`).
     """
-    branches = answered(restriction.for_type(event_type, Right.SUBSCRIBE)).branches
+    held = answered(restriction.for_type(event_type, Right.SUBSCRIBE)).branches
+    branches = tuple(branch for branch in held if branch.only is None)
     found = Constants()
     kinds = {name: source.kind for name, source in sources.items()}
     templates = tuple(shape_branch(branch, branch.holds_where(), found, kinds) for branch in branches)

@@ -179,7 +179,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     old, new = _readers(before), _readers(after)
     everyone = sorted(old.keys() | new.keys())
     readers = [reader for reader in everyone if reader.type in line]
-    compiler = _Compiler(environment, guards or {})
+    compiler = _Compiler(types[0].key, environment, guards or {})
     pairs: dict[_Pair, list[Reader]] = {}
     for reader in readers:
         pair = compiler.side(before, old.get(reader, ())), compiler.side(after, new.get(reader, ()))
@@ -238,8 +238,9 @@ _Pair: TypeAlias = tuple[_Side, _Side]
 class _Compiler:
     """Turns subscriptions into programs: each different one once."""
 
-    def __init__(self, environment: Mapping[str, Source], guards: Mapping[str, Column]) -> None:
+    def __init__(self, key: TypeKey, environment: Mapping[str, Source], guards: Mapping[str, Column]) -> None:
         self.unknown: set[str] = set()
+        self._key = key
         self._environment, self._guards = environment, guards
         self._views: dict[_View, Program] = {}
 
@@ -250,7 +251,10 @@ class _Compiler:
     def _view(self, policy: Policy, s: Subscriber) -> _View:
         # What is not permitted has no branches.
         decided = policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction
-        restriction = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE))
+        known = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE)).branches
+        # A history is of one type: what is about others says nothing of it.
+        about = (branch for branch in known if branch.only is None or self._key in branch.only)
+        restriction = Restriction(tuple(replace(branch, only=None) for branch in about))
         kinds = tuple(type(value) for branch in restriction.branches for _, value in branch.forced)
         view = s.type.id, restriction, kinds, s.selector.text
         if view not in self._views:

@@ -1,13 +1,15 @@
-"""Files that another file names, from the folder that it stands in: petnames, types and credentials."""
+"""Files that another file names, from the folder that it stands in: petnames, types, credentials and agreements."""
 
 import glob
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from penstock.errors import MalformedError
+from penstock.guard import Agreement, Agreements
+from penstock.guard.agreed_authority import agreed_on
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
@@ -16,6 +18,9 @@ from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.store.petnames import parse_petnames
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.profiles import ProfileClaim
+from penstock.trust.signed import SignedValue
+from penstock.trust.statements import read_statements
 
 TypeFiles: TypeAlias = Mapping[TypeName, tuple[str, UnverifiedType]]
 """Types that were read, with the files that they stand in."""
@@ -74,6 +79,26 @@ class NamedFiles:
         if len(certificates) > self.limits.certificates:
             raise self.naming.too_many(f"{self.limits.certificates} certificates")
         return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
+
+    def agreements(self, patterns: Iterable[str]) -> Agreements:
+        """Read agreements and profiles, and verify all of them.
+
+        Raises as `read_statements` and `UnverifiedValue.verify`, and `MalformedError` with the code for what is given
+        twice, when an owner has two agreements of one name.
+        """
+        agreements: dict[tuple[Principal, str], Agreement] = {}
+        profiles: dict[Principal, list[SignedValue[ProfileClaim]]] = {}
+        for file, data in self._read(patterns):
+            with within(file):
+                for statement in read_statements(data, Agreement, ProfileClaim, limits=self.limits):
+                    match statement.verify():
+                        case SignedValue(Agreement() as found):
+                            if agreements.setdefault((found.owner, found.name), found) != found:
+                                raise self.naming.given_twice(f"the agreement `{found.name}`")
+                        case SignedValue(ProfileClaim() as claim) as signed:
+                            profiles.setdefault(claim.of, []).append(cast("SignedValue[ProfileClaim]", signed))
+        claims = [claim for about in profiles.values() for claim in about]
+        return agreed_on(agreements.values(), claims)
 
     def _read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
