@@ -38,6 +38,10 @@ Written: TypeAlias = "Mapping[str, Written] | Sequence[Written] | str | int | fl
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,18})", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)\.[0-9]+([eE][-+]?[0-9]{1,3})?", re.ASCII)
+_WIDTH: Final = 120
+_NULL: Final = "tag:yaml.org,2002:null"
+#: from which depth on mappings are written in one line
+_DEEP: Final = 2
 _WORDS: Final[dict[str, Plain]] = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
@@ -61,15 +65,15 @@ def read_yaml(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Plain:
 
 
 def write_yaml(value: Written) -> str:
-    """Write one document, mappings in their order, the innermost ones in one line.
+    """Write one document, mappings in their order; what stands in a list in one line each, as far as it fits.
 
     >>> print(write_yaml({"rules": [{"id": "r1", "since": "2026-01-31"}], "cost": "1.5e3", "note": None}), end="")
     rules:
     - {id: r1, since: '2026-01-31'}
     cost: '1.5e3'
-    note: null
+    note:
     """
-    return yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    return yaml.dump(value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=_WIDTH)
 
 
 class Lined(dict[str, "Plain"]):
@@ -160,10 +164,36 @@ class _Writer(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # PyYAML's signature
         return True
 
+    def represent(self, data: object) -> None:
+        node = self.represent_data(data)
+        _lay_out(node)
+        self.serialize(node)
+
+
+def _lay_out(node: yaml.Node, depth: int = 0, *, within: bool = False) -> int:
+    """Say what is written in one line: lists of plain values, and mappings within lists, or deep. Return how long."""
+    if isinstance(node, yaml.SequenceNode):
+        length = sum(_lay_out(item, depth + 1, within=True) + 2 for item in node.value)
+        plain = all(isinstance(item, yaml.ScalarNode) for item in node.value)
+        node.flow_style = (plain or within) and length < _WIDTH
+        return length
+    if isinstance(node, yaml.MappingNode):
+        inner = within or depth >= _DEEP
+        length = sum(len(key.value) + _lay_out(value, depth + 1, within=inner) + 4 for key, value in node.value)
+        node.flow_style = within and length < _WIDTH
+        for _, value in () if node.flow_style else node.value:
+            if value.tag == _NULL:
+                value.value = ""
+        return length
+    return len(node.value) + 2
+
 
 def _write_text(writer: _Writer, text: str) -> yaml.ScalarNode:
-    plain = text not in _WORDS and not _INTEGER.fullmatch(text) and not _FLOAT.fullmatch(text)
-    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+    # What does not print is escaped: some of it would be read as the end of a line.
+    style = None if text.isprintable() else '"'
+    if text in _WORDS or _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text):
+        style = "'"
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Writer.add_representer(str, _write_text)

@@ -86,10 +86,13 @@ class _Reader(RuleReader):
         table = table.table(key)
         rule_id = table.take("rule", str)
         strategy = table.choice("strategy", steps.Strategy)
-        with table.at("consents"):
-            consents = frozenset(map(self.principal, table.texts("consents")))
+        consents = self._consents(table)
         table.done()
         return steps.Resolve(rule_id, strategy, consents), self.principal(MODERATOR)
+
+    def _consents(self, table: Table) -> frozenset[Principal]:
+        with table.at("consents"):
+            return frozenset(map(self.principal, table.texts("consents")))
 
     def withdraw(self, table: Table, key: str) -> tuple[steps.Request, Principal]:
         rule_id = table.take(key, str)
@@ -116,7 +119,8 @@ class _Reader(RuleReader):
             case "add-type":
                 request = steps.AddType(event, self.parent(table, "parent"))
             case "move-type":
-                request = steps.MoveType(event, self.parent(table, "parent"))
+                strategy = table.choice("strategy", steps.Strategy) if table.has("strategy") else None
+                request = steps.MoveType(event, self.parent(table, "parent"), strategy, self._consents(table))
             case "rename-type":
                 request = steps.RenameType(event, self.event(table, "to"))
             case _:

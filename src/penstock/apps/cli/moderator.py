@@ -8,7 +8,12 @@ from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.moderator_allow import allow
 from penstock.apps.cli.moderator_asking import at, explain, propose_, show
+from penstock.apps.cli.moderator_book import init, log, verify
+from penstock.apps.cli.moderator_changes import add, leave, pass_, remove, resolve, return_, subscribe, undo
 from penstock.apps.cli.moderator_checking import check
+from penstock.apps.cli.moderator_consents import agree, take
+from penstock.apps.cli.moderator_files import export, sign
+from penstock.apps.cli.moderator_types import type_
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.session import say, say_json
 from penstock.codec.yaml_text import read_yaml
@@ -22,7 +27,10 @@ def moderator() -> None:
     """Conflicts between rules of publishers, and ways out."""
 
 
-for verb in (check, show, propose_, explain, allow, at):
+for verb in (
+    *(check, init, show, add, subscribe, remove, propose_, resolve, agree, take, explain, allow),
+    *(type_, leave, return_, pass_, log, at, undo, verify, sign, export),
+):
     moderator.add_command(verb)
 
 

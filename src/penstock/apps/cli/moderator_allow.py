@@ -36,8 +36,9 @@ def allow(  # noqa: PLR0913  # one argument an option
     output: str,
     **where: Any,
 ) -> None:
-    """Say who receives EVENT from whom, and why others do not; the status is 1 where nobody does.
+    """Say who receives EVENT from whom, and why not.
 
+    The status is 1 where nobody does.
     Both sides are looked at: what the publisher demands of subscribers, and what the subscriber demands of publishers.
     With --publisher and --subscriber it is one pair; else all who have a rule, or have subscribed.
     """

@@ -22,6 +22,7 @@ Data = dict[str, object]
 """Plain data of an answer."""
 
 _MANY = 20
+_ROWS = 500
 
 
 # --- rules and conflicts --------------------------------------------------------------------------------------------
@@ -76,11 +77,11 @@ def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: Sou
 # --- ways out -------------------------------------------------------------------------------------------------------
 
 
-def show_proposals(rule: PublishRule, proposals: Sequence[Resolution], source: Source) -> None:
+def show_proposals(candidate: str, proposals: Sequence[Resolution], source: Source) -> None:
     """Show ways out as diffs, the one that changes least first."""
     counted = bool(source.customs.subscribers)
     for number, resolution in enumerate(proposals, 1):
-        said = resolution_sentence(resolution, rule.id, source.cast.show, counted=counted)
+        said = resolution_sentence(resolution, candidate, source.cast.show, counted=counted)
         paint.line(f"{number}. {resolution.strategy}: {said}")
         for revision in resolution.revisions[:_MANY]:
             show_revision(revision)
@@ -239,10 +240,12 @@ def show_state(source: Source) -> None:
     )
     on = dict(by_event(base.detector.rules.values()))
     paint.tree(_branches(base, on))
-    rows = [_row(rule_id, standing, cast) for rule_id, standing in sorted(base.standings.items())]
+    rows = [_row(rule_id, standing, cast) for rule_id, standing in sorted(base.standings.items())[:_ROWS]]
     if rows:
         paint.grid(("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows)
-    for rule_id, wish in sorted(base.wishes.items()):
+    if len(base.standings) > _ROWS:
+        paint.line(f"and {len(base.standings) - _ROWS:,} more rules; -o json has them all")
+    for rule_id, wish in sorted(base.wishes.items())[:_ROWS]:
         stands = "" if wish.status is Status.IN_FORCE else f" ({wish.status})"
         paint.line(f"{rule_id}: {rule_sentence(wish.stated, cast.show)}{stands}")
     for publisher in sorted(base.away):
@@ -250,7 +253,7 @@ def show_state(source: Source) -> None:
     entries = log_facts(base, cast.show)
     if entries:
         paint.line("may come back, oldest first:")
-        for entry in entries:
+        for entry in entries[-_ROWS:]:
             paint.line(f"  {entry}")
 
 

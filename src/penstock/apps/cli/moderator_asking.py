@@ -46,7 +46,7 @@ from penstock.trust.validity import ALWAYS
 @click.pass_obj
 @example("penstock moderator show --store sqlite:rules.db")
 def show(session: Session, /, *, rule: str | None, output: str, **where: Any) -> None:
-    """Show the tree, the rules and how they stand; or RULE alone."""
+    """Show the tree, and how rules stand; or RULE alone."""
     with opened(**where, now=session.now) as source:
         if rule is not None:
             _show_rule(known_standing(source.base, rule), source, output)
@@ -83,11 +83,11 @@ def _show_rule(standing: Standing, source: Source, output: str) -> None:
 @click.pass_obj
 @example("penstock moderator propose r2 --file rules.yaml")
 def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> None:
-    """Show all ways in which RULE, which collides, could come into force; the one that changes least comes first.
+    """Show ways out for RULE, which collides, as diffs.
 
-    Each is a diff of the rules that would change. Where profiles of subscribers are known, it says how many of them
-    would gain and lose events, and always who would have to agree that its rule demands less. Nothing is applied:
-    choose one with `penstock moderator resolve`.
+    Those that change least come first. Where profiles of subscribers are known, each says how many of them would gain
+    and lose events, and always who would have to agree that its rule demands less. Nothing is applied: choose one with
+    `penstock moderator resolve`.
     """
     with opened(**where, now=session.now) as source:
         standing = known_standing(source.base, rule)
@@ -106,7 +106,9 @@ def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> No
         elif not conflicts:
             paint.line(f"{rule} collides with nothing any more; state it again")
         else:
-            show_proposals(candidate, found, source)
+            show_proposals(candidate.id, found, source)
+            if found and not source.option:
+                paint.line(f"`penstock moderator resolve {rule} --by {found[0].strategy}` applies the first of them.")
         if not found:
             raise RefusedError(
                 "moderator.unresolved",
@@ -128,7 +130,7 @@ penstock moderator explain --step 4 --store sqlite:rules.db
 """
 )
 def explain(session: Session, /, *, rule: str | None, number: int | None, output: str, **where: Any) -> None:
-    """Say in plain sentences how RULE stands and why, or what a step of the log was about."""
+    """Say in sentences how RULE stands, or what a step was."""
     if (rule is None) is (number is None):
         raise MalformedError("cli.usage", "explain one rule, or one step", hint="give RULE, or --step N")
     with opened(**where, now=session.now) as source:

@@ -32,11 +32,11 @@ penstock moderator check --store sqlite:rules.db -o json
 """
 )
 def check(*, file: str | None, output: str, **where: Any) -> None:
-    """Name every conflict among the rules of FILE; the status is 1 where there is one.
+    """Name every conflict; the status is 1 if there is one.
 
     Each is told with the rules, where they stand to each other, the attributes at fault, and somebody for whom it makes
-    a difference. Without FILE: the rules of the rule book that were rejected, and what they collide with now. Rules in
-    force there never collide.
+    a difference. FILE is a rule base in YAML, or a bundle of signed rules. Without it: the rules of the rule book that
+    were rejected, and what they collide with now. Rules in force there never collide.
     """
     if file is not None:
         _check_file(file, where["names_file"], output)
@@ -50,7 +50,9 @@ def _check_file(file: str, names_file: str | None, output: str) -> None:
     names = load_names(names_file)
     rules = load_rules(file, names)
     base = RuleBase(rules.vocabulary, rules.mode)
-    source = Source(file, base, rules.customs, Cast(names, rules.names), {}, lines=rules.lines)
+    source = Source(
+        file, base, rules.customs, Cast(names, rules.names), {}, lines=rules.lines, option=f" --file {file}"
+    )
     found: list[Checked] = []
     done = [0]
     with showing(lambda: f"checked: {done[0]:,} of {len(rules.rules):,} rules"):

@@ -11,10 +11,11 @@ import click
 from click.core import ParameterSource
 
 from penstock.apps.cli import options
-from penstock.apps.cli.files import read_bytes, within
+from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.session import SPOKEN
 from penstock.authority.rulebook import RuleBook
+from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.instants import instant_key
@@ -25,10 +26,11 @@ from penstock.moderator.adding import Customs
 from penstock.moderator.base import RuleBase
 from penstock.moderator.deltas import Standing
 from penstock.moderator.requests import plan
+from penstock.moderator.rule_bundle import RuleBundle, read_bundle
 from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Note
-from penstock.store.opening import open_store
+from penstock.store.ledgers import Store
 from penstock.trust.validity import State
 
 #: the ledger of a store in which a rule book is kept, where nothing else is said
@@ -167,9 +169,17 @@ def opened(
 def opened_book(*, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[tuple[Source, RuleBook]]:
     """Open a rule book. Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise."""
     names = load_names(names_file)
-    with open_store(named_store(store_url)) as store:
+    with store_at(named_store(store_url)) as store:
         book = RuleBook.open(store.ledger(ledger))
         yield from_book(book, store.url, names), book
+
+
+def store_at(url: str, *, create: bool = False) -> Store:
+    """Open a store. Raises what `open_store` raises."""
+    # SQLAlchemy takes half a second to import, which commands about files should not pay.
+    from penstock.store.opening import open_store  # noqa: PLC0415
+
+    return open_store(url, create=create)
 
 
 def named_store(store_url: str | None) -> str:
@@ -217,8 +227,14 @@ def from_file(file: str, names: Names, now: datetime) -> Source:
 
 
 def load_rules(file: str, names: Names) -> RuleFile:
-    """Read a rule base from a file. Raises what `read_bytes`, `read_yaml` and `read_rule_file` raise."""
+    """Read a rule base from a file: YAML, or a bundle of signed rules, which is verified.
+
+    Raises what `read_bytes`, `read_yaml`, `read_rule_file`, `read_bundle` and `RuleBundle.verify` raise.
+    """
     data = read_bytes(file)
+    if data.lstrip().startswith(b"("):
+        with within(file):
+            return read_bundle(parse(data)).verify()
     with within(file):
         try:
             text = data.decode()
@@ -229,6 +245,13 @@ def load_rules(file: str, names: Names) -> RuleFile:
     spoken = click.get_current_context().meta.setdefault(SPOKEN, {})
     spoken |= {who.short: name for who, name in rules.names.items() if who.short not in spoken}
     return rules
+
+
+def load_bundle(file: str) -> RuleBundle:
+    """Read signed rules from a file. Raises what `read_sexp` and `read_bundle` raise."""
+    value = read_sexp(file)
+    with within(file):
+        return read_bundle(value)
 
 
 @contextmanager

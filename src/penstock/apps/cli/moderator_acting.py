@@ -1,0 +1,227 @@
+"""What the commands share that change a rule book: who asks, and whether it is done, signed, or only rehearsed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.files import Destination, read_sexp, within
+from penstock.apps.cli.moderator_answers import plan_data, show_plan
+from penstock.apps.cli.moderator_sources import Source, book_options, opened_book
+from penstock.apps.cli.options import JSON, WHO, F, open_key, output_option, passphrase_option
+from penstock.apps.cli.session import Session, say_json
+from penstock.authority.rulebook import RuleBook
+from penstock.codec.sexp import SExp
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.principals import Principal
+from penstock.moderator.adding import Plan
+from penstock.moderator.consents import Consent
+from penstock.moderator.deltas import NO_CHANGE
+from penstock.moderator.facts import outcome
+from penstock.moderator.steps import Add, Note, Pass, Request, Subscribe
+from penstock.moderator.undo import plan_request
+from penstock.trust.signed import UnverifiedValue, read_signed
+
+#: what a rule that collides is told as
+REJECTED = "rejected"
+
+
+def who_options(function: F) -> F:
+    """Add `--key`, `--passphrase-file` and `--as`."""
+    for option in (
+        click.option("--as", "as_who", **WHO, help="Who asks, where the rule book takes requests without signatures."),
+        passphrase_option,
+        click.option("--key", "key_file", metavar="FILE", help="Your private key, which the request is signed with."),
+    ):
+        function = option(function)
+    return function
+
+
+def acting_options(function: F) -> F:
+    """Add the options of the commands that change a rule book."""
+    for option in (
+        output_option(),
+        book_options,
+        click.option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing."),
+        click.option("--overwrite", is_flag=True, help="Replace a file that exists."),
+        click.option("--out", metavar="FILE", help="Write the signed request to a file, for `take`, instead."),
+        click.option(
+            "--consent",
+            "consents",
+            multiple=True,
+            metavar="FILE",
+            help="What somebody else who has to agree has signed (`agree`); repeat it.",
+        ),
+        click.option("--why", default="", metavar="TEXT", help="Why, for whoever reads the log."),
+        who_options,
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acting:
+    """Somebody who changes a rule book."""
+
+    session: Session
+    source: Source
+    book: RuleBook
+    who: Principal | None
+    why: str
+    dry_run: bool
+    destination: Destination
+    output: str
+    consents: tuple[UnverifiedValue[Consent], ...]
+    _key: SigningKey | None
+
+    def asker(self) -> Principal:
+        """Return who asks. Raises `MalformedError` (`cli.usage`) where nobody does."""
+        if self.who is None:
+            raise nobody()
+        return self.who
+
+    def note(self, who: Principal | None = None) -> Note:
+        """Return who asks, when and why."""
+        return Note(self.asker() if who is None else who, self.session.now, self.why)
+
+    def do(self, request: Request, who: Principal | None = None) -> Plan:
+        """Do what is asked for, or show what would come of it, and answer. Raises what `RuleBook` raises."""
+        plan = self.plan_or_take(request, who)
+        self.answer(plan)
+        if self.destination.file is not None and self.output != JSON:
+            paint.line(self.destination.line())
+        return plan
+
+    def answer(self, plan: Plan) -> None:
+        """Answer what a request came to."""
+        if self.output == JSON:
+            say_json(self.data(plan))
+        else:
+            show_plan(plan, self.source, done=self.written)
+
+    def data(self, plan: Plan) -> dict[str, object]:
+        """Return what a request came to as plain data."""
+        file = {} if self.destination.file is None else self.destination.as_dict()
+        return {**plan_data(plan, self.source, written=self.written), **file, "written": self.written}
+
+    @property
+    def written(self) -> bool:
+        """True where the rule book is changed."""
+        return not self.dry_run and self.destination.file is None
+
+    def plan_or_take(self, request: Request, who: Principal | None = None) -> Plan:
+        """Do what is asked for, or plan it, and answer nothing. Raises what `RuleBook` raises."""
+        note = self.note(who)
+        if not self.written:
+            plan = self.book.plan(request, note)
+            if self.destination.file is not None:
+                self.destination.put(self._signed(request))
+            return plan
+        self.let_time_pass()
+        if self._key is not None:
+            return self.book.ask(self._key, request, note.when, note.why, self.consents)
+        return self.book.take_unsigned(request, note)
+
+    def several(self, requests: Sequence[Add | Subscribe]) -> Iterator[Plan]:
+        """Do one after the other what is stated, or plan it on what would have come of those before."""
+        if self.destination.file is not None:
+            raise MalformedError("cli.usage", "one request is written to a file, not several", hint="give one rule")
+        if self.written:
+            yield from (self.plan_or_take(request, request.rule.stated_by) for request in requests)
+            return
+        latest = self.book.head.when
+        trial = self.book.at(self.session.now if latest is None else max(latest, self.session.now))
+        for request in requests:
+            plan = plan_request(trial, request, self.note(request.rule.stated_by), self.source.customs)
+            trial.apply(plan.step)
+            yield plan
+
+    def let_time_pass(self) -> None:
+        """Let periods that have ended end, and those begin that have begun, before anything else is decided."""
+        note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
+        if self.book.plan(Pass(), note).step.delta != NO_CHANGE:
+            plan = self.book.take_unsigned(Pass(), note)
+            if self.output != JSON:
+                show_plan(plan, self.source, done=True)
+
+    def key(self) -> SigningKey:
+        """Return the key. Raises `MalformedError` (`cli.usage`) where none was given."""
+        if self._key is None:
+            raise MalformedError("cli.usage", "only who has a key can sign", hint="give --key FILE")
+        return self._key
+
+    def _signed(self, request: Request) -> SExp:
+        return self.book.sign(self.key(), request, self.session.now, self.why).to_sexp()
+
+
+@contextmanager
+def acting(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    *,
+    key_file: str | None,
+    passphrase_file: str | None,
+    as_who: str | None,
+    why: str = "",
+    consents: tuple[str, ...] = (),
+    out: str | None = None,
+    overwrite: bool = False,
+    dry_run: bool,
+    output: str,
+    **where: Any,
+) -> Iterator[Acting]:
+    """Open a rule book for somebody who changes it. Raises what the options raise."""
+    if key_file is not None and as_who is not None:
+        raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    agreed = tuple(map(read_consent, consents))
+    with opened_book(**where) as (source, book):
+        key = None if key_file is None else open_key(key_file, passphrase_file)
+        named = None if as_who is None else source.cast.principal(as_who)
+        yield Acting(
+            session=session,
+            source=source,
+            book=book,
+            who=named if key is None else key.principal,
+            why=why,
+            dry_run=dry_run,
+            destination=destination,
+            output=output,
+            consents=agreed,
+            _key=key,
+        )
+
+
+def read_consent(file: str) -> UnverifiedValue[Consent]:
+    """Read what somebody has agreed to. Raises what `read_sexp` and `read_signed` raise."""
+    value = read_sexp(file)
+    with within(file):
+        return read_signed(value, Consent)
+
+
+def nobody() -> MalformedError:
+    """Return the error for a request that nobody makes."""
+    return MalformedError(
+        "cli.usage",
+        "nothing says who asks",
+        hint="give --key FILE, or --as WHO where the rule book takes requests without signatures",
+    )
+
+
+def refuse_rejected(source: Source, *plans: Plan, written: bool) -> None:
+    """End with status 1 where a rule was stated that collides. Raises `RefusedError` (`moderator.rejected`)."""
+    ids = [
+        plan.step.request.rule.id
+        for plan in plans
+        if isinstance(plan.step.request, Add) and outcome(source.base, plan) == REJECTED
+    ]
+    if ids:
+        rules = ", ".join(f"`{rule_id}`" for rule_id in ids[:10])
+        raise RefusedError(
+            "moderator.rejected",
+            f"{rules} {'was' if written else 'would be'} rejected, because it collides",
+            hint=f"`penstock moderator propose {ids[0]}` shows ways out" if written else "",
+        )

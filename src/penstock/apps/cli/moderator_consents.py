@@ -1,0 +1,125 @@
+"""What takes more than one to decide: requests that others carry to the moderator, and consents to them."""
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from penstock.apps.cli import paint
+from penstock.apps.cli.files import Destination, read_sexp, within
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.moderator_acting import acting, read_consent, refuse_rejected
+from penstock.apps.cli.moderator_answers import plan_data, show_plan
+from penstock.apps.cli.moderator_changes import STRATEGIES, resolving
+from penstock.apps.cli.moderator_sources import book_options, opened_book
+from penstock.apps.cli.options import JSON, key_options, output_option, write_options
+from penstock.apps.cli.session import Session, say_block, say_json
+from penstock.authority.signed_requests import Asked
+from penstock.codec.sexp import advanced, transport
+from penstock.errors import MalformedError
+from penstock.moderator.consents import Consent, subject_of
+from penstock.moderator.steps import Note, Strategy
+from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
+
+_DAYS = 7
+
+
+@click.command()
+@click.argument("rule", required=False)
+@click.option("--by", "strategy", type=STRATEGIES, help="The way out for RULE that you agree to.")
+@click.option("--request", "request_file", metavar="FILE", help="A request that somebody else signed (--out).")
+@click.option("--days", type=click.IntRange(1, 366), default=_DAYS, show_default=True, metavar="N", help="How long.")
+@key_options
+@book_options
+@write_options
+@output_option()
+@click.pass_obj
+@example(
+    """
+penstock moderator agree r2 --by delete-attributes --key bolt.key --out bolt.consent
+penstock moderator agree --request r7.request --key bolt.key --out bolt.consent
+"""
+)
+def agree(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    rule: str | None,
+    strategy: str | None,
+    request_file: str | None,
+    days: int,
+    key_file: str,
+    passphrase_file: str | None,
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    **where: Any,
+) -> None:
+    """Agree to what somebody else asks for.
+
+    That is a way out by which your rule demands less, or a request that needs more than one.
+    What would come of it is shown, and that alone is agreed to: it does not count where something else would by then.
+    """
+    if (rule is None or strategy is None) is (request_file is None):
+        raise MalformedError("cli.usage", "agree to one thing", hint="give RULE and --by, or --request FILE")
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    who: dict[str, Any] = {"key_file": key_file, "passphrase_file": passphrase_file, "as_who": None}
+    with acting(session, dry_run=True, output=output, **who, **where) as act:
+        if request_file is not None:
+            asked = read_request(request_file).value
+            plan = act.book.plan(asked.request, Note(asked.by, session.now, asked.why))
+        else:
+            plan = act.book.plan(resolving(act, rule or "", Strategy(strategy or "")), act.note())
+        consent = Consent(
+            act.book.id,
+            act.asker(),
+            subject_of(plan.step),
+            act.book.base.next_number - 1,
+            (session.now + timedelta(days=days)).replace(microsecond=0),
+        )
+        value = sign_value(consent, act.key()).to_sexp()
+        destination.put(value)
+        if output == JSON:
+            data = plan_data(plan, act.source, written=False)
+            say_json({**data, "consent": transport(value).decode(), **destination.as_dict()})
+            return
+        if destination.file is None:
+            say_block(advanced(value))
+            return
+        show_plan(plan, act.source, done=False)
+        paint.line(destination.line())
+
+
+@click.command()
+@click.argument("file")
+@click.option("--consent", "consents", multiple=True, metavar="FILE", help="What others agreed to; repeat it.")
+@click.option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing.")
+@book_options
+@output_option()
+@click.pass_obj
+@example("penstock moderator take r7.request --consent bolt.consent")
+def take(
+    session: Session, /, *, file: str, consents: tuple[str, ...], dry_run: bool, output: str, **where: Any
+) -> None:
+    """Take a request that somebody signed with --out."""
+    asked = read_request(file)
+    agreed = tuple(map(read_consent, consents))
+    with opened_book(**where) as (source, book):
+        if dry_run:
+            value = asked.value
+            plan = book.plan(value.request, Note(value.by, session.now, value.why))
+        else:
+            plan = book.take(asked, session.now, agreed)
+        if output == JSON:
+            say_json(plan_data(plan, source, written=not dry_run))
+        else:
+            show_plan(plan, source, done=not dry_run)
+        refuse_rejected(source, plan, written=not dry_run)
+
+
+def read_request(file: str) -> UnverifiedValue[Asked]:
+    """Read a signed request. Raises what `read_sexp` and `read_signed` raise."""
+    value = read_sexp(file)
+    with within(file):
+        return read_signed(value, Asked)
