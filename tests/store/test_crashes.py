@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from tests.store.writer import LEDGER
 
@@ -24,6 +25,9 @@ PATIENCE = 60.0
 class Crash:
     """Writers of one store, the files in which they say what was acknowledged, and how often they were killed."""
 
+    program: ClassVar = PROGRAM
+    changes: ClassVar = CHANGES
+
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
@@ -34,8 +38,8 @@ class Crash:
     def writers(self) -> Iterator[subprocess.Popen[bytes]]:
         """Start writers; at the end those that still run are killed."""
         self.round += 1
-        words = (self.url, str(self.round), str(WRITERS), str(CHANGES), str(self.folder))
-        group = subprocess.Popen([sys.executable, PROGRAM, *words], start_new_session=True)
+        words = (self.url, str(self.round), str(WRITERS), str(self.changes), str(self.folder))
+        group = subprocess.Popen([sys.executable, self.program, *words], start_new_session=True)
         try:
             yield group
         finally:

@@ -224,12 +224,13 @@ class Limits:
     coverage_merged: int = 16
 
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
-    #: pairs of functions that a detector remembers; a signed request: seconds between its time and the moderator's
-    #: clock, and how often it is planned anew because others were quicker
+    #: pairs of functions that a detector remembers, and functions that are not read again; a signed request: seconds
+    #: between its time and the moderator's clock, and how often it is planned anew because others were quicker
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
     moderator_answers: int = 65_536
+    moderator_functions: int = 4_096
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
     #: a poll: publishers that are asked, and votes of one of them; the longest time until its deadline, and that for

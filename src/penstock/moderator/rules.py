@@ -13,6 +13,7 @@ alone. A rule is a claim that whoever stated it signs (`penstock.trust.signed`);
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
 from penstock.codec.sexp import SExp, text
@@ -160,7 +161,13 @@ def _read_event(body: SExp) -> TypeKey:
 
 
 def _read_function(body: SExp, name: bytes) -> Selector:
-    return parse(text(one(body, name)))
+    return _parsed(text(one(body, name)))
+
+
+# A log says the same again and again: what was stated, asked for, in force before and after.
+@lru_cache(maxsize=DEFAULT_LIMITS.moderator_functions)
+def _parsed(function: str) -> Selector:
+    return parse(function)
 
 
 def _valid(validity: Validity) -> tuple[SExp, ...]:

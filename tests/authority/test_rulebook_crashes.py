@@ -1,0 +1,57 @@
+"""kill -9 while many change one rule book: what was acknowledged is there, nothing is there by half."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from tests.authority.book_writer import LEDGER, MODERATOR, begin, fingerprint
+from tests.store.test_crashes import Crash
+
+from penstock.authority.rulebook import RuleBook
+from penstock.moderator.detect_naive import find_conflicts
+from penstock.moderator.steps import Pass
+from penstock.store.opening import open_store
+from penstock.testing.postgres import PostgresServer
+
+
+class BookCrash(Crash):
+    """Writers of one rule book."""
+
+    program: ClassVar = Path(__file__).with_name("book_writer.py")
+    changes: ClassVar = 60
+
+    def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(url, folder)
+        with open_store(url) as store:
+            begin(store)
+
+    def verify(self) -> int:
+        """Check all that must hold after a crash, others writing or not; return how many steps there are."""
+        told = self.acknowledged()
+        with open_store(self.url) as store:
+            book = RuleBook.open(store.ledger(LEDGER))
+            book.verify()
+        steps = {step.number: fingerprint(step) for step in book.base.steps}
+        assert {number: steps.get(number) for number in told} == told
+        rules, words = list(book.base.detector.rules.values()), book.base.detector.vocabulary
+        assert not any(find_conflicts(rule, rules, words, book.base.mode) for rule in rules)
+        with open_store(self.url) as store:
+            RuleBook.open(store.ledger(LEDGER)).ask(MODERATOR, Pass(), datetime.now(UTC))
+        return len(steps)
+
+
+def test_a_book_in_sqlite_survives_its_writers(tmp_path: Path) -> None:
+    crash = BookCrash(f"sqlite:{tmp_path}/rules.db", tmp_path)
+    with crash.writers():
+        crash.wait(crash.changes // 2)
+    assert crash.changes // 2 <= crash.verify() < crash.changes
+
+
+def test_a_book_in_postgresql_survives_its_writers_and_its_server(postgres: PostgresServer, tmp_path: Path) -> None:
+    crash = BookCrash(postgres.url(postgres.new_database()), tmp_path)
+    with crash.writers():
+        crash.wait(crash.changes // 3)
+        postgres.kill()
+        postgres.start()
+        crash.wait(2 * crash.changes // 3)
+    assert 2 * crash.changes // 3 <= crash.verify() < crash.changes
