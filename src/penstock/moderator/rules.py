@@ -12,7 +12,7 @@ alone. A rule is a claim that whoever stated it signs (`penstock.trust.signed`);
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
@@ -42,8 +42,9 @@ class PublishRule:
     event: TypeKey
     publishers: tuple[Principal, ...]
     stated_by: Principal
-    fnc_p: Selector = ALWAYS
-    fnc_s: Selector = ALWAYS
+    # What somebody demands of others stands in these, which no log may show.
+    fnc_p: Selector = field(default=ALWAYS, repr=False)
+    fnc_s: Selector = field(default=ALWAYS, repr=False)
     validity: Validity = FOREVER
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class SubscribeRule:
     event: TypeKey
     subscriber: Principal
     stated_by: Principal
-    fnc_p: Selector = ALWAYS
+    fnc_p: Selector = field(default=ALWAYS, repr=False)
     validity: Validity = FOREVER
 
     def __post_init__(self) -> None:
