@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.moderator.kit import FORMULAS, LISTS, P1, P2, listing, rule, tree, words
 
-from penstock.model.limits import Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.tree import Scope, TypeTree
 from penstock.model.values import Schema
 from penstock.moderator import judge
@@ -19,6 +20,9 @@ from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.rules import PublishRule
 from penstock.selector import ALWAYS, Answer, Selector, covers, evaluate, parse
 
+Drawing: TypeAlias = st.SearchStrategy[tuple[TypeTree, list[PublishRule]]]
+#: how many answers a detector remembers
+ANSWERS = st.sampled_from([1, 3, DEFAULT_LIMITS.moderator_answers])
 PUBLISHERS = (ALWAYS, listing(("company", "A")), listing(("company", "A"), ("licensed", True)), parse("company <> 'B'"))
 
 
@@ -46,6 +50,15 @@ def trees(draw: st.DrawFn) -> TypeTree:
         above = draw(st.integers(-1 if number % 4 == 0 else 0, number - 1))
         parents[f"t{number}"] = None if above < 0 else f"t{above}"
     return tree(parents, draw(st.sampled_from(Scope)))
+
+
+@st.composite
+def moved(draw: st.DrawFn, before: TypeTree) -> TypeTree:
+    """Hang a type, with all below it, on one that stands before it; or let it be a root."""
+    events = [*before.parents]
+    number = draw(st.integers(0, len(events) - 1))
+    parents = dict(before.parents) | {events[number]: draw(st.sampled_from([None, *events[:number]]))}
+    return TypeTree.of(parents, before.scope)
 
 
 @st.composite
@@ -85,9 +98,11 @@ def check_witnesses(candidate: PublishRule, rules: list[PublishRule], conflicts:
             assert (mine, theirs) == (found.admitted_by is Party.CANDIDATE, found.admitted_by is Party.RULE)
 
 
-def compare(chosen: TypeTree, rules: list[PublishRule], mode: Mode, *, consistent: bool) -> None:
+def compare(drawn: st.DataObject, drawing: Drawing, mode: Mode, *, consistent: bool) -> None:
+    chosen, rules = drawn.draw(drawing)
     vocabulary = words(chosen)
-    detector = Detector(vocabulary, mode)
+    # What is remembered may be forgotten at any time.
+    detector = Detector(vocabulary, mode, limits=replace(DEFAULT_LIMITS, moderator_answers=drawn.draw(ANSWERS)))
     for candidate in rules:
         others = list(detector.rules.values())
         expected = find_conflicts(candidate, others, vocabulary, mode)
@@ -103,8 +118,18 @@ def compare(chosen: TypeTree, rules: list[PublishRule], mode: Mode, *, consisten
     for gone in rules[::2]:
         if gone.id in detector.rules:
             detector.remove(gone.id)
+    compare_all(detector, rules, mode)
+    detector.follow(drawn.draw(moved(chosen)))
+    compare_all(detector, rules, mode)
+    for candidate, found in detector.review():
+        expected = find_conflicts(candidate, detector.rules.values(), detector.vocabulary, mode)
+        assert plain(found) == plain(expected)
+    compare_all(detector, rules, mode)
+
+
+def compare_all(detector: Detector, rules: list[PublishRule], mode: Mode) -> None:
     for candidate in rules:
-        expected = find_conflicts(candidate, detector.rules.values(), vocabulary, mode)
+        expected = find_conflicts(candidate, detector.rules.values(), detector.vocabulary, mode)
         assert plain(detector.conflicts(candidate)) == plain(expected)
 
 
@@ -114,7 +139,7 @@ def compare(chosen: TypeTree, rules: list[PublishRule], mode: Mode, *, consisten
 @settings(max_examples=examples(25), deadline=None)
 def test_lists_collide_as_in_the_reference(drawn: st.DataObject, mode: Mode, *, consistent: bool) -> None:
     makers = PUBLISHERS[:3]
-    compare(*drawn.draw(rule_sets(LISTS, makers)), mode, consistent=consistent)
+    compare(drawn, rule_sets(LISTS, makers), mode, consistent=consistent)
 
 
 @pytest.mark.parametrize("consistent", [True, False])
@@ -122,4 +147,4 @@ def test_lists_collide_as_in_the_reference(drawn: st.DataObject, mode: Mode, *, 
 @given(drawn=st.data())
 @settings(max_examples=examples(15), deadline=None)
 def test_formulas_collide_as_in_the_reference(drawn: st.DataObject, mode: Mode, *, consistent: bool) -> None:
-    compare(*drawn.draw(rule_sets(FORMULAS, PUBLISHERS)), mode, consistent=consistent)
+    compare(drawn, rule_sets(FORMULAS, PUBLISHERS), mode, consistent=consistent)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.moderator.places import above, after
-from penstock.moderator.summary_tree import SummaryTree
+from penstock.moderator.places import after
+from penstock.moderator.summary_tree import SummaryTree, Walk
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,27 @@ def test_the_first_that_is_doubtful_is_found(steps: list[tuple[str, int, int]], 
     some = (start.to_bytes(2, "big"), end.to_bytes(2, "big"))
     for (low, high), bound in product([some, (b"", b"\xff\xff")], range(1, 6)):
         expected = [place for place, least in sorted(model.items()) if low <= place < high and least.number < bound]
-        assert walk(found, low, high, bound) == expected
+        assert doubtful(found, low, high, bound) == expected
+        assert doubtful(found, low, high, bound, skip=40) == passing_over(expected, 40)
 
 
-def walk(found: SummaryTree[Least], low: bytes, high: bytes, bound: int) -> list[bytes]:
+def doubtful(found: SummaryTree[Least], low: bytes, high: bytes, bound: int, *, skip: int = 0) -> list[bytes]:
+    """Walk from place to place, and pass over so many numbers after each."""
+    walk = Walk[Least](low, high, lambda least: least.number < bound)
     seen: list[bytes] = []
-    place = found.first(low, high, lambda least: least.number < bound)
-    while place is not None:
+    for place in found.walk(walk):
         seen.append(place)
-        place = found.first(place + b"\0", high, lambda least: least.number < bound)
+        if skip:
+            walk.start = (int.from_bytes(place, "big") + skip).to_bytes(2, "big")
     return seen
+
+
+def passing_over(places: list[bytes], skip: int) -> list[bytes]:
+    kept: list[bytes] = []
+    for place in places:
+        if not kept or int.from_bytes(place, "big") >= int.from_bytes(kept[-1], "big") + skip:
+            kept.append(place)
+    return kept
 
 
 def test_an_empty_map_may_be_filled_again() -> None:
@@ -74,12 +85,11 @@ def test_an_empty_map_may_be_filled_again() -> None:
             found.add(bytes([number]), Least(number))
         for number in range(200):
             found.replace(bytes([number]), None)
-        assert found.first(b"", b"\xff", lambda _: True) is None
+        assert doubtful(found, b"", b"\xff", 1_000) == []
 
 
-def test_a_place_is_below_its_beginnings() -> None:
+def test_a_place_is_before_the_end_of_its_beginnings() -> None:
     place = b"\0\0\0\1\0\0\0\2\0\0\0\3"
-    assert above(place) == [place[:8], place[:4]]
     assert place < place + b"\0\0\0\0" < after(place) < b"\0\0\0\1\0\0\0\2\0\0\0\4"
 
 
@@ -89,6 +99,6 @@ def test_one_among_many_is_found_from_wherever_one_looks() -> None:
         for number in range(200):
             found.add(bytes([number]), Least(0 if number == wanted else 1))
         for start, end in product(range(0, wanted + 1, 5), (wanted + 1, min(wanted + 20, 255), 255)):
-            assert found.first(bytes([start]), bytes([end]), lambda least: least.number < 1) == bytes([wanted])
-        assert found.first(b"", bytes([wanted]), lambda least: least.number < 1) is None
-        assert found.first(bytes([wanted, 0]), b"\xff", lambda least: least.number < 1) is None
+            assert doubtful(found, bytes([start]), bytes([end]), 1) == [bytes([wanted])]
+        assert doubtful(found, b"", bytes([wanted]), 1) == []
+        assert doubtful(found, bytes([wanted, 0]), b"\xff", 1) == []

@@ -1,12 +1,27 @@
 """One candidate and one function in force: do they collide?"""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from penstock.model.names import TypeKey
+from penstock.model.profiles import Profile
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Conflict, Function, Kind, Mode, Party, demands
 from penstock.moderator.judge import HOLDS, Implication, Judge
 from penstock.moderator.rules import PublishRule
+from penstock.selector import Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A function in which a candidate and rules collide, as `Conflict` has it."""
+
+    function: Function
+    missing: tuple[Selector, ...]
+    extra: tuple[Selector, ...]
+    witness: Profile | None
+    admitted_by: Party | None
+    certain: bool
 
 
 def collide(
@@ -17,10 +32,21 @@ def collide(
     Raises `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
     """
     stated = next(iter(rules))
+    found = differences(candidate, stated, kind, scope, judge)
+    if not found:
+        return ()
+    ids = (rule.id for rule in rules if judge.mode is not Mode.LITERAL or of_two(candidate, rule))
+    return tuple(conflicts_with(stated.event, tuple(sorted(ids)), kind, found))
+
+
+def differences(
+    candidate: PublishRule, stated: PublishRule, kind: Kind, scope: Scope, judge: Judge
+) -> tuple[Difference, ...]:
+    """Compare the functions of a candidate with those of a rule in force. Raises as `collide`."""
     if candidate.fnc_p.text == stated.fnc_p.text and candidate.fnc_s.text == stated.fnc_s.text:
         return ()
     wanted = demands(kind, scope, judge.mode)
-    answers: list[tuple[Function, Implication, Implication]] = []
+    found: list[Difference] = []
     for function, mine, theirs in (
         (Function.P, candidate.fnc_p, stated.fnc_p),
         (Function.S, candidate.fnc_s, stated.fnc_s),
@@ -28,32 +54,31 @@ def collide(
         onward = judge.implies(function, mine, theirs) if wanted.candidate_implies else HOLDS
         back = judge.implies(function, theirs, mine) if wanted.rule_implies else HOLDS
         if not (onward.holds and back.holds):
-            answers.append((function, onward, back))
-    if judge.mode is Mode.LITERAL:
-        # Definition 1: two publishers, and both a publisher and a subscriber that satisfy one function and not both.
-        rules = [rule for rule in rules if _of_two(candidate, rule)] if len(answers) == len(Function) else []
-    if not answers or not rules:
-        return ()
-    ids = tuple(sorted(rule.id for rule in rules))
-    return tuple(_conflict(stated.event, ids, kind, *answer) for answer in answers)
+            found.append(_difference(function, onward, back))
+    # Definition 1: both a publisher and a subscriber that satisfy one function and not both.
+    return () if judge.mode is Mode.LITERAL and len(found) < len(Function) else tuple(found)
 
 
-def _of_two(candidate: PublishRule, rule: PublishRule) -> bool:
+def conflicts_with(event: TypeKey, ids: tuple[str, ...], kind: Kind, found: Iterable[Difference]) -> list[Conflict]:
+    """Return the conflicts with the rules of these ids, sorted; none where there are no rules."""
+    if not ids:
+        return []
+    return [
+        Conflict(event, ids, kind, f.function, f.missing, f.extra, f.witness, f.admitted_by, f.certain) for f in found
+    ]
+
+
+def of_two(candidate: PublishRule, rule: PublishRule) -> bool:
     """Say whether there are publishers P1 of the one and P2 of the other with P1 ≠ P2, as Definition 1 has it."""
     return len({*candidate.publishers, *rule.publishers}) > 1
 
 
-def _conflict(  # noqa: PLR0913, PLR0917  # what a conflict says, once for each
-    event: TypeKey, ids: tuple[str, ...], kind: Kind, function: Function, onward: Implication, back: Implication
-) -> Conflict:
+def _difference(function: Function, onward: Implication, back: Implication) -> Difference:
     """Say what the candidate's function does not imply (`onward`), and what the rules' does not (`back`)."""
     witness, admitted_by = onward.witness, Party.CANDIDATE
     if witness is None:
         witness, admitted_by = back.witness, Party.RULE
-    return Conflict(
-        event,
-        ids,
-        kind,
+    return Difference(
         function,
         onward.missing,
         back.missing,

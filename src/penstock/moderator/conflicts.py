@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 from penstock.model.names import TypeKey
@@ -97,11 +98,10 @@ class Conflict:
         return tuple(sorted(frozenset().union(*(part.attributes for part in self.missing + self.extra))))
 
 
+_KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
+_NAMES: Final = attrgetter("event.owner.digest", "event.name", "function", "rules")
+
+
 def in_order(conflicts: Iterable[Conflict]) -> tuple[Conflict, ...]:
     """Return conflicts in the order that all detectors answer in: the same event, upwards, downwards; then by name."""
-    kinds = {kind: number for number, kind in enumerate(Kind)}
-
-    def order(found: Conflict) -> tuple[int, bytes, str, Function, tuple[str, ...]]:
-        return (kinds[found.kind], found.event.owner.digest, found.event.name, found.function, found.rules)
-
-    return tuple(sorted(conflicts, key=order))
+    return tuple(sorted(sorted(conflicts, key=_NAMES), key=lambda found: _KINDS[found.kind]))

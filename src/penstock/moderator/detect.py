@@ -12,27 +12,30 @@ Without that knowledge the answers are the same, and take longer. Only where the
 known to fit through another one that the reference detector has to call undecided.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from types import MappingProxyType
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.tree import TypeTree
-from penstock.moderator.collide import collide
+from penstock.moderator.collide import Difference, conflicts_with, differences, of_two
 from penstock.moderator.conflicts import Conflict, Function, Kind, Mode, in_order
 from penstock.moderator.forms import Form
 from penstock.moderator.judge import QuickJudge
-from penstock.moderator.places import Places, above, after
+from penstock.moderator.places import Places, Spot, after
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.summaries import Summary, summarise
-from penstock.moderator.summary_tree import SummaryTree
+from penstock.moderator.summary_tree import SummaryTree, Walk
 from penstock.moderator.vocabulary import Vocabulary
+from penstock.trust.caches import Recent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Both:
     """Summaries of both functions."""
 
@@ -40,16 +43,32 @@ class _Both:
     s: Summary
 
     def merged(self, other: "_Both") -> "_Both":
-        p, s = self.p.merged(other.p), self.s.merged(other.s)
+        if other is self:
+            return self
+        p = self.p if other.p is self.p else self.p.merged(other.p)
+        s = self.s if other.s is self.s else self.s.merged(other.s)
         return self if p is self.p and s is self.s else _Both(p, s)
 
 
-@dataclass(slots=True)
-class _Spot:
-    """An event type with rules: those that state the same functions stand together."""
+@dataclass(slots=True, eq=False)
+class _Statement:
+    """Both functions of some rules, which were checked; there is one for all rules that state the same."""
 
-    event: TypeKey
-    stated: dict[tuple[str, str], dict[str, PublishRule]] = field(default_factory=dict)
+    p: Form
+    s: Form
+    both: _Both
+    #: how many rules in force state it
+    rules: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A rule, what it states, where its event type stands, and where it is in force itself, in whatever form."""
+
+    rule: PublishRule
+    statement: _Statement
+    spot: Spot[_Statement]
+    own: Spot[_Statement] | None
 
 
 class Detector:
@@ -60,15 +79,21 @@ class Detector:
         self._vocabulary = vocabulary
         self._limits = limits
         self._judge = QuickJudge(vocabulary, mode, limits=limits)
+        self._of_p, self._of_s = self._judge.side(Function.P), self._judge.side(Function.S)
         self._summarise = summarise(vocabulary.tree.scope, mode)
-        self._places = Places(vocabulary.tree)
+        self._places: Places[_Statement] = Places(vocabulary.tree)
         self._rules: dict[str, PublishRule] = {}
-        self._spots: dict[bytes, _Spot] = {}
+        #: the types with rules, by their places
+        self._standing: dict[bytes, Spot[_Statement]] = {}
         self._index: SummaryTree[_Both] = SummaryTree()
         #: of any two rules that collide at least one is among these
         self._doubtful: dict[str, None] = {}
-        #: functions that were checked
-        self._passed: set[tuple[Function, str]] = set()
+        #: by the texts of both functions; those that no rule states are forgotten when they are too many
+        self._statements: dict[tuple[str, str], _Statement] = {}
+        self._room = limits.moderator_answers
+        self._compared: Recent[tuple[Kind, _Statement, _Statement], tuple[Difference, ...]] = Recent(
+            limits.moderator_answers
+        )
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -82,9 +107,9 @@ class Detector:
 
     def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
         """Return the rules in force on an event type, by their ids."""
-        spot = self._spots.get(self._places.place(event)) if event in self._vocabulary.tree else None
-        found = () if spot is None else (rule for rules in spot.stated.values() for rule in rules.values())
-        return tuple(sorted(found, key=lambda rule: rule.id))
+        spot = self._places.known.get(event)
+        found = () if spot is None else chain.from_iterable(spot.stated.values())
+        return tuple(self._rules[rule_id] for rule_id in sorted(found))
 
     # --- questions ----------------------------------------------------------------------------------------------
 
@@ -93,13 +118,12 @@ class Detector:
 
         Raises what `Vocabulary.check` raises, and `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
         """
-        self._check(candidate)
-        return self._find(candidate)
+        return self._find(self._check(candidate))
 
     def review(self) -> Iterator[tuple[PublishRule, tuple[Conflict, ...]]]:
         """Yield each rule that came into force unseen, and its conflicts; those without are doubtful no longer."""
         for rule in [self._rules[rule_id] for rule_id in self._doubtful]:
-            found = self._find(rule)
+            found = self._find(self._check(rule))
             if not found:
                 self._doubtful.pop(rule.id, None)
             yield rule, found
@@ -111,10 +135,10 @@ class Detector:
 
         Raises what `conflicts` raises, and `MalformedError` (`moderator.duplicate-id`). Nothing is changed then.
         """
-        self._check_new(rule)
-        found = self._find(rule)
+        candidate = self._check_new(rule)
+        found = self._find(candidate)
         if not found:
-            self._put(rule)
+            self._put(candidate)
         return found
 
     def put(self, rule: PublishRule) -> None:
@@ -122,8 +146,7 @@ class Detector:
 
         Raises what `add` raises.
         """
-        self._check_new(rule)
-        self._put(rule)
+        self._put(self._check_new(rule))
         self._doubtful[rule.id] = None
 
     def remove(self, rule_id: str) -> PublishRule:
@@ -131,16 +154,19 @@ class Detector:
         rule = self._rules.get(rule_id)
         if rule is None:
             raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule_id[:80]}`")
-        place = self._places.place(rule.event)
-        spot = self._spots[place]
-        stated = _stated(rule)
-        del self._rules[rule_id], spot.stated[stated][rule_id]
+        spot = self._places.spot(rule.event)
+        statement = self._statements[_texts(rule)]
+        same = spot.stated[statement]
+        del self._rules[rule_id], same[bisect_left(same, rule_id)]
         self._doubtful.pop(rule_id, None)
-        if not spot.stated[stated]:
-            del spot.stated[stated]
-            self._index.replace(place, self._summary(spot))
-        if not spot.stated:
-            del self._spots[place]
+        statement.rules -= 1
+        if not same:
+            del spot.stated[statement]
+            parts = [stated.both for stated in spot.stated]
+            self._index.replace(spot.place, reduce(_Both.merged, parts) if parts else None)
+            if not parts:
+                del self._standing[spot.place]
+                spot.end()
         return rule
 
     def follow(self, tree: TypeTree) -> None:
@@ -150,113 +176,150 @@ class Detector:
         then.
         """
         vocabulary = replace(self._vocabulary, tree=tree)
-        for standing in self._spots.values():
+        for standing in self._standing.values():
             vocabulary.check_type(standing.event)
         if tree.scope is not self._vocabulary.tree.scope:
             raise MalformedError("moderator.scope", "the tree has another scope", hint="detect anew with that tree")
         self._vocabulary = vocabulary
-        for place in self._places.follow(tree).values():
-            spot = self._spots.pop(place, None)
-            if spot is None:
-                continue
-            self._index.replace(place, None)
-            for rule in (rule for rules in spot.stated.values() for rule in rules.values()):
-                self._put(rule)
-                self._doubtful[rule.id] = None
+        moved: list[str] = []
+        for spot in self._places.follow(tree):
+            if spot.stated:
+                del self._standing[spot.place]
+                self._index.replace(spot.place, None)
+                moved += chain.from_iterable(spot.stated.values())
+                for statement, same in spot.stated.items():
+                    statement.rules -= len(same)
+                spot.stated.clear()
+                spot.end()
+        for rule_id in moved:
+            self._put(self._check(self._rules[rule_id]))
+            self._doubtful[rule_id] = None
 
     # --- within -------------------------------------------------------------------------------------------------
 
-    def _check(self, rule: PublishRule) -> None:
-        stated = ((Function.P, rule.fnc_p.text), (Function.S, rule.fnc_s.text))
-        if stated[0] in self._passed and stated[1] in self._passed:
+    def _check(self, rule: PublishRule) -> _Candidate:
+        statement = self._statements.get((rule.fnc_p.text, rule.fnc_s.text)) or self._state(rule)
+        spot = self._places.known.get(rule.event)
+        if spot is None:
             self._vocabulary.check_type(rule.event)
-            return
-        self._vocabulary.check(rule, passed=self._passed, shown=self._judge.shows, limits=self._limits)
-        # In the mode `algorithm` what is no list has no form.
-        self._forms(rule)
-        if len(self._passed) >= self._limits.moderator_answers:
-            self._passed.clear()
-        self._passed.update(stated)
+            spot = self._places.spot(rule.event)
+        own = self._rules.get(rule.id)
+        return _Candidate(rule, statement, spot, None if own is None else self._places.spot(own.event))
 
-    def _check_new(self, rule: PublishRule) -> None:
+    def _check_new(self, rule: PublishRule) -> _Candidate:
         if rule.id in self._rules:
             raise MalformedError(
                 "moderator.duplicate-id", f"a rule `{rule.id}` is in force", hint="give the new one another id"
             )
-        self._check(rule)
+        return self._check(rule)
 
-    def _put(self, rule: PublishRule) -> None:
-        place = self._places.place(rule.event)
-        spot = self._spots.get(place)
-        if spot is None:
-            spot = self._spots[place] = _Spot(rule.event)
-        self._rules[rule.id] = rule
-        same = spot.stated.setdefault(_stated(rule), {})
-        if not same:
-            self._index.add(place, self._summary_of(rule))
-        same[rule.id] = rule
-
-    def _summary_of(self, rule: PublishRule) -> _Both:
-        return _Both(*map(self._summarise, self._forms(rule)))
-
-    def _summary(self, spot: _Spot) -> _Both | None:
-        parts = [self._summary_of(next(iter(rules.values()))) for rules in spot.stated.values()]
-        return reduce(_Both.merged, parts) if parts else None
-
-    def _forms(self, rule: PublishRule) -> tuple[Form, Form]:
+    def _state(self, rule: PublishRule) -> _Statement:
+        """Check functions that are new."""
+        self._vocabulary.check(rule, shown=self._judge.shows, limits=self._limits)
+        # In the mode `algorithm` what is no list has no form.
         forms = self._judge.forms
-        return forms[Function.P].form(rule.fnc_p), forms[Function.S].form(rule.fnc_s)
+        p, s = forms[Function.P].form(rule.fnc_p), forms[Function.S].form(rule.fnc_s)
+        statement = _Statement(p, s, _Both(self._summarise(p), self._summarise(s)))
+        if len(self._statements) >= self._room:
+            self._statements = {texts: kept for texts, kept in self._statements.items() if kept.rules}
+            self._room = max(self._limits.moderator_answers, 2 * len(self._statements))
+        self._statements[_texts(rule)] = statement
+        return statement
 
-    def _find(self, candidate: PublishRule) -> tuple[Conflict, ...]:
-        place = self._places.place(candidate.event)
+    def _put(self, candidate: _Candidate) -> None:
+        rule, spot, statement = candidate.rule, candidate.spot, candidate.statement
+        self._rules[rule.id] = rule
+        statement.rules += 1
+        same = spot.stated.get(statement)
+        if same is not None:
+            insort(same, rule.id)
+            return
+        if not spot.stated:
+            self._standing[spot.place] = spot
+            spot.begin()
+        spot.stated[statement] = [rule.id]
+        self._index.add(spot.place, statement.both)
+
+    def _find(self, candidate: _Candidate) -> tuple[Conflict, ...]:
         # Definition 1 is not transitive.
         consistent = not self._doubtful and self.mode is not Mode.LITERAL
-        found = self._at(place, candidate, Kind.SAME)
+        found = self._at(candidate.spot, candidate, Kind.SAME)
         if consistent and found is not None and not found:
             return ()
-        conflicts = list(found or ())
-        for over in above(place):
-            if over not in self._spots:
-                continue
-            found = self._at(over, candidate, Kind.UP)
-            conflicts += found or ()
-            if consistent and found is not None and not found:
-                break
-        if self._vocabulary.tree.children[candidate.event]:
-            conflicts += self._below(place, candidate, consistent=consistent)
+        conflicts = found or []
+        spot = candidate.spot.above
+        while spot is not None:
+            if spot.stated:
+                found = self._at(spot, candidate, Kind.UP)
+                if found:
+                    conflicts += found
+                elif consistent and found is not None:
+                    break
+            spot = spot.above
+        if candidate.spot.below:
+            conflicts += self._below(candidate, consistent=consistent)
         return in_order(conflicts) if conflicts else ()
 
-    def _below(self, place: bytes, candidate: PublishRule, *, consistent: bool) -> Iterator[Conflict]:
-        start, end = place + b"\0", after(place)
-        doubtful = self._doubts(candidate)
-        while (under := self._index.first(start, end, doubtful)) is not None:
-            found = self._at(under, candidate, Kind.DOWN)
-            yield from found or ()
-            start = after(under) if consistent and found is not None and not found else under + b"\0"
+    def _below(self, candidate: _Candidate, *, consistent: bool) -> Iterator[Conflict]:
+        place = candidate.spot.place
+        walk = Walk(place + b"\0", after(place), self._doubts(candidate.statement))
+        for under in self._index.walk(walk):
+            found = self._at(self._standing[under], candidate, Kind.DOWN)
+            if found:
+                yield from found
+            walk.start = after(under) if consistent and found is not None and not found else under + b"\0"
 
-    def _at(self, place: bytes, candidate: PublishRule, kind: Kind) -> list[Conflict] | None:
-        """Return the conflicts with the rules at a place, or None if there are no rules."""
-        spot = self._spots.get(place)
-        if spot is None:
-            return None
+    def _at(self, spot: Spot[_Statement], candidate: _Candidate, kind: Kind) -> list[Conflict] | None:
+        """Return the conflicts with the rules on a type, or None if there are no rules but the candidate's own."""
         found: list[Conflict] | None = None
-        for stated in spot.stated.values():
-            rules = stated
-            if candidate.id in stated:
-                rules = {rule_id: rule for rule_id, rule in stated.items() if rule_id != candidate.id}
-            if rules:
-                scope = self._vocabulary.tree.scope
-                found = [*(found or ()), *collide(candidate, rules.values(), kind, scope, self._judge)]
+        for statement, ids in spot.stated.items():
+            others = ids
+            if candidate.own is spot:
+                others = [rule_id for rule_id in ids if rule_id != candidate.rule.id]
+                if not others:
+                    continue
+            found = [] if found is None else found
+            if statement is not candidate.statement:
+                unlike = self._differences(candidate, statement, others[0], kind)
+                if unlike:
+                    found += conflicts_with(spot.event, self._counting(others, candidate.rule), kind, unlike)
         return found
 
-    def _doubts(self, candidate: PublishRule) -> Callable[[_Both], bool]:
+    def _differences(
+        self, candidate: _Candidate, statement: _Statement, rule_id: str, kind: Kind
+    ) -> tuple[Difference, ...]:
+        """Compare a candidate with a rule that states something else, unless that was done before."""
+        asked = (kind, candidate.statement, statement)
+        known = self._compared.get(asked)
+        if known is None:
+            scope = self._vocabulary.tree.scope
+            known = differences(candidate.rule, self._rules[rule_id], kind, scope, self._judge)
+            self._compared.put(asked, known)
+        return known
+
+    def _counting(self, ids: list[str], candidate: PublishRule) -> tuple[str, ...]:
+        """Return the ids of rules that a candidate may collide with: by Definition 1, those of others."""
+        if self.mode is not Mode.LITERAL:
+            return tuple(ids)
+        return tuple(rule_id for rule_id in ids if of_two(candidate, self._rules[rule_id]))
+
+    def _doubts(self, stated: _Statement) -> Callable[[_Both], bool]:
         """Return the test whether what a summary is of may collide with a candidate that stands above it."""
-        p, s = self._forms(candidate)
-        of_p, of_s = self._judge.side(Function.P), self._judge.side(Function.S)
-        if self.mode is Mode.LITERAL:
-            return lambda both: not (both.p.fits(p, of_p) or both.s.fits(s, of_s))
-        return lambda both: not (both.p.fits(p, of_p) and both.s.fits(s, of_s))
+        p, s, either = stated.p, stated.s, self.mode is Mode.LITERAL
+        known = {stated.both: False}
+
+        def doubtful(both: _Both) -> bool:
+            answer = known.get(both)
+            if answer is None:
+                fits = both.p.fits(p, self._of_p)
+                # By Definition 1 rules collide in both functions or not at all.
+                if fits is not either:
+                    fits = both.s.fits(s, self._of_s)
+                answer = known[both] = not fits
+            return answer
+
+        return doubtful
 
 
-def _stated(rule: PublishRule) -> tuple[str, str]:
+def _texts(rule: PublishRule) -> tuple[str, str]:
     return (rule.fnc_p.text, rule.fnc_s.text)

@@ -72,18 +72,26 @@ class Forms:
 
     def _form(self, selector: Selector) -> Form:
         pieces = self._pieces(selector)
-        entries = listed(selector) if self._lists else frozenset()
         texts = frozenset(part.text for part in pieces)
         if len(pieces) == 1:
+            entries = listed(selector) if self._lists else frozenset()
             found = single_box(selector, self.schema)
             return Form(selector, pieces, texts, found or {}, frozenset(pieces if found is None else ()), entries)
         box: Box = {}
         rest: set[Selector] = set()
-        for form in map(self.form, pieces):
+        forms = [self.form(piece) for piece in pieces]
+        for form in forms:
             met = _met(box, form.box)
             rest.update(form.rest if met is not None else form.parts)
             box = box if met is None else met
-        return Form(selector, pieces, texts, box, frozenset(rest), entries)
+        return Form(selector, pieces, texts, box, frozenset(rest), self._entries(selector, forms))
+
+    def _entries(self, selector: Selector, forms: list[Form]) -> frozenset[Entry]:
+        """Return the entries of a function, which its parts know unless several are about the same."""
+        if not self._lists:
+            return frozenset()
+        entries = frozenset[Entry]().union(*(form.entries for form in forms))
+        return entries if len({entry.order for entry in entries}) == len(entries) else listed(selector)
 
     def _pieces(self, selector: Selector) -> tuple[Selector, ...]:
         """Return the parts of a function; those that other functions have too are cut out once."""
@@ -136,7 +144,7 @@ class Forms:
 
     def within(self, inner: Box, outer: Box) -> bool:
         """Say whether all that one box allows another allows."""
-        return all(_subset(self.values(inner, name), values) for name, values in outer.items())
+        return all(holds(values, self.values(inner, name)) for name, values in outer.items())
 
 
 def is_true(selector: Selector, row: Row) -> bool:
@@ -147,7 +155,7 @@ def is_true(selector: Selector, row: Row) -> bool:
         return False
 
 
-def _subset(inner: ValueSet, outer: ValueSet) -> bool:
+def holds(outer: ValueSet, inner: ValueSet) -> bool:
     """Say whether one set holds another, as `(inner - outer).empty` does, which takes longer."""
     if inner is outer:
         return True

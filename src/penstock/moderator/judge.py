@@ -100,7 +100,9 @@ class QuickJudge:
     def shows(self, function: Function, selector: Selector) -> bool:
         """Say whether somebody is known who satisfies a function."""
         forms = self.forms[function]
-        return forms.somebody(forms.form(selector)) is not None
+        form = forms.form(selector)
+        # No box is empty.
+        return form.exact or forms.somebody(form) is not None
 
     def side(self, function: Function) -> "Side":
         """Return what one needs to weigh one of the two functions."""

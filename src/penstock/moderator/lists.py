@@ -6,7 +6,7 @@ An alphabetic attribute has its one value, a numeric one the least or the greate
 hold. A list is a conjunction in the selector language and nothing more: `AttributeList.selector` is what rules carry.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -91,10 +91,7 @@ class AttributeList:
             raise MalformedError(
                 "moderator.empty-list", "an attribute list has no entries", hint="say TRUE where all are welcome"
             )
-        if len(ordered) > DEFAULT_LIMITS.moderator_list:
-            raise LimitError(
-                "moderator.limit", f"an attribute list has more than {DEFAULT_LIMITS.moderator_list} entries"
-            )
+        _check_length(ordered)
         for one, other in pairwise(ordered):
             if one.order == other.order:
                 raise MalformedError("moderator.list", f"attribute `{one.name}` stands twice in a list")
@@ -112,18 +109,8 @@ class AttributeList:
 
         TRUE, for one, is no list: it has no entries.
         """
-        found: dict[tuple[str, str], Entry] = {}
-        for part in (selector.root,) if not isinstance(selector.root, And) else selector.root.operands:
-            entries = _entries(part)
-            if entries is None:
-                return None
-            for entry in entries:
-                kept = found.get(entry.order)
-                stricter = entry if kept is None else _stricter(kept, entry)
-                if stricter is None:
-                    return None
-                found[entry.order] = stricter
-        return cls(tuple(found.values()))
+        found = _read(selector)
+        return None if found is None else cls(found)
 
     def __str__(self) -> str:
         return "{" + ", ".join(map(str, self.entries)) + "}"
@@ -136,19 +123,41 @@ def listed(selector: Selector) -> frozenset[Entry]:
     """
     if selector == ALWAYS:
         return frozenset()
-    found = AttributeList.from_selector(selector)
+    found = _read(selector)
     if found is None:
         raise MalformedError(
             "moderator.not-a-list",
             "the algorithm of the paper compares attribute lists, and this function is none",
             hint="use the mode `scoped`, which reads every formula",
         )
-    return frozenset(found.entries)
+    _check_length(found)
+    return frozenset(found)
 
 
 def parts(selector: Selector) -> tuple[Selector, ...]:
     """Return what a function demands, piece by piece: its conjuncts, and of TRUE nothing."""
     return () if selector == ALWAYS else conjuncts(selector)
+
+
+def _read(selector: Selector) -> tuple[Entry, ...] | None:
+    """Return the entries of the list that a condition is; None where it is none."""
+    found: dict[tuple[str, str], Entry] = {}
+    for part in (selector.root,) if not isinstance(selector.root, And) else selector.root.operands:
+        entries = _entries(part)
+        if entries is None:
+            return None
+        for entry in entries:
+            kept = found.get(entry.order)
+            stricter = entry if kept is None else _stricter(kept, entry)
+            if stricter is None:
+                return None
+            found[entry.order] = stricter
+    return tuple(found.values())
+
+
+def _check_length(entries: Sized) -> None:
+    if len(entries) > DEFAULT_LIMITS.moderator_list:
+        raise LimitError("moderator.limit", f"an attribute list has more than {DEFAULT_LIMITS.moderator_list} entries")
 
 
 def _stricter(one: Entry, other: Entry) -> Entry | None:

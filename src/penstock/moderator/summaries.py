@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Kind, Mode, demands
-from penstock.moderator.forms import Box, Form
+from penstock.moderator.forms import Box, Form, holds
 from penstock.moderator.judge import Side
 from penstock.moderator.lists import Entry
 from penstock.selector import Selector
@@ -61,18 +61,18 @@ class Around:
 
     def merged(self, other: "Around") -> "Around":
         """Return the summary of both; the same object if nothing is new."""
-        rest = self.rest & other.rest
-        box = dict(self.box)
+        rest = self.rest if self.rest <= other.rest else self.rest & other.rest
+        box, same = dict(self.box), rest is self.rest
         for name, values in self.box.items():
             theirs = other.box.get(name)
-            if theirs is values:
+            if theirs is not None and holds(values, theirs):
                 continue
+            same = False
             union = None if theirs is None else values | theirs
             if union is None or len(union.spans) > _SPANS:
                 del box[name]
             else:
                 box[name] = union
-        same = len(rest) == len(self.rest) and box == self.box
         return self if same else Around(box, rest)
 
     def fits(self, form: Form, side: Side) -> bool:
@@ -94,16 +94,19 @@ class Inside:
 
     def merged(self, other: "Inside") -> "Inside":
         """Return the summary of both; the same object if nothing is new."""
-        rest = self.rest | other.rest
+        rest = self.rest if other.rest <= self.rest else self.rest | other.rest
         if self.box is None or other.box is None or len(rest) > _PARTS:
             return self if self.box is None else Inside(None, frozenset())
-        box = dict(self.box)
+        box, same = dict(self.box), rest is self.rest
         for name, values in other.box.items():
-            common = box[name] & values if name in box else values
+            ours = self.box.get(name)
+            if ours is not None and holds(values, ours):
+                continue
+            same = False
+            common = values if ours is None else ours & values
             if common.empty or len(common.spans) > _SPANS:
                 return Inside(None, frozenset())
             box[name] = common
-        same = len(rest) == len(self.rest) and box == self.box
         return self if same else Inside(box, rest)
 
     def fits(self, form: Form, side: Side) -> bool:

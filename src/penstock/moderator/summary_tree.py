@@ -7,7 +7,8 @@ nodes that become small stay so, and go when they are empty.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
@@ -25,6 +26,18 @@ class Mergeable(Protocol):
 S = TypeVar("S", bound=Mergeable)
 
 
+@dataclass(slots=True)
+class Walk(Generic[S]):
+    """A walk from a place to another one, which stops where something is doubtful.
+
+    Whoever walks may move `start` on meanwhile, and what lies before it is left out.
+    """
+
+    start: bytes
+    end: bytes
+    doubtful: Callable[[S], bool]
+
+
 class _Leaf(Generic[S]):
     __slots__ = ("items", "places", "summary")
 
@@ -33,17 +46,20 @@ class _Leaf(Generic[S]):
         self.items = items
         self.summary = reduce(_merged, items)
 
-    def add(self, place: bytes, summary: S) -> "_Split[S] | None":
+    def add(self, place: bytes, summary: S) -> bool:
+        """Add what is stated at a place; say whether the summary has changed."""
         at = bisect_left(self.places, place)
-        self.summary = self.summary.merged(summary)
         if at < len(self.places) and self.places[at] == place:
             self.items[at] = self.items[at].merged(summary)
-            return None
-        self.places.insert(at, place)
-        self.items.insert(at, summary)
-        if len(self.items) <= _FULL:
-            return None
-        half = _FULL // 2
+        else:
+            self.places.insert(at, place)
+            self.items.insert(at, summary)
+        before = self.summary
+        self.summary = before.merged(summary)
+        return self.summary is not before
+
+    def split(self) -> "tuple[bytes, _Leaf[S]]":
+        half = len(self.items) // 2
         right = _Leaf(self.places[half:], self.items[half:])
         del self.places[half:], self.items[half:]
         self.summary = reduce(_merged, self.items)
@@ -58,11 +74,14 @@ class _Leaf(Generic[S]):
         if self.items:
             self.summary = reduce(_merged, self.items)
 
-    def first(self, start: bytes, end: bytes, doubtful: Callable[[S], bool]) -> bytes | None:
-        for at in range(bisect_left(self.places, start), bisect_left(self.places, end)):
-            if doubtful(self.items[at]):
-                return self.places[at]
-        return None
+    def walk(self, walk: "Walk[S]") -> Iterator[bytes]:
+        at = bisect_left(self.places, walk.start)
+        while at < len(self.places) and self.places[at] < walk.end:
+            if walk.doubtful(self.items[at]):
+                yield self.places[at]
+                at = bisect_left(self.places, walk.start, at + 1)
+            else:
+                at += 1
 
 
 class _Branch(Generic[S]):
@@ -77,17 +96,8 @@ class _Branch(Generic[S]):
     def _sum(self) -> S:
         return reduce(_merged, (item.summary for item in self.items))
 
-    def add(self, place: bytes, summary: S) -> "_Split[S] | None":
-        at = bisect_right(self.places, place)
-        self.summary = self.summary.merged(summary)
-        split = self.items[at].add(place, summary)
-        if split is None:
-            return None
-        self.places.insert(at, split[0])
-        self.items.insert(at + 1, split[1])
-        if len(self.items) <= _FULL:
-            return None
-        half = _FULL // 2
+    def split(self) -> "tuple[bytes, _Branch[S]]":
+        half = len(self.items) // 2
         divider = self.places[half - 1]
         right = _Branch(self.places[half:], self.items[half:])
         del self.places[half - 1 :], self.items[half:]
@@ -103,21 +113,19 @@ class _Branch(Generic[S]):
         if self.items:
             self.summary = self._sum()
 
-    def first(self, start: bytes, end: bytes, doubtful: Callable[[S], bool]) -> bytes | None:
-        begin, last = bisect_right(self.places, start), bisect_left(self.places, end)
-        if begin == last:
-            # Looking further down costs less than a question.
-            return self.items[begin].first(start, end, doubtful)
-        for at in range(begin, last + 1):
-            if doubtful(self.items[at].summary):
-                found = self.items[at].first(start, end, doubtful)
-                if found is not None:
-                    return found
-        return None
+    def walk(self, walk: "Walk[S]") -> Iterator[bytes]:
+        at, last = bisect_right(self.places, walk.start), bisect_left(self.places, walk.end)
+        # Looking further down costs less than a question.
+        if at == last:
+            yield from self.items[at].walk(walk)
+            return
+        while at <= last:
+            if walk.doubtful(self.items[at].summary):
+                yield from self.items[at].walk(walk)
+            at = max(at + 1, bisect_right(self.places, walk.start))
 
 
 _Node: TypeAlias = _Leaf[S] | _Branch[S]
-_Split: TypeAlias = tuple[bytes, _Node[S]]
 
 
 class SummaryTree(Generic[S]):
@@ -131,9 +139,33 @@ class SummaryTree(Generic[S]):
         if self._root is None:
             self._root = _Leaf([place], [summary])
             return
-        split = self._root.add(place, summary)
-        if split is not None:
-            self._root = _Branch([split[0]], [self._root, split[1]])
+        way: list[tuple[_Branch[S], int]] = []
+        node = self._root
+        while isinstance(node, _Branch):
+            at = bisect_right(node.places, place)
+            way.append((node, at))
+            node = node.items[at]
+        # What is known of a stretch already is known of all that it is a part of.
+        if node.add(place, summary):
+            for branch, _ in reversed(way):
+                merged = branch.summary.merged(summary)
+                if merged is branch.summary:
+                    break
+                branch.summary = merged
+        if len(node.items) > _FULL:
+            self._split(node, way)
+
+    def _split(self, node: _Node[S], way: list[tuple[_Branch[S], int]]) -> None:
+        """Split a node that is too full, and those on the way to it that become so."""
+        while len(node.items) > _FULL:
+            divider, right = node.split()
+            if not way:
+                self._root = _Branch([divider], [node, right])
+                return
+            above, at = way.pop()
+            above.places.insert(at, divider)
+            above.items.insert(at + 1, right)
+            node = above
 
     def replace(self, place: bytes, summary: S | None) -> None:
         """Put something in the place of what is stated at a place, which must not be nothing; None: nothing more."""
@@ -142,12 +174,13 @@ class SummaryTree(Generic[S]):
             if not self._root.items:
                 self._root = None
 
-    def first(self, start: bytes, end: bytes, doubtful: Callable[[S], bool]) -> bytes | None:
-        """Return the first place from `start` on and before `end` whose summary is doubtful.
+    def walk(self, walk: Walk[S]) -> Iterator[bytes]:
+        """Yield the places on a walk whose summaries are doubtful, in order.
 
         Whoever doubts a summary must doubt every one that it is merged into.
         """
-        return None if self._root is None else self._root.first(start, end, doubtful)
+        if self._root is not None:
+            yield from self._root.walk(walk)
 
 
 def _merged(one: S, other: S) -> S:
