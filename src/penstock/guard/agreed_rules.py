@@ -84,6 +84,10 @@ class AgreedRules:
         yield from (rule.validity for rule in self.agreement.rules)
         yield from (one.validity for one in self._described.values())
 
+    def validity_of(self, who: Principal) -> Validity:
+        """Return while what is known about somebody is true. Raises `KeyError` for somebody who is not `known`."""
+        return self._described[who].validity
+
     def entitled(self, event: TypeKey) -> tuple[Entitlement, ...]:
         """Return by what each publisher may publish events of a type. Raises `MalformedError` for unknown types."""
         found = self._entitled.get(event)
@@ -204,15 +208,16 @@ class AgreedRules:
 
 def by_publishers(attribute: str, publishers: Iterable[Principal]) -> Iterator[Selector]:
     """Yield conditions that hold for the events of some publishers: as many as do not fit into one."""
-    found = sorted(publishers)
-    for start in range(0, len(found), _TOGETHER):
-        yield parse(publisher_condition(found[start : start + _TOGETHER])).rename({"publisher": attribute})
+    for condition in publisher_conditions(publishers):
+        yield parse(condition).rename({"publisher": attribute})
 
 
-def publisher_condition(publishers: Iterable[Principal]) -> str:
-    """Return, as text, a condition on `publisher` that holds for some."""
+def publisher_conditions(publishers: Iterable[Principal]) -> Iterator[str]:
+    """Yield the texts of such conditions, on `publisher`."""
     # What principals are written with needs no quoting.
-    return f"publisher IN ({', '.join(repr(str(who)) for who in publishers)})"
+    written = [f"'{who}'" for who in sorted(publishers)]
+    for start in range(0, len(written), _TOGETHER):
+        yield f"publisher IN ({', '.join(written[start : start + _TOGETHER])})"
 
 
 def _because(rules: Iterable[str]) -> tuple[str, ...]:

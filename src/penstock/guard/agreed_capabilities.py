@@ -1,0 +1,159 @@
+"""What was agreed on as certificates, for domains that want those: rights of everybody who is known, one by one.
+
+Certificates never allow more than the rules. They may allow less: a right to subscribe to a type brings the events of
+all types that extend it, and a certificate cannot leave some of them out. A publisher whose events of a type below
+somebody may not have is then left out above too, and what is lost by it is told (`short`). Downwards nothing is: who
+may have a type may have what is below. A type that extends one of the tree and was not agreed on comes with the one
+above, since certificates do not know the tree.
+
+Certificates say what the rules came to when they were issued. `renewal` says what to issue and to revoke when the rules
+or profiles have changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.errors import MalformedError
+from penstock.guard.agreed_rules import AgreedRules, publisher_conditions
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.selector import parse
+from penstock.trust.capabilities import BoundSelector, Right, event_tag
+from penstock.trust.certificates import Authorisation, Certificate
+from penstock.trust.tags import Tag
+from penstock.trust.validity import Validity
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Short:
+    """What the rules let a subscriber have, and its certificates do not."""
+
+    event: TypeKey
+    publisher: Principal
+    subscriber: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Certificates that are to be issued, and what they fall short of."""
+
+    statements: tuple[Authorisation, ...]
+    short: tuple[Short, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What is to be done about certificates when rules have changed."""
+
+    issue: tuple[Authorisation, ...] = ()
+    revoke: tuple[Certificate, ...] = ()
+    keep: tuple[Certificate, ...] = ()
+
+
+def capabilities(rules: AgreedRules, types: Iterable[EventType]) -> Capabilities:
+    """Return certificates that say what was agreed on about some types of the owner, for all who are known.
+
+    Raises `MalformedError` (`agreement.publisher-attribute`).
+    """
+    return _Compiler(rules).compile({event_type.key: event_type for event_type in types})
+
+
+def renewal(wanted: Iterable[Authorisation], issued: Iterable[Certificate]) -> Renewal:
+    """Return what to issue and to revoke so that of the certificates that were issued those count that are wanted.
+
+    `issued` are those that were issued by an agreement, and no others: what is not wanted is revoked.
+    """
+    left = dict.fromkeys(wanted)
+    keep: list[Certificate] = []
+    revoke: list[Certificate] = []
+    for certificate in issued:
+        statement = certificate.statement
+        if isinstance(statement, Authorisation) and statement in left:
+            del left[statement]
+            keep.append(certificate)
+        else:
+            revoke.append(certificate)
+    return Renewal(tuple(left), tuple(revoke), tuple(keep))
+
+
+class _Compiler:
+    """Collects certificates, type by type."""
+
+    def __init__(self, rules: AgreedRules) -> None:
+        self._rules = rules
+        self._agreement = rules.agreement
+        self._short: set[Short] = set()
+        self._from: dict[tuple[TypeKey, Principal], frozenset[Principal]] = {}
+
+    def compile(self, types: Mapping[TypeKey, EventType]) -> Capabilities:
+        tree = self._agreement.vocabulary.tree
+        made: dict[Authorisation, None] = {}
+        for key in sorted(tree.parents):
+            event_type = types.get(key)
+            if event_type is not None and key.owner == self._agreement.owner:
+                attribute = self._rules.publisher_attribute(event_type)
+                made.update(dict.fromkeys(self._publishing(key, attribute)))
+                made.update(dict.fromkeys(self._subscribing(key, attribute)))
+        return Capabilities(tuple(made), tuple(sorted(self._short)))
+
+    def _publishing(self, key: TypeKey, attribute: AttributeId | None) -> Iterator[Authorisation]:
+        for entitlement in self._rules.entitled(key):
+            who = entitlement.publisher
+            forced = {} if attribute is None else {attribute: str(who)}
+            tag = event_tag(key.owner, key.name, None, [Right.PUBLISH], forced=forced)
+            known = self._rules.validity_of(who)
+            for rule in entitlement.rules:
+                validity = rule.validity.intersect(known)
+                if validity is not None:
+                    yield self._statement(who, tag, validity)
+
+    def _subscribing(self, key: TypeKey, attribute: AttributeId | None) -> Iterator[Authorisation]:
+        for who in self._rules.known:
+            sayable = self._sayable(key, who)
+            if attribute is None and not self._whole(key, who):
+                sayable = frozenset()
+            self._short |= {Short(key, publisher, who) for publisher in self._sources(key, who) - sayable}
+            for tag in self._tags(key, attribute, sorted(sayable)) if sayable else ():
+                yield self._statement(who, tag, self._rules.validity_of(who))
+
+    def _tags(self, key: TypeKey, attribute: AttributeId | None, publishers: list[Principal]) -> Iterator[Tag]:
+        if attribute is None:
+            yield event_tag(key.owner, key.name, None, [Right.SUBSCRIBE])
+            return
+        for condition in publisher_conditions(publishers):
+            where = BoundSelector(parse(condition), {"publisher": attribute})
+            yield event_tag(key.owner, key.name, None, [Right.SUBSCRIBE], where=[where])
+
+    def _statement(self, who: Principal, tag: Tag, validity: Validity) -> Authorisation:
+        return Authorisation(
+            self._agreement.owner, who, tag, validity=validity, comment=f"agreement {self._agreement.name}"
+        )
+
+    def _sources(self, key: TypeKey, who: Principal) -> frozenset[Principal]:
+        """Return the publishers whose events of a type somebody may have."""
+        found = self._from.get((key, who))
+        if found is None:
+            try:
+                readings = self._rules.readings(key, who)
+            except MalformedError:
+                # Nothing is known of it that fits a subscriber.
+                readings = ()
+            found = frozenset(p for reading in readings if key in reading.types for p in reading.publishers)
+            self._from[key, who] = found
+        return found
+
+    def _sayable(self, key: TypeKey, who: Principal) -> frozenset[Principal]:
+        """Return those of them whose events somebody may have of all types below, as far as they publish them."""
+        found = self._sources(key, who)
+        for below in self._agreement.vocabulary.tree.subtree(key):
+            able = {entitlement.publisher for entitlement in self._rules.entitled(below)}
+            found -= able - self._sources(below, who)
+        return found
+
+    def _whole(self, key: TypeKey, who: Principal) -> bool:
+        """Say whether somebody may have all events of a type, and of those below, whoever publishes them."""
+        return all(
+            {entitlement.publisher for entitlement in self._rules.entitled(below)} <= self._sources(below, who)
+            for below in self._agreement.vocabulary.tree.subtree(key)
+        )
