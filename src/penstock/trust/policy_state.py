@@ -159,7 +159,7 @@ class _Fold:
         )
 
 
-def _packed(changes: Iterable[Change]) -> list[list[Change]]:
+def packed(changes: Iterable[Change]) -> list[list[Change]]:
     """Return changes in portions that fit into an event each; the first may be empty."""
     most = DEFAULT_LIMITS.policy_event_bytes * 3 // 4
     portions: list[list[Change]] = [[]]
@@ -226,7 +226,7 @@ class PolicyAuthor:
 
     def checkpoint(self, now: datetime) -> list[SignedValue[PolicyEvent]]:
         """Sign events that together hold everything, so that earlier ones can be forgotten."""
-        first, *rest = _packed(self.state.as_changes())
+        first, *rest = packed(self.state.as_changes())
         return [self.change(now, *first, checkpoint=len(rest)), *(self.change(now, *part) for part in rest)]
 
     def stamp(self, now: datetime, period: int) -> SignedValue[TimeStamp]:

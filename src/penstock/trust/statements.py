@@ -15,9 +15,14 @@ from penstock.trust.signed import Claim, SignedValue, UnverifiedValue, malformed
 V = TypeVar("V", bound=Claim)
 
 
+def statements_to_sexp(statements: Iterable[SignedValue[Claim]]) -> SExp:
+    """Return statements as one."""
+    return (b"statements", *(statement.to_sexp() for statement in statements))
+
+
 def write_statements(statements: Iterable[SignedValue[Claim]]) -> bytes:
     """Return statements in canonical form."""
-    return canonical((b"statements", *(statement.to_sexp() for statement in statements)))
+    return canonical(statements_to_sexp(statements))
 
 
 def read_statements(data: bytes, *kinds: type[V], limits: Limits = DEFAULT_LIMITS) -> tuple[UnverifiedValue[V], ...]:

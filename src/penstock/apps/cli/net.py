@@ -11,6 +11,7 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.net_answers import plain, show_status
 from penstock.apps.cli.net_client import Call, client_options, talk
 from penstock.apps.cli.net_policy import checkpoint, install, publish, remove, require_stamps, revoke
+from penstock.apps.cli.net_policy_agreements import agree, end_agreement, forget
 from penstock.apps.cli.net_policy_chain import chain
 from penstock.apps.cli.net_policy_stamp import stamp
 from penstock.apps.cli.options import JSON
@@ -49,5 +50,8 @@ def show(*, output: str, **connection: Any) -> None:
     show_status(status, call.names)
 
 
-for command in (publish, revoke, install, remove, require_stamps, checkpoint, stamp, chain):
+for command in (
+    *(publish, revoke, install, remove, agree, end_agreement, forget),
+    *(require_stamps, checkpoint, stamp, chain),
+):
     net.add_command(command)

@@ -128,7 +128,7 @@ def require_stamps(**rest: Any) -> None:
 @example("penstock net checkpoint --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
 def checkpoint(**rest: Any) -> None:
     """Say all of your policy anew: brokers forget what came before, and go past what they could not apply."""
-    _run(lambda _desk: lambda author, now: author.checkpoint(now), **rest)
+    run_signing(lambda _desk: lambda author, now: author.checkpoint(now), **rest)
 
 
 # What is to be changed.
@@ -202,10 +202,10 @@ def _change_with(planned: Callable[[Desk], Plan], **rest: Any) -> None:
 
         return events
 
-    _run(sign, **rest)
+    run_signing(sign, **rest)
 
 
-def _run(
+def run_signing(
     sign: Callable[[Desk], Sign],
     *,
     wait: bool,
@@ -214,6 +214,7 @@ def _run(
     output: str,
     **desk: Any,
 ) -> None:
+    """Sign what is to be changed, hand it in, and say what came of it. Raises what signing and the broker raise."""
     owner = Desk.of(**desk)
     if dry_run:
         _show(owner, _rehearse(owner, sign(owner)), None, output, dry_run=True)
