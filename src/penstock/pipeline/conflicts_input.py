@@ -1,0 +1,264 @@
+"""Rules and event types as tables: Parquet, JSON lines or CSV, and what is wrong with their rows.
+
+    rules   id  event  stated_by  [publishers]  [fnc_p]  [fnc_s]  [valid_from]  [valid_until]
+    types   type  [parent]
+
+`docs/reference/rule-tables.md` says what the columns hold. A row that is no rule keeps its original and gets a reason.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType, TimestampType
+
+from penstock.errors import MalformedError
+from penstock.model.instants import in_utc
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.values import Kind
+from penstock.moderator.rules import PublishRule
+from penstock.pipeline.columns import literal
+from penstock.pipeline.conflicts_forms import key_of
+from penstock.pipeline.records import column as quoted_column
+from penstock.selector import ALWAYS
+
+_TEXT: Final = StringType()
+_TEXTS: Final = ArrayType(_TEXT)
+_BROKEN: Final = "@broken"
+_ORIGINAL: Final = "original"
+_WIDTHS: Final = 512
+#: columns, whether they must be there
+RULE_COLUMNS: Final = {
+    "id": True,
+    "event": True,
+    "stated_by": True,
+    "publishers": False,
+    "fnc_p": False,
+    "fnc_s": False,
+    "valid_from": False,
+    "valid_until": False,
+}
+TYPE_COLUMNS: Final = {"type": True, "parent": False}
+RULES: Final = StructType(
+    [StructField(name, _TEXTS if name == "publishers" else _TEXT) for name in RULE_COLUMNS]
+    + [StructField(_ORIGINAL, _TEXT), StructField("problem", _TEXT)]
+)
+"""Rules as they were read; `problem` is a reason that is known already."""
+TYPES: Final = StructType(
+    [*(StructField(name, _TEXT) for name in TYPE_COLUMNS), StructField(_ORIGINAL, _TEXT), StructField("problem", _TEXT)]
+)
+QUARANTINE: Final = StructType([StructField(name, _TEXT) for name in ("reason", "words", "source", "original")])
+"""What is no rule, or no type: `source` says which of the two it should have been."""
+
+
+class TableFormat(StrEnum):
+    """How a table is stored."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+    CSV = "csv"
+
+    @classmethod
+    def of(cls, path: str) -> "TableFormat":
+        """Guess by the end of a path; a folder is Parquet."""
+        ends = {".csv": cls.CSV, ".json": cls.JSON, ".jsonl": cls.JSON, ".ndjson": cls.JSON}
+        return next((found for end, found in ends.items() if path.lower().rstrip("/").endswith(end)), cls.PARQUET)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where a table is."""
+
+    path: str
+    format: TableFormat
+
+    @classmethod
+    def at(cls, path: str, written: TableFormat | None = None) -> "Table":
+        """Return the table at a path."""
+        return cls(path, written or TableFormat.of(path))
+
+
+def read_rules(spark: SparkSession, table: Table) -> DataFrame:
+    """Return the rows of a table of rules (`RULES`). Raises `MalformedError` (`conflicts.column`)."""
+    return _read(spark, table, RULE_COLUMNS, RULES)
+
+
+def read_types(spark: SparkSession, table: Table) -> DataFrame:
+    """Return the rows of a table of event types (`TYPES`). Raises `MalformedError` (`conflicts.column`)."""
+    return _read(spark, table, TYPE_COLUMNS, TYPES)
+
+
+def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: StructType) -> DataFrame:
+    if table.format is TableFormat.JSON:
+        rows = _json(spark, table.path, schema)
+    elif table.format is TableFormat.CSV:
+        rows = _csv(spark, table.path)
+    else:
+        frame = spark.read.parquet(table.path)
+        rows = frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
+    kinds = {field.name: field.dataType for field in rows.schema}
+    missing = [name for name, needed in columns.items() if needed and name not in kinds]
+    if missing:
+        raise MalformedError(
+            "conflicts.column",
+            f"`{table.path}` has no column `{missing[0]}`",
+            hint="docs/reference/rule-tables.md lists the columns of both tables",
+            column=missing[0],
+        )
+    found = [_typed(table, name, schema[name].dataType, kinds.get(name)).alias(name) for name in columns]
+    broken = F.when(quoted_column(_BROKEN).isNotNull(), F.lit("conflicts.row"))
+    return rows.select(*found, F.col(_ORIGINAL), broken.alias("problem"))
+
+
+def _json(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+    lines = spark.read.text(path)
+    wanted = StructType([*schema.fields[:-2], StructField(_BROKEN, _TEXT)])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    parsed = F.from_json("value", wanted, options)
+    return (
+        lines.where(F.length(F.trim("value")) > 0)
+        .select(F.col("value").alias(_ORIGINAL), parsed.alias("row"))
+        .select(_ORIGINAL, "row.*")
+    )
+
+
+def _csv(spark: SparkSession, path: str) -> DataFrame:
+    header = spark.read.option("header", "true").csv(path).columns
+    wanted = StructType([StructField(name, _TEXT) for name in (*header, _BROKEN)])
+    reader = spark.read.option("header", "true").option("mode", "PERMISSIVE").option("escape", '"')
+    frame = reader.option("columnNameOfCorruptRecord", _BROKEN).schema(wanted).csv(path)
+    line = F.coalesce(quoted_column(_BROKEN), F.to_json(F.struct(*map(quoted_column, header))))
+    return frame.select(line.alias(_ORIGINAL), "*")
+
+
+def _as_json(names: Iterable[str]) -> Column:
+    return F.to_json(F.struct(*map(quoted_column, names)), {"timeZone": "UTC"}).alias(_ORIGINAL)
+
+
+def _typed(table: Table, name: str, wanted: DataType, found: DataType | None) -> Column:
+    """Return a column as text, or as texts; whatever else it is cannot be read."""
+    column = quoted_column(name)
+    if found is None:
+        return F.lit(None).cast(wanted)
+    if wanted == _TEXTS and isinstance(found, StringType):
+        parts = F.filter(F.split(column, r"\s*;\s*"), lambda part: part != "")
+        return F.when(F.size(parts) > 0, parts)
+    if isinstance(found, TimestampType) and name.startswith("valid_"):
+        return F.date_format(F.to_utc_timestamp(column, F.current_timezone()), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+    if isinstance(found, StringType):
+        return F.nullif(F.trim(column), F.lit(""))
+    if found == wanted:
+        return column
+    raise MalformedError(
+        "conflicts.column",
+        f"column `{name}` of `{table.path}` holds {found.simpleString()[:80]}",
+        hint="docs/reference/rule-tables.md says what it may hold",
+        column=name,
+    )
+
+
+# --- What is wrong with a row ----------------------------------------------------------------------------------------
+
+_ID: Final = r"\A[A-Za-z0-9][A-Za-z0-9._:-]*\z"
+_INSTANT: Final = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)\z"
+
+
+def check_rules(rows: DataFrame, at: datetime | None) -> DataFrame:
+    """Return rules with the keys of their functions, what is wrong with each (`reason`), and if it is in force.
+
+    What others would have to be asked about is not looked at: other rules, the types, the functions.
+    """
+    publishers = F.coalesce("publishers", F.array("stated_by"))
+    begin, end = (_moment(F.col(name)) for name in ("valid_from", "valid_until"))
+    unread = (F.col("valid_from").isNotNull() & begin.isNull()) | (F.col("valid_until").isNotNull() & end.isNull())
+    limits = DEFAULT_LIMITS
+    wrong = [
+        ("conflicts.row", F.col("problem").isNotNull()),
+        ("moderator.rule", ~_yes(F.col("id").rlike(_ID))),
+        ("moderator.limit", F.length("id") > limits.moderator_id_length),
+        ("moderator.rule", ~_name(F.col("stated_by"))),
+        ("moderator.rule", (F.size(publishers) == 0) | F.exists(publishers, lambda name: ~_name(name))),
+        ("moderator.rule", F.size(F.array_distinct(publishers)) < F.size(publishers)),
+        ("moderator.limit", F.size(publishers) > limits.moderator_publishers),
+        ("moderator.unknown-type", F.col("event").isNull()),
+        ("conflicts.period", unread),
+        ("validity.empty", _yes(begin > end)),
+        (
+            "selector.limit",
+            F.greatest(*map(F.length, (_function("fnc_p"), _function("fnc_s")))) > limits.selector_length,
+        ),
+    ]
+    holds = F.lit(True)
+    if at is not None:
+        now = literal(in_utc(at), Kind.TIMESTAMP)
+        holds = F.coalesce(begin <= now, F.lit(True)) & F.coalesce(end >= now, F.lit(True))
+    return rows.select(
+        "id",
+        "event",
+        "stated_by",
+        F.when(F.size(publishers) == 1, F.get(publishers, F.lit(0))).alias("alone"),
+        _function("fnc_p").alias("fnc_p"),
+        _function("fnc_s").alias("fnc_s"),
+        key_of(_function("fnc_p")).alias("key_p"),
+        key_of(_function("fnc_s")).alias("key_s"),
+        _first(wrong).alias("reason"),
+        holds.alias("in_force"),
+        _ORIGINAL,
+    )
+
+
+def check_types(rows: DataFrame) -> DataFrame:
+    """Return types, and what is wrong with each row by itself (`reason`)."""
+    wrong = [
+        ("conflicts.row", F.col("problem").isNotNull()),
+        ("name.malformed", ~_name(F.col("type")) | (F.col("parent").isNotNull() & ~_name(F.col("parent")))),
+        ("type.cycle", _yes(F.col("type") == F.col("parent"))),
+    ]
+    return rows.select("type", "parent", _first(wrong).alias("reason"), _ORIGINAL)
+
+
+def _function(name: str) -> Column:
+    return F.coalesce(name, F.lit(ALWAYS.text))
+
+
+def _name(column: Column) -> Column:
+    return _yes((F.length(column) > 0) & (F.length(column) <= _WIDTHS))
+
+
+def _moment(written: Column) -> Column:
+    return F.try_to_timestamp(F.when(written.rlike(_INSTANT), written))
+
+
+def _yes(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
+
+
+def _first(wrong: Sequence[tuple[str, Column]]) -> Column:
+    return F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
+
+
+# --- Rules that are at hand ------------------------------------------------------------------------------------------
+
+
+def rules_frame(spark: SparkSession, rules: Iterable[PublishRule]) -> DataFrame:
+    """Return rules that are at hand as rows (`RULES`)."""
+    rows = [
+        (
+            rule.id,
+            f"{rule.event.owner}/{rule.event.name}",
+            str(rule.stated_by),
+            [str(publisher) for publisher in rule.publishers],
+            rule.fnc_p.text,
+            rule.fnc_s.text,
+            None if rule.validity.starts is None else rule.validity.starts.isoformat(),
+            None if rule.validity.ends is None else rule.validity.ends.isoformat(),
+            rule.id,
+            None,
+        )
+        for rule in rules
+    ]
+    return spark.createDataFrame(rows, RULES)
