@@ -1,0 +1,231 @@
+"""`penstock moderator` over a rule book in a store: every change, dry and done, and what is told of it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Ran, Shell
+from tests.apps.test_moderator import RULES
+
+STORE = "sqlite:rules.db"
+
+
+@pytest.fixture
+def book(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A rule book with the rules of two companies, one of which was rejected."""
+    monkeypatch.setenv("PENSTOCK_STORE", STORE)
+    Path("rules.yaml").write_text(RULES, encoding="utf-8")
+    for name in ("plant", "acme", "bolt", "ada"):
+        penstock.ok("key", "new", f"{name}.key", "--name", name)
+    penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key")
+    penstock.ok("moderator", "add", "--from", "rules.yaml", "--key", "acme.key")
+    assert penstock("moderator", "add", "--from", "rules.yaml", "--key", "bolt.key").code == "moderator.rejected"
+    return penstock
+
+
+def ask(shell: Shell, verb: str, *arguments: str, by: str) -> Ran:
+    return shell("moderator", *verb.split(), *arguments, "--key", f"{by}.key", "-o", "json")
+
+
+def statuses(shell: Shell) -> dict[str, str]:
+    shown = shell.ok("moderator", "show", "-o", "json").json
+    return {each["stated"]["id"]: each["status"] for each in shown["rules"]}
+
+
+def test_a_book_is_begun_once(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rules.yaml").write_text(RULES, encoding="utf-8")
+    penstock.ok("key", "new", "plant.key", "--name", "plant")
+    assert penstock("moderator", "init", "rules.yaml", "--key", "plant.key").code == "cli.usage"
+    monkeypatch.setenv("PENSTOCK_STORE", STORE)
+    dry = penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key", "--dry-run", "-o", "json").json
+    assert (dry["written"], dry["types"], dry["rules_to_state"]) == (False, 3, 5)
+    assert not Path("rules.db").exists()
+    assert penstock("moderator", "show").code == "store.missing"
+    assert (
+        "began `moderator` in sqlite:rules.db"
+        in penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key").out
+    )
+    for more in ((), ("--dry-run",)):
+        assert penstock("moderator", "init", "rules.yaml", "--key", "plant.key", *more).code == "moderator.book-exists"
+    assert penstock("moderator", "show", "--ledger", "other").code == "moderator.no-book"
+    assert penstock("moderator", "init", "rules.yaml").code == "cli.usage"
+    assert penstock("moderator", "init", "rules.yaml", "--unsigned").code == "cli.usage"
+    assert "no steps yet" in penstock.ok("moderator", "log").out
+
+
+def test_rules_are_stated_by_those_whose_they_are(book: Shell) -> None:
+    assert statuses(book) == {"press": "in-force", "line": "rejected", "paint": "in-force"}
+    assert book("moderator", "add", "--from", "rules.yaml", "--key", "plant.key").code == "moderator.no-rules"
+    assert book("moderator", "add", "--from", "rules.yaml").code == "cli.usage"
+    assert book("moderator", "add", "x", "--key", "acme.key").code == "cli.usage"
+    assert book("moderator", "add", "--key", "acme.key").code == "cli.usage"
+    assert book("moderator", "add", "x", "--event", "Line.Pres", "--key", "acme.key").code == "moderator.unknown-type"
+    assert book("moderator", "add", "x", "--event", "Line", "--key", "acme.key", "--as", "acme").code == "cli.usage"
+    assert book("moderator", "add", "x", "--event", "Line", "--as", "acme").code == "moderator.unsigned"
+    ran = ask(book, "add", "press", "--event", "Line", by="acme")
+    assert ran.status == 2
+    assert ran.err.count("moderator.duplicate-id") == 1
+
+
+def test_a_rehearsal_changes_nothing(book: Shell) -> None:
+    before = book.ok("moderator", "verify", "-o", "json").json["head"]
+    rule = ("--event", "Line.Press", "--fnc-s", "{(role, engineer)}", "--dry-run")
+    dry = ask(book, "add", "press-2", *rule, by="bolt").json
+    assert (dry["outcome"], dry["written"], dry["number"]) == ("accepted", False, 4)
+    collides = book("moderator", "add", "other", "--event", "Line.Press", "--key", "bolt.key", "--dry-run")
+    assert (collides.status, collides.code) == (1, "moderator.rejected")
+    assert "would be step 4" in collides.out
+    for verb, by in (
+        ("remove press", "acme"),
+        ("resolve line --by follow", "bolt"),
+        ("undo 1", "acme"),
+        ("leave acme", "acme"),
+        ("type add Line.Dry --below Line", "plant"),
+        ("type rename Line.Paint Line.Colour", "plant"),
+        ("type remove Line.Paint", "plant"),
+        ("pass", "acme"),
+        ("subscribe s1 --event Line", "ada"),
+    ):
+        assert ask(book, verb, "--dry-run", by=by).json["written"] is False
+    dry = book("moderator", "add", "--from", "rules.yaml", "--key", "ada.key", "--dry-run", "-o", "json").json
+    assert [step["number"] for step in dry["steps"]] == [4]
+    assert book.ok("moderator", "verify", "-o", "json").json["head"] == before
+
+
+def test_a_way_out_is_chosen_and_taken_back(book: Shell) -> None:
+    assert book("moderator", "check").code == "moderator.conflict"
+    assert "`penstock moderator resolve line --by follow`" in book.ok("moderator", "propose", "line").out
+    done = ask(book, "resolve line --by add-attributes", "--why", "agreed on the phone", by="bolt").json
+    assert (done["outcome"], done["number"]) == ("resolved", 4)
+    assert book.ok("moderator", "check").status == 0
+    assert "  + fnc_s: company = 'bolt'" in book.ok("moderator", "explain", "press").out
+    assert "because: agreed on the phone" in book.ok("moderator", "explain", "--step", "4").out
+    refused = book("moderator", "undo", "2", "--key", "bolt.key")
+    assert refused.code == "moderator.depends"
+    assert "undo 4 first" in refused.err
+    assert ask(book, "undo 4", by="acme").status == 1
+    ask(book, "undo 4", by="bolt")
+    assert statuses(book)["line"] == "rejected"
+    told = book.ok("moderator", "log", "-o", "json").json["steps"]
+    assert [(step["kind"], step["undone_by"]) for step in told[-2:]] == [("Resolve", 5), ("Undo", None)]
+    table = book.ok("moderator", "log", "--last", "2").out
+    assert "resolve line by add-attributes (undone by 5)" in table
+    assert "state press" not in table
+    assert book("moderator", "resolve", "press", "--by", "follow", "--key", "acme.key").code == "moderator.not-rejected"
+
+
+def test_withdrawing_brings_back_what_fits(book: Shell) -> None:
+    ask(book, "resolve line --by add-attributes", by="bolt")
+    assert book("moderator", "remove", "line", "--key", "acme.key").code == "moderator.not-yours"
+    assert book("moderator", "remove", "lime", "--key", "bolt.key").code == "moderator.unknown-rule"
+    ran = book.ok("moderator", "remove", "line", "--key", "bolt.key")
+    assert "back from the log: rule(Line.Press, [acme], {(role, engineer)})" in ran.out
+    assert statuses(book)["line"] == "withdrawn"
+
+
+def test_relaxing_needs_the_consent_of_whose_rule_it_is(book: Shell) -> None:
+    rule = ("bolt-press", "--event", "Line.Press", "--fnc-s", "company = 'bolt'")
+    assert book("moderator", "add", *rule, "--key", "bolt.key").code == "moderator.rejected"
+    way = "resolve bolt-press --by delete-attributes"
+    refused = book("moderator", *way.split(), "--key", "bolt.key")
+    assert (refused.status, refused.code) == (1, "moderator.consent")
+    assert "acme" in refused.err
+    agree = ("moderator", "agree", "bolt-press", "--by", "delete-attributes", "--key", "acme.key")
+    assert "- fnc_s: role = 'engineer'" in book.ok(*agree, "--out", "acme.consent").out
+    done = ask(book, way, "--consent", "acme.consent", by="bolt").json
+    assert done["outcome"] == "resolved"
+    # It was for this once.
+    ask(book, "undo 5", by="bolt")
+    assert book("moderator", *way.split(), "--key", "bolt.key", "--consent", "acme.consent").code == "moderator.consent"
+    assert book("moderator", "agree", "bolt-press", "--key", "acme.key").code == "cli.usage"
+
+
+def test_requests_travel_as_files(book: Shell) -> None:
+    rule = ("both", "--event", "Line.Paint", "--fnc-s", "role = 'worker' OR company = 'bolt'")
+    whose = ("--publisher", "bolt", "--publisher", "acme", "--key", "bolt.key")
+    assert book("moderator", "add", *rule, *whose).code == "moderator.consent"
+    book.ok("moderator", "add", *rule, *whose, "--out", "both.request")
+    assert "both" not in statuses(book)
+    assert book("moderator", "take", "both.request").code == "moderator.consent"
+    book.ok("moderator", "agree", "--request", "both.request", "--key", "acme.key", "--out", "acme.consent")
+    assert book.ok("moderator", "take", "both.request", "--dry-run", "-o", "json").json["written"] is False
+    book.ok("moderator", "take", "both.request", "--consent", "acme.consent")
+    assert statuses(book)["both"] == "in-force"
+    again = book("moderator", "take", "both.request", "--consent", "acme.consent")
+    assert (again.status, again.code) == (1, "moderator.repeated")
+    assert book("moderator", "take", "acme.consent").status == 2
+
+
+def test_publishers_leave_and_come_back(book: Shell) -> None:
+    assert ask(book, "leave acme", by="bolt").status == 1
+    assert "acme is away" in book.ok("moderator", "leave", "acme", "--key", "acme.key").out
+    assert statuses(book)["press"] == "left"
+    assert book.ok("moderator", "show", "-o", "json").json["away"] == ["acme"]
+    ask(book, "return acme", by="acme")
+    assert statuses(book)["press"] == "in-force"
+
+
+def test_time_passes_before_anything_is_decided(book: Shell) -> None:
+    short = ("--event", "Line.Press", "--fnc-s", "role = 'engineer'", "--days", "1")
+    book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
+    book.now += timedelta(days=2)
+    assert statuses(book)["short"] == "in-force"
+    out = book.ok("moderator", "leave", "bolt", "--key", "bolt.key").out
+    assert "let time pass" in out
+    assert statuses(book)["short"] == "ended"
+    then = book.ok("moderator", "at", "2026-05-01T12:00Z", "-o", "json").json
+    assert {each["stated"]["id"]: each["status"] for each in then["rules"]}["short"] == "in-force"
+    assert "short" in book.ok("moderator", "at", "2026-05-02").out
+    assert book("moderator", "at", "2025-01-01").code == "moderator.no-book"
+    assert book("moderator", "at", "soon").code == "date.malformed"
+
+
+def test_the_tree_changes(book: Shell) -> None:
+    assert ask(book, "type add Line.Dry --below Line", by="bolt").status == 1
+    ask(book, "type add Line.Dry --below Line", by="plant")
+    ask(book, "type rename Line.Dry Line.Drying", by="plant")
+    assert "Line.Drying" in book.ok("moderator", "show", "-o", "json").json["types"]
+    move = ("moderator", "type", "move", "Line.Paint", "--below", "Line.Press", "--key", "plant.key")
+    refused = book(*move)
+    assert (refused.status, refused.code) == (1, "moderator.conflict")
+    assert "paint does not demand role engineer, which rule press does." in refused.out
+    assert "1. follow: what moves alone changes" in refused.out
+    told = book(*move, "-o", "json").json
+    assert [each["rule"] for each in told["conflicts"]] == ["paint"]
+    assert told["proposals"][0]["strategy"] == "follow"
+    assert book.ok(*move, "--by", "follow", "-o", "json").json["outcome"] == "resolved"
+    assert book.ok("moderator", "show", "-o", "json").json["types"]["Line.Paint"] == "Line.Press"
+    ask(book, "type remove Line.Paint", by="plant")
+    assert statuses(book)["paint"] == "ended"
+
+
+def test_subscribers_state_rules_too(book: Shell) -> None:
+    wish = ("moderator", "subscribe", "wish", "--event", "Line.Press", "--fnc-p", "country = 'de'")
+    book.ok(*wish, "--key", "ada.key")
+    assert "✓ ada receives Line.Press from acme" in book.ok("moderator", "allow", "Line.Press").out
+    assert "wish: ada wants Line.Press from publishers with country de." in book.ok("moderator", "show").out
+    ask(book, "remove wish", by="ada")
+    assert book("moderator", "allow", "Line.Press").code == "moderator.not-allowed"
+
+
+def test_a_book_without_signatures(penstock: Shell) -> None:
+    Path("rules.yaml").write_text(RULES, encoding="utf-8")
+    where = ("--store", "sqlite:try.db")
+    penstock.ok("moderator", "init", "rules.yaml", *where, "--unsigned", "--as", "plant")
+    assert penstock("moderator", "add", "--from", "rules.yaml", *where).code == "moderator.rejected"
+    assert penstock.ok("moderator", "show", *where, "-o", "json").json["in_force"] == 2
+
+
+def test_a_book_is_exported_and_verified(book: Shell) -> None:
+    ask(book, "resolve line --by add-attributes", by="bolt")
+    text = book.ok("moderator", "export").out
+    assert "- {id: press, event: Line.Press, by: acme, fnc_s: {role: engineer}}" in text
+    forms = book.ok("moderator", "export", "--in-force", "-o", "json").json["yaml"]
+    assert "- {id: press, event: Line.Press, by: acme, fnc_s: {company: bolt, role: engineer}}" in forms
+    book.ok("moderator", "export", "--in-force", "--out", "now.yaml")
+    assert "no conflict" in book.ok("moderator", "check", "now.yaml").out
+    verified = book.ok("moderator", "verify", "-o", "json").json
+    assert (verified["ok"], verified["steps"]) == (True, 4)
+    assert book.ok("moderator", "verify", "--head", verified["head"]).status == 0
+    other = verified["head"][:-1] + ("0" if verified["head"][-1] != "0" else "1")
+    assert book("moderator", "verify", "--head", other).code == "store.broken"
