@@ -1,14 +1,31 @@
 """Rule books: what was taken is there, once, as it was asked for, whoever reads it."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from tests.authority.kit import K1, K2, NOW, book_in, founding, ledger
+import pytest
+from tests.authority.kit import K1, K2, NOW, OWNER_KEY, book_in, founding, ledger
 from tests.moderator.kit import P1, P2, event, rule
 from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.deltas import Status
-from penstock.moderator.steps import Add, Note, Resolve, Strategy, Undo, Withdraw
+from penstock.moderator.rules import SubscribeRule
+from penstock.moderator.steps import (
+    Add,
+    AddType,
+    MoveType,
+    Note,
+    RemoveType,
+    Request,
+    Resolve,
+    Strategy,
+    Subscribe,
+    Undo,
+    Withdraw,
+)
+from penstock.selector import parse
 
 DAY = timedelta(days=1)
 ENGINEERS = "role = 'engineer'"
@@ -83,3 +100,58 @@ def test_what_is_too_long_for_one_change_is_kept_in_several() -> None:
     assert RuleBook.open(place).base.image() == book.base.image()
     assert book.at(NOW).next_number == 2
     book.verify()
+
+
+HARD = "badge LIKE '%a_b%' AND NOT badge LIKE '%a%b%' AND age * age * age = 100000 + age"
+HARD_P = "company LIKE '%a_b%' AND NOT company LIKE '%a%b%'"
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (Add(rule("r2", "Nowhere")), "moderator.unknown-type"),
+        (Add(rule("r2", "A1", "colour = 'red'")), "moderator.unknown-attribute"),
+        (Add(rule("r2", "A1", "role = 'pilot'")), "moderator.domain"),
+        (Add(rule("r2", "A1", "age = 200")), "moderator.domain"),
+        (Add(rule("r2", "A1", "age = 'old'")), "selector.type"),
+        (Add(rule("r2", "A1", "role = 'engineer' AND role = 'worker'")), "moderator.contradiction"),
+        (Add(rule("r1", "A1")), "moderator.duplicate-id"),
+        (MoveType(event("A1"), event("A10")), "type.cycle"),
+        (AddType(event("A1")), "moderator.known-type"),
+        (RemoveType(event("Nowhere")), "moderator.unknown-type"),
+        (Withdraw("r9"), "moderator.unknown-rule"),
+        (Resolve("r1", Strategy.ADD), "moderator.not-rejected"),
+        (Undo(7), "moderator.unknown-step"),
+    ],
+)
+def test_what_makes_no_sense_leaves_a_book_as_it_is(request_: Request, code: str) -> None:
+    place = ledger()
+    book = book_in(place)
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    head, image = book.head, book.base.image()
+    by = OWNER_KEY if isinstance(request_, MoveType | AddType | RemoveType) else K1
+    with refused(code) as raised:
+        book.ask(by, request_, NOW)
+    assert raised.value.message
+    with refused(code):
+        book.plan(request_, Note(by.principal, NOW))
+    assert (RuleBook.open(place).head, RuleBook.open(place).base.image()) == (head, image)
+    assert book.base.image() == image
+
+
+def test_a_formula_that_the_solver_does_not_decide_leaves_a_book_as_it_is() -> None:
+    place = ledger()
+    book_in(place)
+    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_effort=100))
+    head = book.head
+    for request in (Add(rule("r1", "A1", HARD)), Subscribe(SubscribeRule("s1", event("A1"), P1, P1, parse(HARD_P)))):
+        with refused("moderator.undecided"):
+            book.ask(K1, request, NOW)
+    assert (book.head, place.head()) == (head, head)
+
+
+def test_what_was_decided_once_does_not_depend_on_the_clock() -> None:
+    place = ledger()
+    book_in(place).ask(K1, Add(rule("r1", "A1", "badge LIKE '%x' AND badge LIKE 'y%'")), NOW)
+    hasty = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_time=1))
+    assert [*hasty.base.detector.rules] == ["r1"]

@@ -1,7 +1,7 @@
 """The state of a rule book as a fold of its ledger. Every word is verified when it is read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.authority.rulebook_records import FOUND, PART, Taken, Whole, malformed, read_found, read_taken
 from penstock.authority.rulebook_rights import Rights
@@ -45,7 +45,9 @@ class RuleBookFold:
 
     def __init__(self, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._ledger = ledger
-        self._limits = limits
+        # What was decided when a step was planned is decided again, however slow this machine is: by the solver's own
+        # count of what it does, which is the same everywhere.
+        self._limits = replace(limits, solver_time=max(limits.solver_time, limits.moderator_patience))
 
     def empty(self) -> BookState:
         """Return the state before the founding."""

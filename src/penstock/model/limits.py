@@ -19,6 +19,17 @@ class Limits:
     file_bytes: int = 16 << 20
     file_values: int = 65_536
 
+    #: an XML document: octets, and elements in it
+    xml_bytes: int = 16 << 20
+    xml_nodes: int = 1_000_000
+    #: a policy: nesting; a pattern and a text that is matched, texts and integers that are made, days from the year 0
+    policy_depth: int = 64
+    policy_pattern: int = 1_000
+    policy_matched: int = 10_000
+    policy_text: int = 1 << 20
+    policy_integer_bits: int = 4_096
+    policy_days: int = 1 << 40
+
     #: a selector: characters, nesting, nodes of its syntax tree, values in one IN list
     selector_length: int = 16_384
     selector_depth: int = 64
@@ -225,7 +236,8 @@ class Limits:
 
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
     #: pairs of functions that a detector remembers, and functions that are not read again; a signed request: seconds
-    #: between its time and the moderator's clock, and how often it is planned anew because others were quicker
+    #: between its time and the moderator's clock, and how often it is planned anew because others were quicker; wall
+    #: time of the solver for rules of a log, where only its own count may decide whether it finds an answer
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
@@ -233,6 +245,7 @@ class Limits:
     moderator_functions: int = 4_096
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
+    moderator_patience: int = 60_000
     #: a poll: publishers that are asked, and votes of one of them; the longest time until its deadline, and that for
     #: which consents hold afterwards, in seconds
     poll_voters: int = 256

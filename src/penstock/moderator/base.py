@@ -36,6 +36,7 @@ class RuleBase:
         self.detector = Detector(vocabulary, mode, limits=limits)
         #: what functions mean, in whatever mode conflicts are found
         self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
+        self._limits = limits
         self._tables = Tables()
         self._steps: list[Step] = []
         #: steps that were taken, and where those are that are not in the list yet
@@ -131,7 +132,9 @@ class RuleBase:
         """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`)."""
         found = self._tables.rules.get(rule_id)
         if found is None:
-            raise MalformedError("moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`")
+            raise MalformedError(
+                "moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`", hint="see which rules there are"
+            )
         return found
 
     def stated(self, rule_id: str) -> Rule:
@@ -241,7 +244,7 @@ class RuleBase:
         """Check what subscribers state anew."""
         for change in delta.wishes.values():
             if change.after is not None and (change.before is None or change.before.stated != change.after.stated):
-                self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows)
+                self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
 
     def _trust(self) -> None:
         """Look through what came back unseen, so that the detector knows again that nothing collides."""
