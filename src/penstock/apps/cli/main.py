@@ -32,6 +32,7 @@ NOUNS = {
     "moderator": Noun(f"{_HERE}.moderator:moderator", "Conflicts between rules of publishers, and ways out."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),
+    "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards.", "xacml"),
     "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),
     "sexp": Noun(f"{_HERE}.sexps:sexp", "S-expressions in their three forms."),
     "completion": Noun(f"{_HERE}.completion:completion", "Complete commands in your shell."),

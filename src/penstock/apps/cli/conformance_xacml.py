@@ -1,0 +1,160 @@
+"""The conformance suite of XACML 3.0: its cases, what each needs, and whether the answer is the expected one."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.policy.datatypes import XPATH, Value, data_type
+from penstock.policy.decide import decide
+from penstock.policy.evaluate import status_of
+from penstock.policy.expressions import Designator
+from penstock.policy.policies import PolicyReference, PolicySet, Root
+from penstock.policy.repository import Repository
+from penstock.policy.requests import Request
+from penstock.policy.results import Decision, Response, Result, Told
+from penstock.policy.xml_policies import read_policy
+from penstock.policy.xml_requests import read_request, read_response
+
+#: cases that no engine can pass which reads what the standards say, and why
+DEFECTIVE: Final = {
+    "IIA023": "a time zone of -14:30, which XML Schema does not have, in the request and in the expected response",
+}
+_ONLY_ONE: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:only-one-applicable"
+_REQUEST: Final = "Request.xml"
+_TREE: Final = "urn:root"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A case, and how the answer differs from the one that is expected."""
+
+    case: str
+    differences: tuple[str, ...]
+    defect: bool = False
+
+    @property
+    def group(self) -> str:
+        """The group that the case is in, as its name begins."""
+        found = re.match(r"[A-Z]+", self.case)
+        return found[0] if found else self.case
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"case": self.case, "differences": list(self.differences), "defective": self.defect}
+
+
+def run_suite(folder: Path, now: datetime) -> Iterator[Ran]:
+    """Run all cases of a folder, and of those in it."""
+    for request in sorted(folder.rglob(f"*{_REQUEST}")):
+        case = request.name.removesuffix(_REQUEST)
+        if case in DEFECTIVE:
+            yield Ran(case, (), defect=True)
+            continue
+        try:
+            expected = read_response(request.with_name(f"{case}Response.xml").read_bytes())
+            found = _answer(request.parent, case, request.read_bytes(), now)
+        except (PenstockError, OSError) as error:
+            yield Ran(case, (f"cannot be run: {error}",))
+            continue
+        yield Ran(case, tuple(_differences(found, expected)))
+
+
+def _answer(folder: Path, case: str, request: bytes, now: datetime) -> Response:
+    try:
+        asked = read_request(request)
+        sources = _Sources(folder, case)
+        return decide(_root(folder, case), asked, now, sources)
+    except PenstockError as error:
+        return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
+
+
+def _root(folder: Path, case: str) -> Root:
+    path = folder / f"{case}Policy.xml"
+    if path.exists():
+        return read_policy(path.read_bytes())
+    roots = [read_policy((folder / name).read_bytes()) for name in _listed(folder, case, "rootPolicies")]
+    # Of several that a server begins with, one may be applicable.
+    return PolicySet("urn:penstock:roots", "1.0", _ONLY_ONE, tuple(roots))
+
+
+def _listed(folder: Path, case: str, name: str) -> list[str]:
+    path = folder / f"{case}Repository.properties"
+    text = path.read_text("utf-8") if path.exists() else ""
+    found = re.search(rf"^xacml\.{name}=(.*)$", text, re.MULTILINE)
+    return found[1].strip().split(",") if found else []
+
+
+class _Sources(Repository):
+    """What the notes of the suite say that there is: policies, one attribute, and a small hierarchy."""
+
+    def __init__(self, folder: Path, case: str) -> None:
+        self._broken: dict[str, PenstockError] = {}
+        policies = []
+        for name in _listed(folder, case, "referencedPolicies"):
+            data = (folder / name).read_bytes()
+            try:
+                policies.append(read_policy(data))
+            except PenstockError as error:
+                found = re.search(rb'PolicyId="([^"]*)"', data)
+                self._broken[found[1].decode() if found else name] = error
+        super().__init__(policies)
+        path = folder / "PIP.txt"
+        self._attributes = [line.split("|") for line in path.read_text("utf-8").split()] if path.exists() else []
+
+    def policy(self, reference: PolicyReference) -> Root:
+        if reference.id in self._broken:
+            raise self._broken[reference.id]
+        return super().policy(reference)
+
+    def attribute(self, wanted: Designator, _request: Request, /) -> Sequence[Value]:
+        return [
+            data_type(of_type).read(value)
+            for category, name, of_type, value in self._attributes
+            if (category, name) == (wanted.category, wanted.id) and data_type(of_type) is wanted.of
+        ]
+
+    def children(self, resource: Value, /) -> Sequence[Value]:
+        if resource == _TREE:
+            return [f"{_TREE}:child1", f"{_TREE}:child2"]
+        if resource in (f"{_TREE}:child1", f"{_TREE}:child2"):
+            return [f"{resource}:descendant1", f"{resource}:descendant2"]
+        return []
+
+
+def _differences(found: Response, expected: Response) -> Iterator[str]:
+    if len(found.results) != len(expected.results):
+        yield f"{len(found.results)} results, expected {len(expected.results)}"
+        return
+    for result, wanted in zip(found.results, expected.results, strict=True):
+        here, there = _facts(result), _facts(wanted)
+        for name, value in here.items():
+            if value != there[name]:
+                yield f"{name} is {value}, expected {there[name]}"
+
+
+def _facts(result: Result) -> dict[str, object]:
+    return {
+        "decision": result.decision.plain,
+        "status": result.status.code,
+        "obligations": _told(result.obligations),
+        "advice": _told(result.advice),
+        # A path may be written in many ways.
+        "attributes": sorted(
+            (category.category, attribute.id, tuple(of_type.write(value) for of_type, value in attribute.values))
+            for category in result.attributes
+            for attribute in category.attributes
+            if all(of_type is not XPATH for of_type, _ in attribute.values)
+        ),
+        "policies": sorted((policy.id, policy.version, policy.is_set) for policy in result.policies),
+    }
+
+
+def _told(duties: Sequence[Told]) -> list[object]:
+    return [
+        (duty.id, sorted((one.id, one.of.id, one.of.write(one.value), one.category or "") for one in duty.assigned))
+        for duty in duties
+    ]

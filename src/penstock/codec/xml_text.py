@@ -1,0 +1,102 @@
+"""XML from anybody: no document type, no entities, nothing fetched, and bounded.
+
+The parser is libxml2's, by lxml; paths are evaluated by elementpath, which has no functions that reach outside.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import elementpath
+from elementpath import XPath1Parser, XPath2Parser
+from lxml import etree
+
+from penstock.errors import EvaluationError, LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+Element = Any
+"""An element of lxml, of which types are only stubs that say little."""
+
+# The kinds of nodes that paths find besides texts; lxml gives them no public names.
+_NODE: Final = type(etree.Element("x"))
+_DOCUMENT: Final = type(etree.Element("x").getroottree())
+
+_OLD_PATHS: Final = "1999"
+
+
+def read_xml(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Element:
+    """Read a document, and return its root.
+
+    Raises `MalformedError` (`xml.malformed`, `xml.doctype`), `LimitError` (`xml.limit`).
+    """
+    if len(data) > limits.xml_bytes:
+        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False, remove_pis=True,
+        remove_comments=True,
+    )  # fmt: skip
+    try:
+        root = etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        line = error.lineno or 0
+        raise MalformedError("xml.malformed", f"line {line}: {error.msg or 'no XML'}", line=line) from None
+    except ValueError as error:
+        raise MalformedError("xml.malformed", str(error)) from None
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise MalformedError("xml.doctype", "the document has a document type", hint="take the `<!DOCTYPE …>` out")
+    if sum(1 for _ in root.iter()) > limits.xml_nodes:
+        raise LimitError("xml.limit", f"the document has more than {limits.xml_nodes} elements")
+    return root
+
+
+def tag_of(element: Element) -> tuple[str, str]:
+    """Return the namespace and the name of an element."""
+    name = etree.QName(element)
+    return name.namespace or "", name.localname
+
+
+class XmlContent:
+    """A document that paths look into."""
+
+    def __init__(self, root: Element) -> None:
+        # A document of its own, so that no path leaves it.
+        self.root = etree.fromstring(etree.tostring(root, with_tail=False))
+
+    def select(
+        self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
+    ) -> Sequence[object]:
+        """Return the nodes that a path finds. Raises `EvaluationError` (`xacml.processing`)."""
+        parser = XPath1Parser if _OLD_PATHS in version else XPath2Parser
+        start = cast("Any", self.root.getroottree() if context is None else context)
+        try:
+            found = elementpath.select(start, path.strip(), dict(prefixes), parser=parser)
+        except (elementpath.ElementPathError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise EvaluationError("xacml.processing", f"path `{path[:80]}` cannot be evaluated: {error}") from None
+        return cast("Sequence[object]", found if isinstance(found, list) else [found])
+
+    def text(self, node: object) -> str | None:
+        """Return the text that a node stands for."""
+        if isinstance(node, str):
+            return node
+        if isinstance(node, _NODE):
+            return "".join(cast("Any", node).itertext())
+        if isinstance(node, bool):
+            return "true" if node else "false"
+        return None if node is None else str(node)
+
+    def path(self, node: object) -> str:
+        """Return a path that finds just this node."""
+        if isinstance(node, _NODE):
+            return str(self.root.getroottree().getpath(node))
+        return f"{id(node)}"
+
+    def below(self, node: object, other: object) -> bool:
+        """Say whether a node is another, or lies within it."""
+        if isinstance(other, _DOCUMENT):
+            return True
+        if not isinstance(node, _NODE):
+            return node is other
+        return any(one is other for one in (node, *node.iterancestors()))
+
+    def written(self) -> bytes:
+        """Return the document."""
+        return bytes(etree.tostring(self.root))

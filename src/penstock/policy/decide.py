@@ -1,0 +1,132 @@
+"""Answers to requests: one decision for each request that is in one (multiple-decision profile), or all in one.
+
+The profiles: categories that come several times, references, a path that finds several nodes in a content
+(`multiple:content-selector`), and resources that are a hierarchy (`scope`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import product
+from typing import Final
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.policy.datatypes import XPATH, XPathExpression
+from penstock.policy.evaluate import evaluate, status_of
+from penstock.policy.lookup import Context, NoSources, Sources
+from penstock.policy.policies import Root
+from penstock.policy.requests import RESOURCE_ID, Attribute, Attributes, Request
+from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Status
+
+SCOPE: Final = "urn:oasis:names:tc:xacml:2.0:resource:scope"
+MULTIPLE_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:multiple:content-selector"
+CONTENT_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:content-selector"
+#: how far below a resource a scope reaches
+_DEPTHS: Final = {"Immediate": 0, "Children": 1, "Descendants": DEFAULT_LIMITS.policy_depth}
+
+
+def decide(root: Root, request: Request, now: datetime, sources: Sources | None = None) -> Response:
+    """Return the answer to a request. What goes wrong is Indeterminate."""
+    found = sources or NoSources()
+    try:
+        singles = [*single_requests(request, found)]
+    except PenstockError as error:
+        return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
+    results = [_result(evaluate(root, Context(one, now, found)), one) for one in singles]
+    return Response([_combined(results)] if request.combined_decision else results)
+
+
+def _result(outcome: Outcome, request: Request) -> Result:
+    wanted = tuple(
+        replace(category, attributes=included, content=None)
+        for category in request.categories
+        if (included := tuple(one for one in category.attributes if one.include_in_result))
+    )
+    policies = outcome.applicable if request.return_policy_ids else ()
+    return Result(outcome.decision, outcome.status, outcome.obligations, outcome.advice, wanted, policies)
+
+
+def _combined(results: Sequence[Result]) -> Result:
+    """Return one result for all, where they agree and none has anything to be done (multiple profile, 3)."""
+    first = results[0]
+    if any(one.decision.plain != first.decision.plain for one in results) or any(
+        one.obligations or one.advice for one in results
+    ):
+        return Result(Decision.INDETERMINATE_DP, Status(PROCESSING_ERROR, "the decisions cannot be combined"))
+    return Result(first.decision, first.status)
+
+
+def single_requests(request: Request, sources: Sources) -> Iterator[Request]:
+    """Yield the requests that are in one. Raises `MalformedError` (`xacml.request`), `EvaluationError`."""
+    for one in _referred(request):
+        for chosen in _by_category(one):
+            for scoped in _by_scope(chosen, sources):
+                yield from _by_content(scoped)
+
+
+def _referred(request: Request) -> Iterator[Request]:
+    if not request.references:
+        yield request
+        return
+    known = {one.id: one for one in request.categories if one.id is not None}
+    for names in request.references:
+        if any(name not in known for name in names):
+            raise MalformedError("xacml.request", "a reference names no attributes of the request")
+        yield request.alone([known[name] for name in names])
+
+
+def _by_category(request: Request) -> Iterator[Request]:
+    groups: dict[str, list[Attributes]] = {}
+    for one in request.categories:
+        groups.setdefault(one.category, []).append(one)
+    for chosen in product(*groups.values()):
+        yield request.alone(chosen)
+
+
+def _by_scope(request: Request, sources: Sources) -> Iterator[Request]:
+    for place, category in enumerate(request.categories):
+        for attribute in category.by_id.get(SCOPE, ()):
+            yield from _each_resource(request, place, attribute, sources)
+            return
+    yield request
+
+
+def _each_resource(request: Request, place: int, scope: Attribute, sources: Sources) -> Iterator[Request]:
+    """Yield a request for each resource in a part of a hierarchy, from the top down."""
+    category = request.categories[place]
+    named = category.by_id.get(RESOURCE_ID, ())
+    depth = _DEPTHS.get(str(scope.values[0][1]))
+    if depth is None or len(named) != 1 or len(named[0].values) != 1:
+        raise MalformedError("xacml.request", "a scope is that of one resource, and Immediate, Children or Descendants")
+    of_type, top = named[0].values[0]
+    others = tuple(one for one in category.attributes if one is not scope and one is not named[0])
+    level, below = [top], 0
+    while level and below <= depth:
+        for resource in level:
+            chosen = replace(category, attributes=(replace(named[0], values=((of_type, resource),)), *others))
+            yield request.alone([*request.categories[:place], chosen, *request.categories[place + 1 :]])
+        level = [child for resource in level for child in sources.children(resource)] if below < depth else []
+        below += 1
+
+
+def _by_content(request: Request) -> Iterator[Request]:
+    for place, category in enumerate(request.categories):
+        for attribute in category.by_id.get(MULTIPLE_SELECTOR, ()):
+            yield from _each_node(request, place, attribute)
+            return
+    yield request
+
+
+def _each_node(request: Request, place: int, selector: Attribute) -> Iterator[Request]:
+    category = request.categories[place]
+    of_type, path = selector.values[0]
+    if of_type is not XPATH or not isinstance(path, XPathExpression) or category.content is None:
+        raise MalformedError("xacml.request", "a path that asks for many has no content to look into")
+    content = category.content
+    for node in content.select(path.path, path.prefixes, path.version):
+        one = replace(path, path=content.path(node))
+        there = replace(selector, id=CONTENT_SELECTOR, values=((XPATH, one),))
+        others = tuple(attribute for attribute in category.attributes if attribute is not selector)
+        chosen = replace(category, attributes=(*others, there))
+        yield request.alone([*request.categories[:place], chosen, *request.categories[place + 1 :]])

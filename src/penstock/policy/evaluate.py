@@ -1,0 +1,355 @@
+"""What policies say about a request, word by word as the standard has it (section 7).
+
+This is the plain evaluator: it looks at everything, in the order of the policy, and is what faster ones are compared
+with. Nothing here is raised for a policy's fault: what goes wrong is Indeterminate, with its status.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from penstock.errors import EvaluationError, MalformedError, PenstockError
+from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, Child, algorithm
+from penstock.policy.datatypes import DataType, Value
+from penstock.policy.expressions import (
+    Apply,
+    ApplyEach,
+    ApplyPath,
+    Designator,
+    Expression,
+    HigherOrder,
+    Literal,
+    Reference,
+    Selector,
+)
+from penstock.policy.functions import V1
+from penstock.policy.lookup import Context
+from penstock.policy.policies import (
+    Assignment,
+    Duties,
+    Duty,
+    Effect,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    Target,
+)
+from penstock.policy.results import (
+    MISSING_ATTRIBUTE,
+    NOT_APPLICABLE,
+    PROCESSING_ERROR,
+    SYNTAX_ERROR,
+    Assigned,
+    Decision,
+    Missing,
+    Outcome,
+    PolicyId,
+    Status,
+    Told,
+)
+from penstock.policy.signatures import Bag, failed
+
+_OR, _AND, _N_OF = f"{V1}or", f"{V1}and", f"{V1}n-of"
+
+
+def evaluate(root: Root, context: Context) -> Outcome:
+    """Return what a policy or a policy set says about a request."""
+    child = _PolicyChild(root, context) if isinstance(root, Policy) else _SetChild(root, context, ())
+    return child.evaluate()
+
+
+def status_of(error: PenstockError) -> Status:
+    """Return the status of what could not be decided."""
+    missing = error.fields.get("missing")
+    if isinstance(missing, Missing):
+        return Status(MISSING_ATTRIBUTE, error.message, (missing,))
+    # Arguments of the wrong type are found when a policy is read, and are what the standard finds when it is evaluated.
+    syntax = isinstance(error, MalformedError) and error.code != "xacml.arguments"
+    return Status(SYNTAX_ERROR if syntax else PROCESSING_ERROR, error.message)
+
+
+# --- expressions -----------------------------------------------------------------------------------------------------
+
+Variables = Mapping[str, Expression]
+
+
+@dataclass(slots=True)
+class Scope:
+    """Where an expression is evaluated: the request, and the variables of its policy, each evaluated once."""
+
+    context: Context
+    variables: Variables = field(default_factory=dict)
+    _known: dict[str, Value] = field(default_factory=dict)
+
+    def value(self, expression: Expression) -> Value:
+        """Return the value of an expression. Raises `EvaluationError` (`xacml.processing`, `xacml.missing`)."""
+        match expression:
+            case Literal(value):
+                return value
+            case Designator():
+                return self.context.designated(expression)
+            case Selector():
+                return self.context.selected(expression)
+            case Reference(name):
+                if name not in self._known:
+                    self._known[name] = self.value(self.variables[name])
+                return self._known[name]
+            case Apply(function, arguments):
+                if function.id in (_OR, _AND, _N_OF):
+                    return self._logic(function.id, arguments)
+                return function.call(*map(self.value, arguments))
+            case ApplyEach():
+                return self._each(expression)
+            case ApplyPath(name, arguments):
+                return self.context.paths(name, [self.value(argument) for argument in arguments])
+
+    def _logic(self, name: str, arguments: Sequence[Expression]) -> bool:
+        """Look at arguments in their order, and at no more than need be (A.3.5)."""
+        if name != _N_OF:
+            decisive = name == _OR
+            return decisive if any(self.value(one) is decisive for one in arguments) else not decisive
+        wanted = self.value(arguments[0])
+        left = len(arguments) - 1
+        if wanted > left:
+            raise failed("n-of wants more than there are")
+        for argument in arguments[1:]:
+            if wanted <= 0 or wanted > left:
+                break
+            wanted -= self.value(argument)
+            left -= 1
+        return bool(wanted <= 0)
+
+    def _each(self, expression: ApplyEach) -> Value:
+        name, call = expression.name, expression.function.call
+        values = [self.value(argument) for argument in expression.arguments]
+        bags = [
+            value if isinstance(argument.gives, Bag) else (value,)
+            for value, argument in zip(values, expression.arguments, strict=True)
+        ]
+        match name:
+            case HigherOrder.ANY_OF | HigherOrder.ANY_OF_ANY:
+                return any(call(*chosen) for chosen in product(*bags))
+            case HigherOrder.ALL_OF:
+                return all(call(*chosen) for chosen in product(*bags))
+            case HigherOrder.MAP:
+                return tuple(call(*chosen) for chosen in product(*bags))
+            case HigherOrder.ALL_OF_ANY:
+                return all(any(call(one, other) for other in bags[1]) for one in bags[0])
+            case HigherOrder.ANY_OF_ALL:
+                return any(all(call(one, other) for other in bags[1]) for one in bags[0])
+            case _:
+                return all(call(one, other) for one in bags[0] for other in bags[1])
+
+
+# --- targets ---------------------------------------------------------------------------------------------------------
+
+
+def target_matches(target: Target, scope: Scope) -> bool:
+    """Say whether a target matches (section 7.7). Raises `EvaluationError` where that is not known."""
+    return _every(lambda any_of: _some(lambda all_of: _every(lambda one: _matches(one, scope), all_of), any_of), target)
+
+
+def _matches(match: Match, scope: Scope) -> bool:
+    values = scope.value(match.attribute)
+    return _some(lambda value: bool(match.function.call(match.value, value)), values)
+
+
+def _some(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
+    """Say whether one holds; an error counts where none does."""
+    error: EvaluationError | None = None
+    for thing in things:
+        try:
+            if holds(thing):
+                return True
+        except EvaluationError as found:
+            error = error or found
+    if error is not None:
+        raise error
+    return False
+
+
+def _every(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
+    """Say whether all hold; an error counts where none fails."""
+    return not _some(lambda thing: not holds(thing), things)
+
+
+# --- rules and policies ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _RuleChild:
+    rule: Rule
+    scope: Scope
+
+    def applies(self) -> bool | Outcome:
+        try:
+            return target_matches(self.rule.target, self.scope)
+        except EvaluationError as error:
+            return Outcome(Decision.spoiled(self.rule.effect), status_of(error))
+
+    def evaluate(self) -> Outcome:
+        """Section 7.11."""
+        rule = self.rule
+        try:
+            if not target_matches(rule.target, self.scope):
+                return NOT_APPLICABLE
+            if rule.condition is not None and not self.scope.value(rule.condition):
+                return NOT_APPLICABLE
+            obligations, advice = duties_told(rule.duties, rule.effect, self.scope)
+        except EvaluationError as error:
+            return Outcome(Decision.spoiled(rule.effect), status_of(error))
+        return Outcome(Decision.of(rule.effect), obligations=obligations, advice=advice)
+
+
+@dataclass(slots=True)
+class _Container:
+    """What policies and policy sets have in common (section 7.12 to 7.14)."""
+
+    scope: Scope
+
+    def told(self, root: Root, children: Sequence[Child], combine: Algorithm) -> Outcome:
+        try:
+            matches: bool | EvaluationError = target_matches(root.target, self.scope)
+        except EvaluationError as error:
+            matches = error
+        if matches is False:
+            return NOT_APPLICABLE
+        combined = combine(children)
+        if not isinstance(matches, EvaluationError):
+            return self._with_duties(root, combined)
+        if combined.decision is Decision.NOT_APPLICABLE:
+            return NOT_APPLICABLE
+        return Outcome(_doubted(combined.decision), status_of(matches))
+
+    def _with_duties(self, root: Root, combined: Outcome) -> Outcome:
+        decision = combined.decision
+        if decision not in (Decision.PERMIT, Decision.DENY):
+            return Outcome(decision, combined.status, applicable=combined.applicable)
+        effect = Effect.PERMIT if decision is Decision.PERMIT else Effect.DENY
+        try:
+            obligations, advice = duties_told(root.duties, effect, self.scope)
+        except EvaluationError as error:
+            return Outcome(Decision.spoiled(effect), status_of(error))
+        return Outcome(
+            decision,
+            combined.status,
+            (*combined.obligations, *obligations),
+            (*combined.advice, *advice),
+            (*combined.applicable, PolicyId(root.id, root.version, isinstance(root, PolicySet))),
+        )
+
+
+def _doubted(decision: Decision) -> Decision:
+    """Return what is left of a decision when it is not known whether the target matches (table 7)."""
+    if decision is Decision.PERMIT:
+        return Decision.INDETERMINATE_P
+    return Decision.INDETERMINATE_D if decision is Decision.DENY else decision
+
+
+@dataclass(slots=True)
+class _PolicyChild:
+    policy: Policy
+    context: Context
+
+    def _scope(self) -> Scope:
+        return Scope(self.context, self.policy.variables)
+
+    def applies(self) -> bool | Outcome:
+        return _applies(self.policy, self._scope())
+
+    def evaluate(self) -> Outcome:
+        scope = self._scope()
+        children = [_RuleChild(rule, scope) for rule in self.policy.rules]
+        return _Container(scope).told(self.policy, children, algorithm(self.policy.combining, RULE_ALGORITHMS))
+
+
+@dataclass(slots=True)
+class _SetChild:
+    policies: PolicySet
+    context: Context
+    #: the sets around it, so that none is within itself
+    around: tuple[str, ...]
+
+    def applies(self) -> bool | Outcome:
+        return _applies(self.policies, Scope(self.context))
+
+    def evaluate(self) -> Outcome:
+        around = (*self.around, self.policies.id)
+        children = [_child(member, self.context, around) for member in self.policies.members]
+        combine = algorithm(self.policies.combining, POLICY_ALGORITHMS)
+        return _Container(Scope(self.context)).told(self.policies, children, combine)
+
+
+@dataclass(slots=True)
+class _ReferenceChild:
+    """A policy that is found only when it is needed: what cannot be found is Indeterminate."""
+
+    reference: PolicyReference
+    context: Context
+    around: tuple[str, ...]
+
+    def _found(self) -> "_PolicyChild | _SetChild":
+        if self.reference.to_set and self.reference.id in self.around:
+            raise EvaluationError("xacml.cycle", f"policy set `{self.reference.id[:120]}` is within itself")
+        found = self.context.sources.policy(self.reference)
+        if isinstance(found, Policy):
+            return _PolicyChild(found, self.context)
+        return _SetChild(found, self.context, self.around)
+
+    def applies(self) -> bool | Outcome:
+        try:
+            return self._found().applies()
+        except PenstockError as error:
+            return Outcome(Decision.INDETERMINATE_DP, status_of(error))
+
+    def evaluate(self) -> Outcome:
+        try:
+            found = self._found()
+        except PenstockError as error:
+            return Outcome(Decision.INDETERMINATE_DP, status_of(error))
+        return found.evaluate()
+
+
+def _child(
+    member: Policy | PolicySet | PolicyReference, context: Context, around: tuple[str, ...]
+) -> _PolicyChild | _SetChild | _ReferenceChild:
+    match member:
+        case Policy():
+            return _PolicyChild(member, context)
+        case PolicySet():
+            return _SetChild(member, context, around)
+        case PolicyReference():
+            return _ReferenceChild(member, context, around)
+
+
+def _applies(root: Root, scope: Scope) -> bool | Outcome:
+    try:
+        return target_matches(root.target, scope)
+    except EvaluationError as error:
+        return Outcome(Decision.INDETERMINATE_DP, status_of(error))
+
+
+# --- obligations and advice ------------------------------------------------------------------------------------------
+
+
+def duties_told(duties: Duties, effect: Effect, scope: Scope) -> tuple[tuple[Told, ...], tuple[Told, ...]]:
+    """Return the obligations and advice for an effect (section 7.18). Raises `EvaluationError`."""
+    return (
+        tuple(_told(duty, scope) for duty in duties.obligations if duty.on is effect),
+        tuple(_told(duty, scope) for duty in duties.advice if duty.on is effect),
+    )
+
+
+def _told(duty: Duty, scope: Scope) -> Told:
+    return Told(duty.id, tuple(one for assignment in duty.assignments for one in _assigned(assignment, scope)))
+
+
+def _assigned(assignment: Assignment, scope: Scope) -> Iterator[Assigned]:
+    kind, value = assignment.expression.gives, scope.value(assignment.expression)
+    of_type: DataType = kind.of if isinstance(kind, Bag) else kind
+    for one in value if isinstance(kind, Bag) else (value,):
+        yield Assigned(assignment.id, of_type, one, assignment.category, assignment.issuer)

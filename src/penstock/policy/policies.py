@@ -1,0 +1,167 @@
+"""Policies: rules, policies and policy sets, each with a target, and what is to be done on a decision (section 5)."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from penstock.errors import MalformedError
+from penstock.policy.datatypes import DataType, Value
+from penstock.policy.expressions import Designator, Expression, Selector
+from penstock.policy.signatures import Function
+
+_VERSION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,15}", re.ASCII)
+_PATTERN: Final = re.compile(r"(([0-9]{1,9}|\*)\.){0,15}([0-9]{1,9}|\*|\+)", re.ASCII)
+
+
+class Effect(StrEnum):
+    """What a rule says where it holds."""
+
+    PERMIT = "Permit"
+    DENY = "Deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A value, and an attribute of which one value must match it."""
+
+    function: Function
+    value: Value
+    of: DataType
+    attribute: Designator | Selector
+
+
+AllOf: TypeAlias = tuple[Match, ...]
+AnyOf: TypeAlias = tuple[AllOf, ...]
+Target: TypeAlias = tuple[AnyOf, ...]
+"""All of the outer, one of the middle, all of the inner; an empty target matches everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What an obligation says about one attribute; a bag gives as many values as it has."""
+
+    id: str
+    expression: Expression
+    category: str | None = None
+    issuer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """An obligation, which has to be met, or an advice, which may be: on which effect, and with which attributes."""
+
+    id: str
+    on: Effect
+    assignments: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """The obligations and advice of a rule, a policy or a policy set."""
+
+    obligations: tuple[Duty, ...] = ()
+    advice: tuple[Duty, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: where its target matches and its condition holds, its effect."""
+
+    id: str
+    effect: Effect
+    target: Target = ()
+    condition: Expression | None = None
+    duties: Duties = Duties()
+    description: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules, and how what they say is combined."""
+
+    id: str
+    version: str
+    combining: str
+    rules: tuple[Rule, ...]
+    target: Target = ()
+    variables: Mapping[str, Expression] = field(default_factory=lambda: MappingProxyType({}))
+    duties: Duties = Duties()
+    issuer: str | None = None
+    description: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_version(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReference:
+    """A policy, or a policy set, that is to be found elsewhere by its id and the versions that suit."""
+
+    id: str
+    to_set: bool
+    version: str | None = None
+    earliest: str | None = None
+    latest: str | None = None
+
+    def __post_init__(self) -> None:
+        for pattern in (self.version, self.earliest, self.latest):
+            if pattern is not None and not _PATTERN.fullmatch(pattern):
+                raise MalformedError("xacml.version", f"`{pattern[:80]}` does not say which versions suit")
+
+    def suits(self, version: str) -> bool:
+        """Say whether a version is one of those that are meant (section 5.13)."""
+        if self.version is not None and not _like(version, self.version):
+            return False
+        key = version_key(version)
+        if self.earliest is not None and not _like(version, self.earliest) and key < version_key(self.earliest):
+            return False
+        return self.latest is None or _like(version, self.latest) or key <= version_key(self.latest)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """Policies, policy sets and references to some, and how what they say is combined."""
+
+    id: str
+    version: str
+    combining: str
+    members: "tuple[Policy | PolicySet | PolicyReference, ...]"
+    target: Target = ()
+    duties: Duties = Duties()
+    issuer: str | None = None
+    description: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        check_version(self.version)
+
+
+Root: TypeAlias = Policy | PolicySet
+
+
+def check_version(version: str) -> None:
+    """Check that a version is numbers with dots between. Raises `MalformedError` (`xacml.version`)."""
+    if not _VERSION.fullmatch(version):
+        raise MalformedError("xacml.version", f"`{version[:80]}` is no version", hint="write numbers with dots between")
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Return how a version compares with others; of a pattern, its numbers up to the first that is left open."""
+    numbers = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+def _like(version: str, pattern: str) -> bool:
+    parts, wanted = version.split("."), pattern.split(".")
+    if wanted[-1] == "+":
+        wanted.pop()
+        parts = parts[: len(wanted)]
+    return len(parts) == len(wanted) and all(
+        one == "*" or (part.isdigit() and int(part) == int(one)) for part, one in zip(parts, wanted, strict=True)
+    )

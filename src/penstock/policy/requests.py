@@ -1,0 +1,93 @@
+"""Requests: the attributes of who wants to do what to what, by category (section 5.42 and following)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+from penstock.policy.datatypes import DataType, Value
+
+_CATEGORY_1: Final = "urn:oasis:names:tc:xacml:1.0:subject-category:"
+_CATEGORY_3: Final = "urn:oasis:names:tc:xacml:3.0:attribute-category:"
+SUBJECT: Final = f"{_CATEGORY_1}access-subject"
+RESOURCE: Final = f"{_CATEGORY_3}resource"
+ACTION: Final = f"{_CATEGORY_3}action"
+ENVIRONMENT: Final = f"{_CATEGORY_3}environment"
+SUBJECT_ID: Final = "urn:oasis:names:tc:xacml:1.0:subject:subject-id"
+RESOURCE_ID: Final = "urn:oasis:names:tc:xacml:1.0:resource:resource-id"
+ACTION_ID: Final = "urn:oasis:names:tc:xacml:1.0:action:action-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute with values of one type each."""
+
+    id: str
+    values: tuple[tuple[DataType, Value], ...]
+    issuer: str | None = None
+    include_in_result: bool = False
+
+
+class Content(Protocol):
+    """A document that paths look into. What paths cannot be read or take too long raise `EvaluationError`."""
+
+    def select(
+        self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
+    ) -> Sequence[object]:
+        """Return the nodes that a path finds, from a node on where one is given."""
+
+    def text(self, node: object) -> str | None:
+        """Return the text that a node stands for; none for nodes that stand for none."""
+
+    def path(self, node: object) -> str:
+        """Return a path that finds just this node."""
+
+    def below(self, node: object, other: object) -> bool:
+        """Say whether a node is another, or lies within it."""
+
+    def written(self) -> bytes:
+        """Return the document."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What is said in one category, once; a category that comes several times makes several requests."""
+
+    category: str
+    attributes: tuple[Attribute, ...] = ()
+    content: Content | None = field(default=None, compare=False)
+    #: by which a request can refer to it
+    id: str | None = None
+
+    @cached_property
+    def by_id(self) -> Mapping[str, tuple[Attribute, ...]]:
+        """The attributes by their ids."""
+        found: dict[str, tuple[Attribute, ...]] = {}
+        for attribute in self.attributes:
+            found[attribute.id] = (*found.get(attribute.id, ()), attribute)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, or several in one: categories that are there twice, references, or attributes that ask for many."""
+
+    categories: tuple[Attributes, ...]
+    return_policy_ids: bool = False
+    combined_decision: bool = False
+    #: each names the categories of one request, by their ids
+    references: tuple[tuple[str, ...], ...] = ()
+    xpath_version: str = ""
+
+    def of(self, category: str) -> Iterator[Attributes]:
+        """Yield what is said in a category."""
+        return (one for one in self.categories if one.category == category)
+
+    def alone(self, categories: Sequence[Attributes]) -> "Request":
+        """Return a request for one decision, with these categories."""
+        return replace(self, categories=tuple(categories), references=(), combined_decision=False)
+
+
+def attribute(name: str, of_type: DataType, *values: Any, issuer: str | None = None) -> Attribute:
+    """Return an attribute with values of one type."""
+    return Attribute(name, tuple((of_type, value) for value in values), issuer)

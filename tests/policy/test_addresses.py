@@ -1,0 +1,75 @@
+import pytest
+
+from penstock.errors import MalformedError
+from penstock.policy.addresses import (
+    mailbox_matches,
+    read_directory_name,
+    read_host_name,
+    read_mailbox,
+    read_network_address,
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "mailbox", "matches"),
+    [
+        ("Anderson@sun.com", "Anderson@SUN.COM", True),
+        ("anderson@sun.com", "Anderson@sun.com", False),
+        ("sun.com", "Anderson@sun.com", True),
+        ("sun.com", "Baxter@East.Sun.com", False),
+        (".sun.com", "Baxter@East.Sun.com", True),
+        (".sun.com", "Baxter@sun.com", False),
+    ],
+)
+def test_mailboxes(pattern: str, mailbox: str, matches: bool) -> None:  # a column of the table
+    assert mailbox_matches(pattern, read_mailbox(mailbox)) is matches
+
+
+def test_names_of_directories_compare_as_they_are_meant() -> None:
+    one = read_directory_name("cn=Julius  Hibbert, o=Medi Corp, c=US")
+    assert one == read_directory_name("CN=julius hibbert,O=Medi\\ Corp,C=us")
+    assert one == read_directory_name('cn="Julius Hibbert",o=Medi Corp;c=US')
+    assert one != read_directory_name("cn=Julius Hibbert, o=Other, c=US")
+    assert read_directory_name("a=1+b=2") == read_directory_name("b=2+a=1")
+    assert read_directory_name("cn=a\\2Cb") == read_directory_name("cn=a\\,b")
+
+
+def test_a_name_ends_with_another() -> None:
+    whole = read_directory_name("cn=Julius Hibbert, o=Medi Corp, c=US")
+    assert read_directory_name("o=Medi Corp, c=US").ends(whole)
+    assert not read_directory_name("cn=Julius Hibbert, o=Medi Corp").ends(whole)
+    assert not whole.ends(read_directory_name("c=US"))
+
+
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1", "10.0.0.1/255.255.0.0:80", "[2001:db8::1]", "[::1]/[ffff::]:1-", "1.2.3.4:-9"]
+)
+def test_addresses_are_written_as_they_are_read(text: str) -> None:
+    assert str(read_network_address(text)) == text
+
+
+@pytest.mark.parametrize("text", ["example.com", "*.example.com:80-90", "*"])
+def test_hosts_are_written_as_they_are_read(text: str) -> None:
+    assert str(read_host_name(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_mailbox, "nobody"),
+        (read_mailbox, "a@b@c"),
+        (read_directory_name, "no sign"),
+        (read_network_address, "10.0.0"),
+        (read_network_address, "10.0.0.1:99999"),
+        (read_network_address, "[::1"),
+        (read_host_name, "a..b"),
+        (read_host_name, "a.*.b"),
+        (read_host_name, "a:b"),
+        (read_host_name, "a" * 300),
+    ],
+)
+def test_what_is_none_is_refused(read: object, text: str) -> None:
+    assert callable(read)
+    with pytest.raises(MalformedError) as caught:
+        read(text)
+    assert caught.value.code == "xacml.value"

@@ -1,0 +1,141 @@
+"""Every function, by examples that say what the standard says of it."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import EvaluationError
+from penstock.policy.datatypes import TYPES, DataType, Value, read_value
+from penstock.policy.functions import FUNCTIONS, V1, V2, V3
+from penstock.policy.signatures import Bag
+
+CASES: list[tuple[str, tuple[Any, ...], Any]] = [
+    (f"{V1}integer-divide", (-7, 2), -3),
+    (f"{V1}integer-mod", (-7, 2), -1),
+    (f"{V1}integer-mod", (7, -2), 1),
+    (f"{V1}integer-add", (1, 2, 3), 6),
+    (f"{V1}integer-abs", (-5,), 5),
+    (f"{V1}double-to-integer", (-2.9,), -2),
+    (f"{V1}round", (2.5,), 2.0),
+    (f"{V1}floor", (-2.5,), -3.0),
+    (f"{V1}double-equal", (math.nan, -math.nan), True),
+    (f"{V1}string-normalize-space", ("  a b ",), "a b"),
+    (f"{V3}string-equal-ignore-case", ("É", "é"), True),
+    (f"{V3}string-starts-with", ("ab", "abc"), True),
+    (f"{V3}anyURI-ends-with", ("c", "abc"), True),
+    (f"{V3}string-contains", ("x", "abc"), False),
+    (f"{V3}string-substring", ("hello", 1, -1), "ello"),
+    (f"{V3}anyURI-substring", ("hello", 1, 3), "el"),
+    (f"{V3}integer-from-string", ("17",), 17),
+    (f"{V3}string-from-double", (math.inf,), "INF"),
+    (f"{V3}string-from-boolean", (True,), "true"),
+    (f"{V2}string-concatenate", ("a", "b", "c"), "abc"),
+    (f"{V1}string-regexp-match", (r"\d{3}", "123"), True),
+    (f"{V1}string-intersection", (("a", "b", "b"), ("b", "c")), ("b",)),
+    (f"{V1}string-union", (("a", "b"), ("b", "c")), ("a", "b", "c")),
+    (f"{V1}string-subset", (("a", "a"), ("a", "b")), True),
+    (f"{V1}string-set-equals", (("a", "b"), ("b", "a", "a")), True),
+    (f"{V1}string-at-least-one-member-of", (("a",), ("b",)), False),
+    (f"{V1}string-bag-size", (("a", "a"),), 2),
+    (f"{V1}string-is-in", ("a", ("b", "a")), True),
+    (f"{V1}string-bag", ("a", "b"), ("a", "b")),
+]
+FAILING: list[tuple[str, tuple[Any, ...]]] = [
+    (f"{V1}integer-divide", (1, 0)),
+    (f"{V1}integer-mod", (1, 0)),
+    (f"{V1}double-divide", (1.0, 0.0)),
+    (f"{V1}double-to-integer", (math.nan,)),
+    (f"{V1}integer-to-double", (10**400,)),
+    (f"{V1}integer-multiply", (1 << 4000, 1 << 4000)),
+    (f"{V1}string-one-and-only", ((),)),
+    (f"{V1}string-one-and-only", (("a", "b"),)),
+    (f"{V3}string-substring", ("abc", 2, 9)),
+    (f"{V3}string-substring", ("abc", -1, 2)),
+    (f"{V3}integer-from-string", ("x",)),
+    (f"{V1}string-regexp-match", ("(", "x")),
+    (f"{V2}string-concatenate", ("x" * (1 << 20), "y")),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), CASES)
+def test_it_gives(name: str, arguments: tuple[Any, ...], expected: object) -> None:
+    assert FUNCTIONS[name].call(*arguments) == expected
+
+
+@pytest.mark.parametrize(("name", "arguments"), FAILING)
+def test_it_has_no_value(name: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        FUNCTIONS[name].call(*arguments)
+    assert caught.value.code == "xacml.processing"
+
+
+@pytest.mark.parametrize(
+    ("moment", "begin", "end", "within"),
+    [
+        ("10:00:00Z", "09:00:00Z", "11:00:00Z", True),
+        ("23:30:00Z", "22:00:00Z", "02:00:00Z", True),
+        ("01:00:00Z", "22:00:00Z", "02:00:00Z", True),
+        ("12:00:00Z", "22:00:00Z", "02:00:00Z", False),
+        ("10:00:00+02:00", "08:00:00Z", "08:00:00Z", True),
+        ("10:00:00+02:00", "09:00:00", "11:00:00", True),
+    ],
+)
+def test_times_lie_within_a_part_of_a_day(moment: str, begin: str, end: str, within: bool) -> None:
+    read = next(one for one in TYPES if one.name == "time").read
+    assert FUNCTIONS[f"{V2}time-in-range"].call(read(moment), read(begin), read(end)) is within
+
+
+def test_there_are_as_many_as_the_standard_has() -> None:
+    """Every type has its functions on bags and, but for paths, on sets."""
+    for one in TYPES:
+        names = {name.rpartition(":")[2] for name in FUNCTIONS}
+        wanted = {"one-and-only", "bag-size", "bag"}
+        if one.name != "xpathExpression":
+            wanted |= {"is-in", "intersection", "at-least-one-member-of", "union", "subset", "set-equals"}
+        assert {f"{one}-{name}" for name in wanted} <= names
+
+
+SAMPLES = {
+    "string": st.text(max_size=4),
+    "boolean": st.booleans(),
+    "integer": st.integers(-5, 5),
+    "double": st.floats(),
+    "anyURI": st.from_regex(r"[a-z:/]{0,5}", fullmatch=True),
+    "hexBinary": st.binary(max_size=3),
+    "base64Binary": st.binary(max_size=3),
+    "time": st.sampled_from(["10:00:00Z", "11:00:00+01:00", "10:00:00"]),
+    "date": st.sampled_from(["2026-05-01", "2026-05-01Z", "2026-05-02+01:00"]),
+    "dateTime": st.sampled_from(["2026-05-01T00:00:00Z", "2026-05-01T01:00:00+01:00"]),
+    "dayTimeDuration": st.sampled_from(["P1D", "PT24H", "PT1H"]),
+    "yearMonthDuration": st.sampled_from(["P1Y", "P12M", "P1M"]),
+    "rfc822Name": st.sampled_from(["a@B.c", "a@b.c"]),
+    "x500Name": st.sampled_from(["c=us", "C=US", "c=de"]),
+    "ipAddress": st.sampled_from(["10.0.0.1", "10.0.0.2:80"]),
+    "dnsName": st.sampled_from(["a.b", "*.b"]),
+}
+PLAIN = ("string", "boolean", "integer", "double", "anyURI", "hexBinary", "base64Binary")
+
+
+def samples(one: DataType) -> "st.SearchStrategy[Value]":
+    found: st.SearchStrategy[Any] = SAMPLES[one.name]
+    return found if one.name in PLAIN else found.map(one.read)
+
+
+@given(st.data())
+def test_arguments_of_the_right_kinds_give_a_value_or_an_error_of_ours(data: st.DataObject) -> None:
+    function = data.draw(st.sampled_from([one for one in FUNCTIONS.values() if "xpath" not in one.id]))
+    kinds = [*function.takes[:-1], *[function.takes[-1]] * max(1, function.repeated or 1)]
+    arguments = [
+        tuple(data.draw(st.lists(samples(kind.of), max_size=3))) if isinstance(kind, Bag) else data.draw(samples(kind))
+        for kind in kinds
+    ]
+    try:
+        found = function.call(*arguments)
+    except EvaluationError:
+        return
+    if not isinstance(function.gives, Bag) and function.gives.name not in ("string", "xpathExpression"):
+        written = function.gives.write(found)
+        assert function.gives.write(read_value(written, function.gives)) == written
