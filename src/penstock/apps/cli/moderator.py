@@ -11,10 +11,12 @@ from penstock.apps.cli.moderator_asking import at, explain, propose_, show
 from penstock.apps.cli.moderator_book import init, log, verify
 from penstock.apps.cli.moderator_changes import add, leave, pass_, remove, resolve, return_, subscribe, undo
 from penstock.apps.cli.moderator_checking import check
+from penstock.apps.cli.moderator_compile import certify, compile_
 from penstock.apps.cli.moderator_consents import agree, take
 from penstock.apps.cli.moderator_files import export, sign
 from penstock.apps.cli.moderator_types import type_
 from penstock.apps.cli.options import JSON, output_option
+from penstock.apps.cli.polls import COMMANDS as POLLS
 from penstock.apps.cli.session import say, say_json
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, RefusedError
@@ -29,7 +31,8 @@ def moderator() -> None:
 
 for verb in (
     *(check, init, show, add, subscribe, remove, propose_, resolve, agree, take, explain, allow),
-    *(type_, leave, return_, pass_, log, at, undo, verify, sign, export),
+    *(type_, leave, return_, pass_, log, at, undo, verify, sign, export, compile_, certify),
+    *POLLS,
 ):
     moderator.add_command(verb)
 
