@@ -49,6 +49,12 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one process more than there are cores: tests wait a good deal for processes and servers of theirs."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together:
     """Distribute tests by groups. The groups of xdist have no effect with pytest 9.2, which keeps ids elsewhere."""
     return Together(config, log)
