@@ -13,7 +13,7 @@ from tests.trust.kit import key, who
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.moderator.rule_bundle import RuleBundle, join, read_bundle, sign_bundle, to_founding
+from penstock.moderator.rule_bundle import HEAD, RuleBundle, join, read_bundle, sign_bundle, to_founding
 from penstock.moderator.rule_file import RuleFile, read_rule_file
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -87,14 +87,10 @@ def test_a_signature_of_somebody_else_does_not_count() -> None:
 
 
 def test_one_form_alone() -> None:
-    head, founding, *rest = WHOLE.to_sexp()
-    for value in (
-        (head, *rest, founding),
-        (head, founding, founding),
-        (b"rules", founding),
-        b"rule-bundle",
-        (head, b"x"),
-    ):
+    assert WHOLE.founding is not None
+    founding, rest = WHOLE.founding.to_sexp(), [rule.to_sexp() for rule in WHOLE.rules]
+    assert read_bundle((HEAD, founding, *rest)) == WHOLE
+    for value in ((HEAD, *rest, founding), (HEAD, founding, founding), (b"rules", founding), HEAD, (HEAD, b"x")):
         with pytest.raises(PenstockError):
             read_bundle(value)
 
