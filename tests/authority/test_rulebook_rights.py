@@ -1,5 +1,6 @@
 """Whose word counts: nothing is taken that others would have had to ask for, or to agree to, and nothing twice."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -34,6 +35,7 @@ from penstock.moderator.steps import (
     Withdraw,
 )
 from penstock.trust.signed import UnverifiedValue, sign_value
+from penstock.trust.validity import Validity
 
 DAY = timedelta(days=1)
 ENGINEERS = "role = 'engineer'"
@@ -213,6 +215,18 @@ def test_steps_are_undone_by_those_who_asked_for_them(book: RuleBook) -> None:
     book.verify()
 
 
+def test_nobody_but_the_moderator_turns_back_time(book: RuleBook) -> None:
+    ended = replace(rule("r1", "A1"), validity=Validity.between(None, NOW + DAY))
+    book.ask(K1, Add(ended), NOW)
+    book.take_unsigned(Pass(), Note(P1, NOW + 2 * DAY))
+    with refused("moderator.not-yours"):
+        book.ask(K1, Undo(2), NOW + 2 * DAY)
+    book.ask(K1, Pass(), NOW + 2 * DAY)
+    with refused("moderator.not-yours"):
+        book.ask(K1, Undo(3), NOW + 2 * DAY)
+    book.ask(MODERATOR, Undo(2), NOW + 2 * DAY)
+
+
 # --- consents -------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +274,11 @@ def test_a_consent_counts_once(book: RuleBook) -> None:
     book.ask(K2, Undo(3), NOW)
     refuses(book, "moderator.consent", K2, chosen, consent)
     book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+
+
+def test_a_consent_is_not_given_for_later(book: RuleBook) -> None:
+    chosen = colliding(book)
+    refuses(book, "moderator.consent", K2, chosen, agreed(book, K1, planned(book, chosen), since=3))
 
 
 def test_a_consent_counts_in_one_book(book: RuleBook) -> None:

@@ -8,7 +8,7 @@
 | somebody leaves | it, the moderator | |
 | somebody comes back | it | |
 | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
-| a step is undone | whoever asked for it, the moderator; with a replay the moderator alone | |
+| a step is undone | whoever asked for it, the moderator; that time passed, or with a replay: the moderator alone | |
 | time passes | anybody, without a signature | |
 """
 
@@ -123,8 +123,8 @@ class Rights:
             # (4) By its own word.
             if step.note.when > value.until:
                 raise _no_consent(value.by, "agreed, but not for so long")
-            # (5) A step that was undone, or withdrawn, needs a new one.
-            if any(subject_of(later) == subject for later in base.steps[value.since :] if _alike(later, step)):
+            # (5) A step that was undone, or withdrawn, needs a new one; one that was given for later is none.
+            if _used_up(base, step, value.since):
                 raise _no_consent(value.by, "agreed to what was done before")
             agreed.add(value.by)
         # (6) Those who need not agree do no harm.
@@ -160,8 +160,10 @@ class Rights:
             case steps.Return(publisher):
                 return _Speakers(frozenset({publisher}))
             case steps.Undo(number, replay):
-                asked = base.step(number).note.who
-                return _Speakers(frozenset({moderator} if replay else {asked, moderator}))
+                step = base.step(number)
+                # That time passes is nobody's word to take back, and others' steps are not to be asked for again.
+                own = not replay and not isinstance(step.request, Pass)
+                return _Speakers(frozenset({step.note.who, moderator} if own else {moderator}))
             case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
                 owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
                 relaxed = request.consents if isinstance(request, steps.MoveType) else frozenset()
@@ -170,8 +172,11 @@ class Rights:
                 return _Speakers(frozenset({event.owner}))
 
 
-def _alike(one: Step, other: Step) -> bool:
-    return type(one.request) is type(other.request)
+def _used_up(base: RuleBase, step: Step, since: int) -> bool:
+    """Say whether a step that rests on the same consents was taken since, or that is later than now."""
+    subject, kind = subject_of(step), type(step.request)
+    alike = (later for later in base.steps[since:] if isinstance(later.request, kind))
+    return since >= base.next_number or any(subject_of(later) == subject for later in alike)
 
 
 def _foreign(what: str) -> RefusedError:
