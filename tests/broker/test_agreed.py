@@ -73,7 +73,8 @@ def agree(*rules: Rule, **more: object) -> Agree:
 
 
 def profile(of: SigningKey, validity: Validity | None = None, **values: str | bool) -> SignedValue[ProfileClaim]:
-    claim = ProfileClaim(of.principal, AGENCY.principal, values)
+    reads = of is PDA
+    claim = ProfileClaim(of.principal, AGENCY.principal, None if reads else values, values if reads else None)
     return sign_value(claim if validity is None else replace(claim, validity=validity), AGENCY)
 
 

@@ -53,7 +53,9 @@ def types(*, told: bool = True) -> dict[TypeKey, VerifiedType]:
 
 
 def profile(of: Principal, by: int = 1, /, **values: Value) -> SignedValue[ProfileClaim]:
-    return sign_value(ProfileClaim(of, who(by), values), key(by))
+    """Describe a publisher, or a subscriber."""
+    made = ProfileClaim(of, who(by), values) if of in (P1, P2, P3) else ProfileClaim(of, who(by), None, values)
+    return sign_value(made, key(by))
 
 
 PROFILES = (

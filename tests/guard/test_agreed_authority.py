@@ -78,11 +78,21 @@ def test_of_whom_nothing_is_known_nothing_is_allowed() -> None:
         decision = ask(everything, of, action, X)
         assert decision.effect is Effect.INDETERMINATE
         assert [problem.code for problem in decision.errors] == ["moderator.unknown-profile"]
-    # Who publishes may subscribe too, unless what is known about it is nothing that a subscriber can be.
-    assert ask(everything, P1, SUBSCRIBE, X).effect is Effect.PERMIT
-    foreign = agreed(agreement(rule("r", "X", of=[P1, P3])), [*PROFILES, profile(P3, company="C")])
-    assert ask(foreign, P3, PUBLISH, X).effect is Effect.PERMIT
-    assert ask(foreign, P3, SUBSCRIBE, X).effect is Effect.INDETERMINATE
+    # Who is known as a publisher is no subscriber without attributes, and the other way round.
+    assert ask(everything, P1, SUBSCRIBE, X).effect is Effect.INDETERMINATE
+    swapped = agreed(agreement(rule("r", "X", of=[P1, ANN])), PROFILES)
+    assert ask(swapped, ANN, PUBLISH, X).effect is Effect.INDETERMINATE
+
+
+def test_who_publishes_and_subscribes_is_described_as_one() -> None:
+    for values, effect in (({"company": "A"}, Effect.PERMIT), ({"company": "B"}, Effect.INDETERMINATE)):
+        claim = sign_value(ProfileClaim(P1, OWNER, {"company": "A"}, values), key(1))
+        found = agreed(agreement(rule("r", "X")), [claim])
+        for action in (PUBLISH, SUBSCRIBE):
+            assert ask(found, P1, action, X).effect is effect
+    # Company C is one of publishers alone.
+    claim = sign_value(ProfileClaim(P1, OWNER, {"company": "C"}, {"company": "C"}), key(1))
+    assert ask(agreed(agreement(rule("r", "X")), [claim]), P1, PUBLISH, X).effect is Effect.INDETERMINATE
 
 
 def test_whose_word_about_profiles_counts() -> None:
@@ -109,7 +119,7 @@ def test_a_type_below_that_was_not_agreed_on_is_refused() -> None:
 
 def test_profiles_and_rules_that_are_over_or_have_not_begun_give_nothing() -> None:
     for validity, effect in ((CURRENT, Effect.PERMIT), (PAST, Effect.DENY), (FUTURE, Effect.DENY)):
-        claim = sign_value(ProfileClaim(ANN, OWNER, {"role": "engineer"}, validity), key(1))
+        claim = sign_value(ProfileClaim(ANN, OWNER, None, {"role": "engineer"}, validity), key(1))
         described = agreed(agreement(*RULES), [PROFILES[0], claim])
         stated = agreed(agreement(replace(RULES[0], validity=validity)))
         for rules, of, action in ((described, ANN, SUBSCRIBE), (stated, P1, PUBLISH)):

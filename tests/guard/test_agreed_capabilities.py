@@ -78,7 +78,7 @@ def test_never_more_where_events_do_not_say_from_whom_they_are(
 
 
 def test_what_they_say() -> None:
-    claims = [PROFILES[0], sign_value(ProfileClaim(ANN, OWNER, {"role": "engineer"}, CURRENT), key(1))]
+    claims = [PROFILES[0], sign_value(ProfileClaim(ANN, OWNER, None, {"role": "engineer"}, CURRENT), key(1))]
     made = capabilities(agreed(agreement(rule("r", "A10", "role = 'engineer'")), claims), TYPES)
     said = {one.subject: describe_tag(one.tag) for one in made.statements}
     uid = TYPES[0].by_name["publisher"].id.uid

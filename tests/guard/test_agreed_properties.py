@@ -92,7 +92,7 @@ def test_delivered_is_what_rules_allow(
 ) -> None:
     made = agreement(*rules, scope=scope, mode=mode, combining=Combining.BOTH if both else Combining.ALONE)
     found, tree = agreed(made, claims), made.vocabulary.tree
-    known: Known = {claim.value.of: dict(claim.value.values) for claim in claims}
+    known: Known = {claim.value.of: dict(claim.value.publisher or claim.value.subscriber or {}) for claim in claims}
     oracle = Subscriptions(
         made.vocabulary, rules, {w: d.profile for w, d in described(made, claims).items()}, mode=mode
     )

@@ -30,7 +30,7 @@ def agreement(name: str = "plant", owner: int = OWNER, said: bytes = b"this") ->
 
 
 def claim(of: int, by: int = OWNER, **values: str | int) -> SignedValue[ProfileClaim]:
-    return sign_value(ProfileClaim(who(of), who(by), values, CURRENT), key(by))
+    return sign_value(ProfileClaim(who(of), who(by), None, values, CURRENT), key(by))
 
 
 def describe(*claims: SignedValue[ProfileClaim]) -> Describe:
@@ -41,12 +41,13 @@ def test_a_profile_is_written_and_read() -> None:
     signed = claim(20, role="engineer", age=40)
     read = read_signed(parse_canonical(signed.to_bytes()), ProfileClaim).verify()
     assert read.value == signed.value
-    assert list(read.value.values) == ["age", "role"]
+    assert list(read.value.subscriber or ()) == ["age", "role"]
+    assert read.value.publisher is None
     assert "engineer" not in repr(signed)
 
 
 @pytest.mark.parametrize(
-    "values", ["", "(values (value role))", "(values role)", '(values (value "no name" (integer "1")))']
+    "values", ["", "(subscriber (role))", "(publisher role)", '(subscriber ("no name" (integer "1")))']
 )
 def test_what_is_no_profile(values: str) -> None:
     body = parse(f"(profile (of {who(20)}) (said-by {who(OWNER)}) {values})".encode())

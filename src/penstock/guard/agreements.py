@@ -21,9 +21,8 @@ from penstock.codec.sexp import SExp, head, text
 from penstock.errors import MalformedError
 from penstock.model.names import check_attribute_name
 from penstock.model.principals import Principal
-from penstock.model.profiles import Profile, ProfileSchema
+from penstock.model.profiles import Profile
 from penstock.model.types import EventType
-from penstock.model.values import Value
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
 from penstock.moderator.vocabulary import Vocabulary
@@ -149,7 +148,7 @@ def _word(body: SExp, name: bytes, words: type[Mode] | type[Combining]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known about somebody, as which of the two it fits, and while it is true."""
+    """What is known about somebody, as which of the two, and while it is true."""
 
     profile: Profile
     publisher: bool
@@ -160,36 +159,33 @@ class Described:
 def described(agreement: Agreement, claims: Iterable[SignedValue[ProfileClaim]]) -> Mapping[Principal, Described]:
     """Return the profiles that count for an agreement.
 
-    Claims of somebody whose word does not count, or that name attributes which nobody has, are passed over: of whom
+    Claims of somebody whose word does not count, or that do not fit the declared attributes, are passed over: of whom
     nothing is known, nothing is allowed. Of several claims about one principal the last counts.
     """
     found: dict[Principal, Described] = {}
     for claim in claims:
         if agreement.believes(claim.value):
             found.pop(claim.value.of, None)
-            fitted = fit(agreement.vocabulary, claim.value.values, claim.value.validity)
+            fitted = fit(agreement.vocabulary, claim.value)
             if fitted is not None:
                 found[claim.value.of] = fitted
     return MappingProxyType(found)
 
 
-def fit(vocabulary: Vocabulary, values: Mapping[str, Value], validity: Validity = ALWAYS) -> Described | None:
-    """Return a profile as what it can be: that of a publisher, of a subscriber, or of both; None where it is neither.
+def fit(vocabulary: Vocabulary, claim: ProfileClaim) -> Described | None:
+    """Return what a claim says, or None where it does not fit the declared attributes.
 
-    Both kinds may have an attribute of one name; a value has to be one that the attribute of that kind can have.
+    Who is described as both is one: an attribute of publishers and of subscribers has one value, or none.
     """
-    kinds = vocabulary.publishers, vocabulary.subscribers
-    if not all(any(name in kind.attributes for kind in kinds) for name in values):
-        return None
-    publisher, subscriber = (_fits(kind, values) for kind in kinds)
-    if not publisher and not subscriber:
-        return None
-    return Described(Profile(MappingProxyType(dict(values))), publisher, subscriber, validity)
-
-
-def _fits(kind: ProfileSchema, values: Mapping[str, Value]) -> bool:
+    publisher, subscriber = claim.publisher, claim.subscriber
+    if publisher is not None and subscriber is not None:
+        shared = vocabulary.publishers.attributes.keys() & vocabulary.subscribers.attributes.keys()
+        if any(publisher.get(name) != subscriber.get(name) for name in shared):
+            return None
     try:
-        kind.profile({name: value for name, value in values.items() if name in kind.attributes})
+        vocabulary.publishers.profile(publisher or {})
+        vocabulary.subscribers.profile(subscriber or {})
     except MalformedError:
-        return False
-    return True
+        return None
+    profile = Profile(MappingProxyType({**(publisher or {}), **(subscriber or {})}))
+    return Described(profile, publisher is not None, subscriber is not None, claim.validity)

@@ -1,9 +1,11 @@
 """Profiles as claims: what somebody says about a publisher or a subscriber (paper 1, section II), and signs.
 
-    (profile (of <principal>) (said-by <principal>) (values (value <name> <value>) …) (valid …))
+    (profile (of <principal>) (said-by <principal>)
+             [(publisher (<name> <value>) …)] [(subscriber (<name> <value>) …)] [(valid …)])
 
-Whose word about profiles counts is for those to say who go by them. A claim says nothing about which attributes there
-are: that is checked where it is used.
+Somebody may publish and subscribe, and is described as both then: who is described as a publisher alone is not a
+subscriber without attributes. Whose word about profiles counts is for those to say who go by them. A claim says nothing
+about which attributes there are: that is checked where it is used.
 """
 
 from collections.abc import Mapping
@@ -30,15 +32,16 @@ class ProfileClaim:
     HEAD: ClassVar = b"profile"
     of: Principal
     said_by: Principal
-    values: Mapping[str, Value] = field(repr=False)
+    #: None where it is not described as one
+    publisher: Mapping[str, Value] | None = field(default=None, repr=False)
+    subscriber: Mapping[str, Value] | None = field(default=None, repr=False)
     validity: Validity = ALWAYS
 
     def __post_init__(self) -> None:
-        for name in self.values:
-            check_attribute_name(name)
-        if len(self.values) > DEFAULT_LIMITS.moderator_list:
-            raise LimitError("moderator.limit", f"a profile has more than {DEFAULT_LIMITS.moderator_list} values")
-        object.__setattr__(self, "values", MappingProxyType(dict(sorted(self.values.items()))))
+        if self.publisher is None and self.subscriber is None:
+            raise malformed("a profile is that of a publisher, of a subscriber, or of both")
+        object.__setattr__(self, "publisher", _checked(self.publisher))
+        object.__setattr__(self, "subscriber", _checked(self.subscriber))
 
     @property
     def signer(self) -> Principal:
@@ -52,26 +55,48 @@ class ProfileClaim:
             self.HEAD,
             (b"of", str(self.of).encode()),
             (b"said-by", str(self.said_by).encode()),
-            (b"values", *((b"value", name.encode(), value_to_sexp(value)) for name, value in self.values.items())),
+            *_written(b"publisher", self.publisher),
+            *_written(b"subscriber", self.subscriber),
             *(() if valid is None else (valid,)),
         )
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "ProfileClaim":
         """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise), `LimitError`."""
-        listed, valid = sexp_field(body, b"values"), sexp_field(body, b"valid")
-        if listed is None:
-            raise malformed("a profile has values, if none")
-        values: dict[str, Value] = {}
-        for entry in listed[1:]:
-            match entry:
-                case (b"value", bytes(name), tuple(value)):
-                    values[text(name)] = value_from_sexp(value)
-                case _:
-                    raise malformed("a value of a profile is `(value <name> <value>)`")
+        valid = sexp_field(body, b"valid")
         return cls(
             read_owner(one(body, b"of")),
             read_owner(one(body, b"said-by")),
-            values,
+            _read(sexp_field(body, b"publisher")),
+            _read(sexp_field(body, b"subscriber")),
             ALWAYS if valid is None else parse_validity(valid[1:]),
         )
+
+
+def _checked(values: Mapping[str, Value] | None) -> Mapping[str, Value] | None:
+    if values is None:
+        return None
+    for name in values:
+        check_attribute_name(name)
+    if len(values) > DEFAULT_LIMITS.moderator_list:
+        raise LimitError("moderator.limit", f"a profile has more than {DEFAULT_LIMITS.moderator_list} values")
+    return MappingProxyType(dict(sorted(values.items())))
+
+
+def _written(name: bytes, values: Mapping[str, Value] | None) -> tuple[SExp, ...]:
+    if values is None:
+        return ()
+    return ((name, *((attribute.encode(), value_to_sexp(value)) for attribute, value in values.items())),)
+
+
+def _read(listed: tuple[SExp, ...] | None) -> dict[str, Value] | None:
+    if listed is None:
+        return None
+    values: dict[str, Value] = {}
+    for entry in listed[1:]:
+        match entry:
+            case (bytes(name), tuple(value)):
+                values[text(name)] = value_from_sexp(value)
+            case _:
+                raise malformed("a profile has attributes with values")
+    return values

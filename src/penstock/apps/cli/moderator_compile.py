@@ -21,7 +21,9 @@ from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, ren
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import PUBLISHER, described
 from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
 from penstock.model.types import EventType
+from penstock.model.values import Value
 from penstock.moderator.deltas import Status
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -73,8 +75,8 @@ def compile_options(function: options.F) -> options.F:
 @compile_options
 @click.option(
     "--rights",
-    type=click.Choice([*Combining]),
-    default=Combining.BOTH,
+    type=click.Choice([one.value for one in Combining]),
+    default=Combining.BOTH.value,
     show_default=True,
     help="Whether certificates and rules must both allow something, or the rules alone decide.",
 )
@@ -219,15 +221,22 @@ def _compiled(  # noqa: PLR0913  # one argument an option
             tuple(source.cast.principal(word) for word in described_by),
         )
         claims = tuple(
-            sign_value(ProfileClaim(who, key.principal, _values(profile.values)), key)
-            for who, profile in sorted(source.profiles.items())
+            sign_value(
+                ProfileClaim(
+                    who, key.principal, *(_values(known.get(who)) for known in (source.publishers, source.subscribers))
+                ),
+                key,
+            )
+            for who in sorted(source.publishers.keys() | source.subscribers.keys())
         )
         out = tuple(i for i, one in sorted(base.standings.items()) if one.status in {Status.REJECTED, Status.WAITING})
         return source, key, Compiled(sign_value(agreement, key), claims, out)
 
 
-def _values(values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _values(profile: Profile | None) -> dict[str, Value] | None:
+    if profile is None:
+        return None
+    return {name: value for name, value in profile.values.items() if value is not None}
 
 
 def _is_ours(certificate: Certificate, owner: Principal, name: str) -> bool:

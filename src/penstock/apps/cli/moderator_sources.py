@@ -100,6 +100,9 @@ class Source:
     customs: Customs
     cast: Cast
     profiles: Mapping[Principal, Profile] = field(repr=False)
+    #: the same, as what somebody is known
+    publishers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
+    subscribers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
     #: in which lines of a file rules stand, by their ids
     lines: Mapping[str, int] = field(default_factory=dict, repr=False)
     #: what a command needs besides to be about the same rules
@@ -203,6 +206,8 @@ def from_book(book: RuleBook, url: str, names: Names, base: RuleBase | None = No
         customs=founding.customs,
         cast=Cast(names),
         profiles=_complete(joined(founding.known_publishers, founding.known_subscribers), book.base),
+        publishers=_complete(founding.known_publishers, book.base),
+        subscribers=founding.known_subscribers,
     )
 
 
@@ -221,6 +226,8 @@ def from_file(file: str, names: Names, now: datetime) -> Source:
         customs=rules.customs,
         cast=Cast(names, rules.names),
         profiles=_complete(rules.profiles, base),
+        publishers=_complete(rules.publishers, base),
+        subscribers=rules.subscribers,
         lines=rules.lines,
         option=f" --file {file}",
     )
