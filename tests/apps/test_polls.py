@@ -1,5 +1,7 @@
 """`penstock moderator poll`, `vote`, `tally` and `polls`: by files, and over a NATS server."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 from tests.apps.conftest import NOW, Ran, Shell
 
+from penstock.apps.cli.net_client import talk
 from penstock.testing.nats import NatsServer
 
 STORE = ("--store", "sqlite:rules.db")
@@ -145,7 +148,7 @@ def test_over_nats(plant: Shell, server: NatsServer, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_NATS", server.url)
     key = ("--key", "plant.key", *STORE)
     monkeypatch.setattr("penstock.apps.cli.polls_network.until", interrupted)
-    stopped = plant.ok("moderator", "poll", "d", "--deadline", "3s", *key)
+    stopped = plant.ok("moderator", "poll", "d", "--deadline", "4s", *key)
     assert "open, 0 of 3 votes" in stopped.out
     monkeypatch.undo()
     monkeypatch.setenv("PENSTOCK_NATS", server.url)
@@ -158,10 +161,13 @@ def test_over_nats(plant: Shell, server: NatsServer, monkeypatch: pytest.MonkeyP
     assert "how should d be settled?" in voter("acme", open_["poll"][:6]).out
     assert "voted: approves of add-attributes" in voter("acme", open_["poll"][:6], "--accept", "add-attributes").out
     assert "voted: refuses everything" in voter("bolt", open_["poll"], "--refuse").out
+    monkeypatch.setattr("penstock.apps.cli.polls_network.talk", briefly)
+    assert "you: approves of add-attributes" in voter("dora", "--auto", "tighten").out
+    monkeypatch.setattr("penstock.apps.cli.polls_network.talk", talk)
     changed = voter("bolt", open_["poll"], "--accept", "add-attributes", "-o", "json").json
     assert (changed["number"], changed["sent"]) == (2, True)
     ended = plant.ok("moderator", "poll", *key)
-    assert "2 of 3 approve of add-attributes: step 4" in ended.out
+    assert "3 of 3 approve of add-attributes: step 4" in ended.out
     assert "no poll is open" in plant.ok("moderator", "poll", *key).out
     assert set(in_force(plant).values()) == {"machine = 'M' AND role = 'engineer'"}
 
@@ -170,3 +176,14 @@ async def interrupted(stop: Any, work: Any) -> None:
     """Do as if somebody had pressed Ctrl-C at once."""
     work.close()
     stop.set()
+
+
+def briefly(conversation: Callable[[asyncio.Event], Awaitable[object]]) -> None:
+    """Do as if somebody had pressed Ctrl-C after a while."""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.7, stop.set)
+        await conversation(stop)
+
+    asyncio.run(run())
