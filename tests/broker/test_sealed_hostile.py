@@ -14,10 +14,11 @@ from penstock.broker.reading import principal_tree
 from penstock.broker.runs import write_runs
 from penstock.broker.sealed import SealedPublications
 from penstock.codec.blocks import Block, Level, join, read_header, split
+from penstock.codec.encoded_blocks import bundle, encode_events
 from penstock.codec.wire import decode
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.wrapping import Secret
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.types import Sealing
@@ -163,7 +164,7 @@ def test_plaintext_beside_is_carried_on_to_equals_as_it_came_and_from_others_not
     assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
-@pytest.mark.parametrize(("octets", "beside"), [(66_500, True), (66_000, False)])
+@pytest.mark.parametrize(("octets", "beside"), [(66_500, True), (65_800, False)])
 def test_plaintext_goes_beside_where_both_fit_into_a_frame(
     octets: int, *, beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,25 +185,59 @@ def test_plaintext_beside_of_who_reads_less_hides_nothing() -> None:
     assert dict(line.delivered["sub"][0].values) == {PLATE: "SECRET-1", SPEED: 30}
 
 
-def test_plaintext_beside_that_is_none_is_no_reason_to_believe_less_of_the_block() -> None:
+def plaintext(*events: TransitEvent) -> bytes:
+    """What somebody would write beside a block of such events."""
+    return bundle(encode_events(events), Level.EVENT)[0]
+
+
+LIE = Event.of(CAR, {"plate": "LIE", "speed": 1}, id="lie", time=NOW).to_transit()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"no columns",
+        plaintext(LIE, LIE),
+        plaintext(TransitEvent(CAR.key, (), {PLATE: "LIE"}, "lie", NOW)),
+        plaintext(LIE)[:-1],
+        plaintext(LIE) + b"\0",
+    ],
+    ids=["no columns", "more events", "fewer attributes", "cut off", "longer"],
+)
+def test_plaintext_beside_that_is_none_is_no_reason_to_believe_less_of_the_block(octets: bytes) -> None:
     equals = {("between", "sub"), ("sub", "between")}
     line = Line({"pub": ALL, "between": ALL, "sub": ALL}, equals=equals)
     line.advertise("pub")
     line.subscribe("sub")
-    other = TransitEvent(CAR.key, CAR.ancestors, {f"{CAR.key}#other": 1}, "x", NOW)
-
-    def written(body: SealedPublications) -> SealedPublications:
-        octets = replace(body, events=(other,), closed=False, beside=True).to_tree()
-        return SealedPublications.from_tree(octets)
-
     line.meddle = lambda here, hop: (
-        replace(hop, body=written(hop.body)) if here == "between" and isinstance(hop.body, SealedPublications) else hop
+        replace(hop, body=changed(hop.body, 8, [octets]))
+        if here == "between" and isinstance(hop.body, SealedPublications)
+        else hop
     )
     line.publish("pub", CARS[0])
     with pytest.raises(MalformedError):
-        written(sent(line)[0]).believed()
+        changed(sent(line)[0], 8, [octets]).believed()
     assert line.ids("sub") == ["SECRET-1"]
     assert not line.cuts
+
+
+def test_plaintext_beside_says_nothing_of_attributes_that_the_block_does_not_have() -> None:
+    line = row(equals={("pub", "between"), ("between", "pub")})
+    line.publish("pub", CARS[0])
+    other = TransitEvent(CAR.key, (), {f"{CAR.key}#other": 1, SPEED: 7}, "x", NOW)
+    told = replace(sent(line)[0], events=(other,), closed=False, beside=True)
+    (event,) = SealedPublications.from_tree(told.to_tree()).believed().events
+    assert dict(event.values) == {SPEED: 7}
+
+
+def test_plaintext_beside_is_bounded_by_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = row(equals={("pub", "between"), ("between", "pub")})
+    line.publish("pub", *CARS)
+    (block,) = sent(line, "pub", "between")
+    assert not block.believed().closed
+    monkeypatch.setattr("penstock.broker.sealed.DEFAULT_LIMITS", Limits(block_cells=5))
+    with pytest.raises(LimitError):
+        block.believed()
 
 
 def made_by(line: Line, name: str, level: Level) -> SealedPublications:

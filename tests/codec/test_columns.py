@@ -21,7 +21,14 @@ from penstock.codec.cells import (
     instant,
     microseconds,
 )
-from penstock.codec.columns import decode_bundle, decode_column, encode_bundle, encode_column
+from penstock.codec.columns import (
+    decode_bundle,
+    decode_column,
+    decode_columns,
+    encode_bundle,
+    encode_column,
+    hold_nulls,
+)
 from penstock.errors import MalformedError
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Scalar
 
@@ -96,11 +103,13 @@ def test_long_columns(rows: int) -> None:
         [None if place % 5 else place * 1_000 for place in range(rows)],
     ):
         assert decode_column(encode_column(column), rows) == column
+        assert decode_columns([encode_column(column), None], rows) == [column, None]
 
 
 def test_long_columns_have_one_form_too() -> None:
     assert decode_column(b"\x31" + b"\0" * 1_023, 1_024) == [""] * 1_024
     assert code_of(lambda: decode_column(b"\x31" + b"\0" * 1_024, 1_025)) == "block.column"
+    assert code_of(lambda: decode_columns([b"\x31" + b"\0" * 1_024], 1_025)) == "block.column"
 
 
 def test_columns_are_compact() -> None:
@@ -135,11 +144,15 @@ def test_there_is_one_form(rows: int, octets: bytes) -> None:
 
 def one_form(rows: int, octets: bytes) -> None:
     found = attempt(lambda: decode_column(octets, rows))
+    among = attempt(lambda: decode_columns([None, octets], rows))
     if isinstance(found, str):
-        assert found == "block.column"
+        assert found == among == "block.column"
     else:
         assert len(found) == rows
         assert encode_column(found) == octets
+        assert isinstance(among, list)
+        assert [among[0], encode_column(among[1] or [])] == [None, octets]
+        assert hold_nulls([octets, None]) == (None in found)
 
 
 @settings(max_examples=examples(300), deadline=None)

@@ -14,6 +14,7 @@ from penstock.codec.encoded_blocks import (
     decode_events,
     encode_block,
     encode_events,
+    encode_events_as,
     unbundle,
 )
 from penstock.errors import MalformedError
@@ -51,6 +52,15 @@ def test_events_are_written_and_read_as_blocks_are(block: Block) -> None:
     assert encode_events(events) == encode_block(Block.of(events))
     for encoded in (encode_block(block), encode_block(block)._replace(columns=[None, encode_column(block.ids)])):
         assert decode_events(encoded) == decode_block(encoded).events()
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_some_events_of_a_block_are_written_under_its_names(block: Block) -> None:
+    events = block.events()
+    assert encode_events_as(NAMES, events) == encode_block(block)
+    for event in events:
+        (found,) = decode_events(encode_events_as(NAMES, [event]))
+        assert found == event
 
 
 def test_an_event_by_itself_is_read_in_its_one_form() -> None:

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import ClassVar, Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol
 
-from penstock.broker.publications import Header as PlainHeader
-from penstock.broker.publications import Publications, read_columns
+from penstock.broker.publications import Publications
 from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
 from penstock.broker.runs import read_runs, write_runs
 from penstock.broker.sealed_filters import Filters, NoFilters
-from penstock.codec.block_names import Blinded, Route
-from penstock.codec.blocks import Header, read_header
+from penstock.codec.block_names import Blinded, Names, Route
+from penstock.codec.blocks import Header, Level, read_header
+from penstock.codec.encoded_blocks import bundle, decode_events, encode_events_as, unbundle
 from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
@@ -110,8 +110,6 @@ class NoVault:
 _NO_BLOCK: Final = b""
 #: the values of events that are closed
 _UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
-_Written: TypeAlias = tuple[PlainHeader | None, bytes]
-_NOT_WRITTEN: Final[_Written] = None, b""
 #: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
 _REST: Final = 64 << 10
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -184,18 +182,25 @@ class SealedPublications(Publications):
 
     def believed(self) -> "SealedPublications":
         """Return the same with the events that stand beside. Raises `MalformedError` and `LimitError`."""
-        if not self.closed or self._header is None or self.header is None:
+        if not self.closed or not self._columns:
             return self
-        numbers, events = read_columns(self._header.octets, self._columns)
-        line = self.type, self.ancestors
-        if numbers != self.numbers or (events[0].key, events[0].ancestors) != line:
-            malformed("plaintext beside a block of other events")
-        route = self.header.route
-        names = () if isinstance(route, Blinded) else route.names.attributes
-        # No event has others than its header says.
-        if not {*self._header.attributes} <= {*names}:
-            malformed("plaintext beside a block without such attributes")
-        return self._with(numbers, events, self.places, closed=False, beside=True, written=True)
+        names, rows = self._names(), len(self.numbers)
+        if rows * (len(names.attributes) + 1) > DEFAULT_LIMITS.block_cells:
+            # As with what is sealed: a column of nulls is a single octet.
+            too_many("values beside a sealed block", DEFAULT_LIMITS.block_cells)
+        events = decode_events(unbundle(names, rows, Level.EVENT, [self._columns]))
+        return self._with(self.numbers, tuple(events), self.places, closed=False, beside=True, written=True)
+
+    def _names(self) -> Names:
+        """Return the names of the block, which are those of the plaintext beside it."""
+        route = (self.header or read_header(self.block)).route
+        return malformed("plaintext beside a blinded block") if isinstance(route, Blinded) else route.names
+
+    def _write(self) -> bytes:
+        """Return the events as they stand beside the block: its columns as they were before they were sealed."""
+        if not self._columns:
+            (self._columns,) = bundle(encode_events_as(self._names(), self.events), Level.EVENT)
+        return self._columns
 
     @property
     def is_whole(self) -> bool:
@@ -263,7 +268,7 @@ class SealedPublications(Publications):
             self.hops + further,
             self.retain,
             self.state,
-            self._header if written else None,
+            None,
             self._columns if written else b"",
             self.block,
             places,
@@ -276,11 +281,11 @@ class SealedPublications(Publications):
         """Return the body as a plain tree."""
         plain: list[Tree] = []
         if self.beside:
-            header, columns = self.header_octets(), self._write()
-            whole = len(self.block) + len(header) + len(columns)
-            # Few values in many columns are longer in plaintext; where it is too much, the block is enough.
-            if self._fits(DEFAULT_LIMITS) and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
-                plain = [header, columns]
+            columns = self._write()
+            whole = len(self.block) + len(columns)
+            # Where it is too much, the block is enough.
+            if len(columns) <= DEFAULT_LIMITS.route_block_bytes and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
+                plain = [columns]
         head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
         return [*head, write_runs(self.numbers), write_runs(self.places), self.block, plain]
 
@@ -305,7 +310,7 @@ class SealedPublications(Publications):
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
         events = (TransitEvent(*line, _UNKNOWN),) * len(numbers)
-        written, columns = _read_beside(plain, header.route) if plain else _NOT_WRITTEN
+        columns = _read_beside(plain, header.route) if plain else b""
         return cls(
             read_principal(origin),
             incarnation,
@@ -314,7 +319,7 @@ class SealedPublications(Publications):
             hops,
             retain,
             state,
-            written,
+            None,
             columns,
             block,
             places,
@@ -325,14 +330,14 @@ class SealedPublications(Publications):
     _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
 
 
-def _read_beside(plain: list[object], route: Route) -> _Written:
+def _read_beside(plain: list[object], route: Route) -> bytes:
     """Return the plaintext beside a block as it is written: who only carries it does not look into it."""
-    header, columns = plain if len(plain) == 2 else (None, None)  # as events have
-    if type(header) is not bytes or type(columns) is not bytes or not columns or isinstance(route, Blinded):
+    columns = plain[0] if len(plain) == 1 else None
+    if type(columns) is not bytes or not columns or isinstance(route, Blinded):
         malformed("what stands beside a sealed block")
     if len(columns) > DEFAULT_LIMITS.route_block_bytes:
         too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
-    return PlainHeader.read(header), columns
+    return columns
 
 
 def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:

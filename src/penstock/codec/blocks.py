@@ -18,24 +18,23 @@ big-endian. The same octets are a message between brokers and a message of JetSt
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as _StructError  # noqa: N812  # it is an exception
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, names, read_route, write_route
+from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, read_route, write_route
 from penstock.codec.cells import Column, instant
+from penstock.codec.rows import events_of, lay_out
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.model.values import Scalar
 
 VERSION: Final = 1
 INCARNATION_BYTES: Final = 16
@@ -118,16 +117,7 @@ class Block:
 
         Raises `MalformedError` (`block.malformed`) where there is none, or they are of several types.
         """
-        if len(events) != 1 and len({(event.key, event.ancestors) for event in events}) != 1:
-            raise malformed("a block holds events of one type, and one of them at least")
-        first = events[0]
-        columns: list[Column | None]
-        if len(events) == 1:
-            attributes = tuple(first.values)
-            columns = [[value] for value in first.values.values()]
-        else:
-            attributes, columns = _columns_of([event.values for event in events])
-        found = names(first.key, first.ancestors, attributes)
+        found, columns = lay_out(events)
         return cls(found, [event.id for event in events], [event.time for event in events], columns)
 
     def column(self, attribute: str) -> Column | None:
@@ -137,35 +127,8 @@ class Block:
 
     def events(self) -> list[TransitEvent]:
         """Return the events, without the values of closed columns."""
-        attributes, columns = self.names.attributes, self.columns
-        key, ancestors = self.names.type, self.names.ancestors
-        if len(self.ids) == 1:
-            # One row needs no turning.
-            pairs = zip(attributes, columns, strict=True)
-            only = {n: column[0] for n, column in pairs if column is not None and column[0] is not None}
-            return [TransitEvent(key, ancestors, MappingProxyType(only), self.ids[0], self.times[0])]
-        if None in columns:
-            held = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
-            attributes, columns = tuple(held), [column for column in columns if column is not None]
-        rows: Iterable[Sequence[Any]] = zip(*columns, strict=True) if columns else [()] * len(self.ids)
-        if any(None in column for column in columns if column is not None):
-            values = [{n: v for n, v in zip(attributes, row, strict=True) if v is not None} for row in rows]
-        else:
-            values = [dict(zip(attributes, row, strict=True)) for row in rows]
-        return [
-            TransitEvent(key, ancestors, MappingProxyType(row), id_, time)
-            for row, id_, time in zip(values, self.ids, self.times, strict=True)
-        ]
-
-
-def _columns_of(rows: Sequence[Mapping[str, Scalar]]) -> tuple[tuple[str, ...], list[Column | None]]:
-    """Return the attributes of some events, and a column for each."""
-    attributes = tuple(rows[0])
-    if all(tuple(row) == attributes for row in rows):
-        # What is mostly so, and much quicker.
-        return attributes, [[*column] for column in zip(*(row.values() for row in rows), strict=True)]
-    attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
-    return attributes, [[row.get(name) for row in rows] for name in attributes]
+        nulls = any(None in column for column in self.columns if column is not None)
+        return events_of(self.names, self.ids, self.times, self.columns, nulls=nulls)
 
 
 class Fixed(NamedTuple):

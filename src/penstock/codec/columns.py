@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from math import nan
-from operator import floordiv, ne, sub
+from operator import ne, sub
 from struct import Struct
 from types import NoneType
 from typing import Any, Final, cast
@@ -40,6 +40,7 @@ from penstock.codec.cells import (
     WIDTH_SHIFT,
     Column,
     decode_cell,
+    decode_cells,
     encode_cell,
     magnitude,
     malformed,
@@ -60,9 +61,14 @@ _UNSIGNED: Final = "BHI"
 #: are computed, in shorter ones a text is cut at each NUL
 SEPARATED: Final = 3
 SEPARATED_ROWS: Final = 1_024
+#: what such a column begins with where no value is null
+_TEXTS: Final = STRING | SEPARATED << WIDTH_SHIFT
 #: octets of the length of a column in a bundle
 _ONE_LENGTH: Final = 4
 LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
+#: seconds of a day, and microseconds of a second
+_DAY: Final = 86_400
+_SECOND: Final = 1_000_000
 _SWAPPED: Final = sys.byteorder == "big"
 
 
@@ -73,6 +79,8 @@ def encode_column(values: Sequence[Scalar]) -> bytes:
     """
     if len(values) == 1:
         return encode_cell(values[0])
+    if values and type(values[0]) is str and (texts := _encode_texts(values)):
+        return texts
     kinds = {*map(type, values)}
     nulls = NoneType in kinds
     kinds.discard(NoneType)
@@ -91,6 +99,47 @@ def encode_column(values: Sequence[Scalar]) -> bytes:
         raise wrong_value(values) from None
     bitmap = _pack_bits([value is not None for value in values])
     return bytes((code | NULLS | width << WIDTH_SHIFT,)) + bitmap + body
+
+
+def _encode_texts(values: Sequence[Any]) -> bytes:
+    """Return the octets of a column of texts, as most are, in a few calls; and nothing where they are anything else."""
+    try:
+        text = "\0".join(values)
+        if len(values) <= SEPARATED_ROWS and text.count("\0") == len(values) - 1:
+            return b"%c%b" % (_TEXTS, text.encode())
+    except (TypeError, UnicodeEncodeError):
+        # Some are null, or no texts at all.
+        pass
+    return b""
+
+
+def decode_columns(columns: Sequence[bytes | None], rows: int) -> list[Column | None]:
+    """Read columns of so many values; one that is closed is `None`. Raises `MalformedError` (`block.column`)."""
+    if rows == 1:
+        return decode_cells(columns)
+    if rows > SEPARATED_ROWS:
+        return [None if column is None else decode_column(column, rows) for column in columns]
+    try:
+        # Most values are texts: for them the calls are spared.
+        found = [
+            None
+            if column is None
+            else column[1:].decode().split("\0")
+            if column[0] == _TEXTS
+            else decode_column(column, rows)
+            for column in columns
+        ]
+    except (IndexError, UnicodeDecodeError):
+        raise malformed() from None
+    if not {rows}.issuperset([len(column) for column in found if column is not None]):
+        raise malformed()
+    return found
+
+
+def hold_nulls(columns: Iterable[bytes | None]) -> bool:
+    """Say whether some value of columns is null. Those that are closed have none."""
+    forms = {column[0] for column in columns if column}
+    return any(form & NULLS or not form & KINDS for form in forms)
 
 
 def decode_column(data: bytes, rows: int) -> Column:
@@ -230,7 +279,8 @@ def _read_booleans(data: bytes, rows: int, width: int) -> Column:
 def _write_timestamps(values: Sequence[datetime]) -> tuple[int, bytes]:
     if [value for value in values if value.tzinfo is not UTC]:
         values = [cast("datetime", canonical(value)) for value in values]
-    return 0, _pack("q", map(floordiv, map(sub, values, repeat(EPOCH)), repeat(MICROSECOND)))
+    since = map(sub, values, repeat(EPOCH))
+    return 0, _pack("q", [(one.days * _DAY + one.seconds) * _SECOND + one.microseconds for one in since])
 
 
 def _read_timestamps(data: bytes, rows: int, width: int) -> Column:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.blocks import Block, Level
-from penstock.codec.cells import decode_cell, decode_cells, encode_cells
+from penstock.codec.cells import Column, decode_cell, decode_cells, encode_cells
 from penstock.codec.columns import (
     decode_bundle,
     decode_column,
+    decode_columns,
     encode_bundle,
     encode_column,
+    hold_nulls,
     holds_strings,
     holds_timestamps,
 )
+from penstock.codec.rows import columns_of, events_of, lay_out
 from penstock.model.events import TransitEvent
 
 if TYPE_CHECKING:
@@ -49,16 +52,14 @@ def encode_block(block: Block) -> EncodedBlock:
 def decode_block(encoded: EncodedBlock) -> Block:
     """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
     found, rows, ids, times, octets = encoded
-    if rows == 1:
-        return Block(found, decode_column(ids, 1), decode_column(times, 1), decode_cells(octets))
-    columns = [None if column is None else decode_column(column, rows) for column in octets]
-    return Block(found, decode_column(ids, rows), decode_column(times, rows), columns)
+    return Block(found, decode_column(ids, rows), decode_column(times, rows), decode_columns(octets, rows))
 
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
     if len(events) != 1:
-        return encode_block(Block.of(events))
+        found, columns = lay_out(events)
+        return _encode(found, events, columns)
     # One row needs no columns.
     event = events[0]
     found = names(event.key, event.ancestors, tuple(event.values))
@@ -66,11 +67,25 @@ def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     return EncodedBlock(found, 1, ids, times, cells)
 
 
+def encode_events_as(found: Names, events: Sequence[TransitEvent]) -> EncodedBlock:
+    """Write events that are of a type with these names, or some of them; what an event lacks is null.
+
+    Raises `MalformedError`: what `encode_column` raises.
+    """
+    return _encode(found, events, columns_of(events, found.attributes))
+
+
+def _encode(found: Names, events: Sequence[TransitEvent], columns: Sequence[Column]) -> EncodedBlock:
+    ids, times = encode_column([event.id for event in events]), encode_column([event.time for event in events])
+    return EncodedBlock(found, len(events), ids, times, [encode_column(column) for column in columns])
+
+
 def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
     """Read events, without the values of closed columns. Raises `MalformedError` (`block.column`)."""
-    if encoded.rows != 1:
-        return decode_block(encoded).events()
-    found, _, ids, times, cells = encoded
+    found, rows, ids, times, cells = encoded
+    if rows != 1:
+        columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
+        return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
     pairs = zip(found.attributes, decode_cells(cells), strict=True)
     values = {name: column[0] for name, column in pairs if column is not None and column[0] is not None}
     id_, time = cast("tuple[str, datetime | None]", (decode_cell(ids), decode_cell(times)))
