@@ -179,6 +179,17 @@ def test_the_deadline_is_the_last_moment_that_does_not_count() -> None:
         ended.close(poll.sum_up(MODERATOR, DEADLINE))
 
 
+def test_what_says_nothing_new_is_not_kept() -> None:
+    first, second, other = vote(ASKING, K1, ADD), vote(ASKING, K1, number=2), vote(ASKING, K1, ADD, number=2)
+    poll = Poll(ASKING).hear(second, IN_TIME)
+    assert poll.hear(first, IN_TIME) is poll
+    assert poll.hear(second, IN_TIME) is poll
+    contradicted = poll.hear(other, IN_TIME)
+    assert len(contradicted.votes) == 2
+    assert contradicted.hear(vote(ASKING, K1, FOLLOW, number=2), IN_TIME) is contradicted
+    assert len(contradicted.hear(vote(ASKING, K1, ADD, number=3), IN_TIME).votes) == 1
+
+
 def test_whoever_counts_the_votes_of_an_outcome_comes_to_the_same() -> None:
     poll = Poll(ASKING)
     for each in KEYS[:3]:

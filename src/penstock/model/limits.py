@@ -248,7 +248,7 @@ class Limits:
     moderator_patience: int = 60_000
     #: a poll: publishers that are asked, and votes of one of them; the longest time until its deadline, and that for
     #: which consents hold afterwards, in seconds
-    poll_voters: int = 256
+    poll_voters: int = 128
     poll_votes: int = 16
     poll_longest: int = 30 * 86_400
     poll_consent: int = 86_400

@@ -285,12 +285,13 @@ def check_vote(question: SignedValue[Question], signed: SignedValue[Vote]) -> No
         )
     if not vote.consents:
         return
-    wanted = {asked.consent(vote.voter, option) for option in options if option is not None}
+    relaxing = (option for option in options if option is not None and vote.voter in option.relaxes)
+    wanted = {asked.consent(vote.voter, option) for option in relaxing}
     if len({consent.value for consent in vote.consents}) != len(vote.consents):
         raise RefusedError("poll.consent", "a vote has a consent twice")
     for consent in vote.consents:
         if consent.value not in wanted:
-            raise RefusedError("poll.consent", "a consent in a vote is to something else than the vote approves")
+            raise RefusedError("poll.consent", "a consent in a vote is to something else than relaxes the voter's rule")
         consent.verify()
 
 
