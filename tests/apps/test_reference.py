@@ -28,11 +28,15 @@ def tool() -> ModuleType:
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     for noun in NOUNS:
-        command = NOUNS[noun].load()
-        if isinstance(command, click.Group):
-            yield from ((f"{noun} {verb}", command.commands[verb]) for verb in command.commands)
-        else:
-            yield noun, command
+        yield from verbs(noun, NOUNS[noun].load())
+
+
+def verbs(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for verb in command.commands:
+        yield from verbs(f"{name} {verb}", command.commands[verb])
 
 
 COMMANDS = dict(commands())
