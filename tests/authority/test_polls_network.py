@@ -86,11 +86,12 @@ class Weather(EmbeddedFabric):
         await super().close()
 
 
-async def settle(clock: ManualClock, seconds: float, step: float = 1.0) -> None:
-    """Let time pass, slowly enough that threads can follow."""
+async def settle(clock: ManualClock, seconds: float, step: float = 1.0, asking: Asking | None = None) -> None:
+    """Let time pass, slowly enough that a moderator, which works in threads, can follow."""
     for _ in range(int(seconds / step)):
         await clock.advance(step)
-        await asyncio.sleep(0.0005)
+        while asking is not None and asking._alone.locked():
+            await asyncio.sleep(0.0005)
 
 
 async def until(said: Callable[[], object], clock: ManualClock | None = None) -> None:
@@ -149,7 +150,7 @@ def test_bad_weather_changes_no_outcome(cast: Cast, seed: int) -> None:
                 Asking(polls_in(store), fabric, clock, again=30) as asking,
             ):
                 poll = await asking.ask("m", deadline(clock, 15))
-                await settle(clock, 15 * MINUTE + 1, step=10)
+                await settle(clock, 15 * MINUTE, 10, asking)
                 return await ended(asking, poll, clock)
 
     kept = asyncio.run(whole())
@@ -197,7 +198,7 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
             polls = polls_in(store)
             async with Asking(polls, fabric, clock) as asking:
                 await until(lambda: votes(polls) == 3)
-                await settle(clock, 5 * MINUTE, step=10)
+                await settle(clock, 5 * MINUTE, 10, asking)
                 assert (await ended(asking, poll, clock)).settlement == Settlement(5)
         return store
 
@@ -228,7 +229,7 @@ def test_noise_on_the_topics_is_noted_and_of_no_effect() -> None:
                 async with await fabric.publisher(topic) as publisher:
                     await publisher.publish(octets, key=octets.hex()[-40:])
             await until(lambda: len(noted) == 5)
-            await settle(clock, MINUTE, step=5)
+            await settle(clock, MINUTE, 5, asking)
             assert len((await ended(asking, poll, clock)).poll.votes) == 1
         return noted
 
@@ -301,7 +302,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
             polls = polls_in(store)
             async with Asking(polls, fabric, clock) as asking:
                 await until(lambda: votes(polls) == 4)
-                await settle(clock, 2 * MINUTE, step=5)
+                await settle(clock, 2 * MINUTE, 5, asking)
                 kept = await ended(asking, poll, clock)
                 await until(lambda: len(told) == 3)
         return kept
@@ -326,7 +327,7 @@ def test_polls_outlive_the_server(server: NatsServer) -> None:
             await asyncio.to_thread(server.start)
             async with publishers(fabric, clock, EVERYBODY[0], []):
                 await until(lambda: votes(polls) == 4, clock)
-            await settle(clock, 60 * MINUTE, step=60)
+            await settle(clock, 60 * MINUTE, 60, asking)
             return await ended(asking, poll, clock)
 
     assert asyncio.run(whole()).settlement == Settlement(5)
