@@ -107,7 +107,7 @@ Source = Callable[[SparkSession], DataFrame]
 class Conflicts:
     """The job `conflicts`, over tables of rules (`conflicts_input.RULES`) and of types (`TYPES`).
 
-    `at` is the time at which rules are in force; without it all are. It is no stream: a rule may collide with any other.
+    `at` is the time at which rules are in force; without it all are. No stream: a rule may collide with any other.
     """
 
     rules: Source
