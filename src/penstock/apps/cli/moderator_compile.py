@@ -108,7 +108,7 @@ def compile_(  # noqa: PLR0913  # one argument an option
     names it. Whoever has no profile may then neither publish nor subscribe.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    source, key, compiled = _compiled(session, **asked, rights=Combining(rights), described_by=described_by)
+    _, key, compiled = _compiled(session, **asked, rights=Combining(rights), described_by=described_by)
     value = compiled.to_sexp()
     destination.put(value)
     agreement = compiled.agreement.value
@@ -134,7 +134,7 @@ def compile_(  # noqa: PLR0913  # one argument an option
             f"agreement {agreement.name}: {counted(len(agreement.rules), 'rule')} on {counted(types, 'event type')}, "
             f"{counted(people, 'profile')}"
         )
-        _tell_left_out(compiled, source)
+        _tell_left_out(compiled)
 
 
 @click.command()
@@ -220,17 +220,15 @@ def _compiled(  # noqa: PLR0913  # one argument an option
             publisher_attribute,
             tuple(source.cast.principal(word) for word in described_by),
         )
-        claims = tuple(
-            sign_value(
-                ProfileClaim(
-                    who, key.principal, *(_values(known.get(who)) for known in (source.publishers, source.subscribers))
-                ),
-                key,
-            )
-            for who in sorted(source.publishers.keys() | source.subscribers.keys())
-        )
+        everybody = sorted(source.publishers.keys() | source.subscribers.keys())
+        claims = tuple(sign_value(_claim(who, key.principal, source), key) for who in everybody)
         out = tuple(i for i, one in sorted(base.standings.items()) if one.status in {Status.REJECTED, Status.WAITING})
         return source, key, Compiled(sign_value(agreement, key), claims, out)
+
+
+def _claim(who: Principal, said_by: Principal, source: Source) -> ProfileClaim:
+    publisher, subscriber = (_values(known.get(who)) for known in (source.publishers, source.subscribers))
+    return ProfileClaim(who, said_by, publisher, subscriber)
 
 
 def _values(profile: Profile | None) -> dict[str, Value] | None:
@@ -245,10 +243,10 @@ def _is_ours(certificate: Certificate, owner: Principal, name: str) -> bool:
     return statement.issuer == owner and statement.comment == f"agreement {name}"
 
 
-def _tell_left_out(compiled: Compiled, source: Source) -> None:
+def _tell_left_out(compiled: Compiled) -> None:
     if compiled.left_out:
         paint.line(f"not in force, and left out: {', '.join(compiled.left_out)}")
-        paint.line(f"`penstock moderator check{source.option}` says why")
+        paint.line("`penstock moderator check` says why")
 
 
 def _tell_renewal(
