@@ -20,6 +20,7 @@ from penstock.model.principals import Principal
 from penstock.model.tree import Scope
 from penstock.moderator.base import RuleBase
 from penstock.moderator.consents import Consent, subject_of
+from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.rules import SubscribeRule
 from penstock.moderator.steps import (
     Add,
@@ -118,6 +119,7 @@ def test_a_book_is_what_its_ledger_says(
         else:
             assert book.head.number == head.number + 1
             undone(book, before)
+            agree(book.base)
         if number == kept:
             book.keep()
     fold = RuleBookFold(place)
@@ -128,6 +130,12 @@ def test_a_book_is_what_its_ledger_says(
     assert again.base.unsettled == book.base.unsettled
     assert [*again.base.steps] == [*book.base.steps]
     again.verify()
+
+
+def agree(base: RuleBase) -> None:
+    """Check that nothing in force collides."""
+    rules = list(base.detector.rules.values())
+    assert not any(find_conflicts(rule, rules, base.detector.vocabulary, base.mode) for rule in rules)
 
 
 def undone(book: RuleBook, before: object) -> None:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, VerifyingFold, read_log
-from penstock.authority.rulebook_records import Taken, Whole, found, take
+from penstock.authority.rulebook_records import Taken, Whole, found, read_taken, take
 from penstock.authority.signed_requests import Asked, Word
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
@@ -160,11 +160,8 @@ class RuleBook:
         """
 
         def planned(note: Note) -> tuple[Plan, Word | None]:
-            rights = self._book.rights
-            value = rights.admit(self.base, asked, note.when).value
-            plan = self._plan(value.request, Note(value.by, note.when, value.why))
-            rights.verify_consents(self.base, plan.step, consents)
-            return plan, Word(asked, tuple(consents))
+            value = self._book.rights.admit(self.base, asked, note.when).value
+            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents))
 
         return self._take(planned, Note(asked.value.by, when))
 
@@ -206,15 +203,23 @@ class RuleBook:
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
             plan, word = planned(self._now(note))
-            whole = take(plan.step, word)
             try:
-                self._view.append([*whole.entries(self._limits)])
+                self._view.append([*self._written(Taken(plan.step, word)).entries(self._limits)])
             except RefusedError as error:
                 if error.code != "store.conflict":
                     raise
                 continue
             return plan
         raise _busy()
+
+    def _written(self, taken: Taken) -> Whole:
+        """Return a step as it is kept, if it can be read again, and rests on words that count."""
+        whole = take(taken.step, taken.word)
+        read = read_taken(taken.step.number, whole)
+        if read != taken:
+            raise MalformedError("moderator.record", "a step would be read as another one than it is")
+        self._book.rights.verify(self.base, read)
+        return whole
 
     def _plan(self, request: Request, note: Note) -> Plan:
         return plan_request(self.base, request, note, self.founding.customs)
