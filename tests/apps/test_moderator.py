@@ -174,6 +174,15 @@ def test_explain_a_rule_and_a_step(filed: Shell) -> None:
     assert filed("moderator", "explain", "--file", "rules.yaml").code == "cli.usage"
 
 
+def test_explain_two_rules(filed: Shell) -> None:
+    pair = ("moderator", "explain", "line", "--file", "rules.yaml", "--with")
+    assert "line demands company bolt, which rule press does not." in filed.ok(*pair, "press").out
+    assert [each["kind"] for each in filed.ok(*pair, "paint", "-o", "json").json["conflicts"]] == ["down"]
+    assert "They do not collide." in filed.ok(*pair, "line").out
+    apart = filed.ok("moderator", "explain", "press", "--with", "paint", "--file", "rules.yaml").out
+    assert "They have nothing to do with each other" in apart
+
+
 def test_allow_looks_both_ways(filed: Shell) -> None:
     ran = filed("moderator", "allow", "Line.Press", "--file", "rules.yaml")
     assert ran.status == 0

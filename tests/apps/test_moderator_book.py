@@ -170,11 +170,13 @@ def test_time_passes_before_anything_is_decided(book: Shell) -> None:
     book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
     book.now += timedelta(days=2)
     assert statuses(book)["short"] == "in-force"
+    assert "[moderator.due]" in book.ok("moderator", "show").err
     out = book.ok("moderator", "leave", "bolt", "--key", "bolt.key").out
     assert "let time pass" in out
     assert statuses(book)["short"] == "ended"
     then = book.ok("moderator", "at", "2026-05-01T12:00Z", "-o", "json").json
     assert {each["stated"]["id"]: each["status"] for each in then["rules"]}["short"] == "in-force"
+    assert "[moderator.due]" not in book.ok("moderator", "show").err
     assert "short" in book.ok("moderator", "at", "2026-05-02").out
     assert book("moderator", "at", "2025-01-01").code == "moderator.no-book"
     assert book("moderator", "at", "soon").code == "date.malformed"
@@ -214,6 +216,11 @@ def test_a_book_without_signatures(penstock: Shell) -> None:
     penstock.ok("moderator", "init", "rules.yaml", *where, "--unsigned", "--as", "plant")
     assert penstock("moderator", "add", "--from", "rules.yaml", *where).code == "moderator.rejected"
     assert penstock.ok("moderator", "show", *where, "-o", "json").json["in_force"] == 2
+    # Names of the file are known from now on.
+    done = penstock.ok("moderator", "resolve", "line", "--by", "follow", "--as", "bolt", *where, "-o", "json").json
+    assert (done["outcome"], done["by"]) == ("resolved", "bolt")
+    assert penstock("moderator", "remove", "line", "--as", "acme", *where).code == "moderator.not-yours"
+    assert penstock("moderator", "remove", "line", *where).code == "cli.usage"
 
 
 def test_a_book_is_exported_and_verified(book: Shell) -> None:

@@ -32,6 +32,7 @@ from penstock.apps.cli.session import Session, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.moderator.deltas import Standing, Status
+from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.propose import Revision, propose
 from penstock.moderator.sentences import request_sentence, rule_sentence, standing_sentence
 from penstock.moderator.steps import Step
@@ -119,6 +120,7 @@ def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> No
 
 @click.command()
 @click.argument("rule", required=False)
+@click.option("--with", "other", metavar="RULE", help="Explain what these two have to do with each other.")
 @click.option("--step", "number", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead.")
 @source_options
 @output_option()
@@ -126,15 +128,20 @@ def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> No
 @example(
     """
 penstock moderator explain r2 --file rules.yaml
+penstock moderator explain r2 --with r1
 penstock moderator explain --step 4 --store sqlite:rules.db
 """
 )
-def explain(session: Session, /, *, rule: str | None, number: int | None, output: str, **where: Any) -> None:
+def explain(  # one argument an option
+    session: Session, /, *, rule: str | None, other: str | None, number: int | None, output: str, **where: Any
+) -> None:
     """Say in sentences how RULE stands, or what a step was."""
-    if (rule is None) is (number is None):
+    if (rule is None) is (number is None) or (other is not None and rule is None):
         raise MalformedError("cli.usage", "explain one rule, or one step", hint="give RULE, or --step N")
     with opened(**where, now=session.now) as source:
-        if rule is not None:
+        if rule is not None and other is not None:
+            _explain_pair(source, rule, other, output)
+        elif rule is not None:
             _explain_rule(known_standing(source.base, rule), source, output)
         elif number is not None:
             _explain_step(number, source, output)
@@ -172,6 +179,22 @@ def _explain_rule(standing: Standing, source: Source, output: str) -> None:
         paint.line("It collides with nothing any more, and can be stated again.")
     for step in touched:
         paint.line(f"step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}")
+
+
+def _explain_pair(source: Source, rule: str, other: str, output: str) -> None:
+    one, two = known_standing(source.base, rule).stated, known_standing(source.base, other).stated
+    found = find_conflicts(one, [two], source.base.detector.vocabulary, source.base.mode)
+    if output == JSON:
+        say_json({**conflicts_data(one, found, source), "with": other})
+        return
+    paint.line(rule_sentence(one, source.cast.show))
+    paint.line(rule_sentence(two, source.cast.show))
+    if found:
+        show_conflicts(one, found, source)
+    elif source.base.tree.related(one.event, two.event):
+        paint.line("They do not collide.")
+    else:
+        paint.line("They have nothing to do with each other: neither event type is above the other.")
 
 
 def _explain_step(number: int, source: Source, output: str) -> None:

@@ -11,7 +11,8 @@ from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import nobody, who_options
 from penstock.apps.cli.moderator_answers import step_data, step_row
 from penstock.apps.cli.moderator_sources import book_options, load_rules, named_store, opened_book, store_at
-from penstock.apps.cli.names import Names, load_names
+from penstock.apps.cli.namebook import remembering
+from penstock.apps.cli.names import Names, check_petname, load_names
 from penstock.apps.cli.options import JSON, open_key, output_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.apps.cli.store_answers import counting, dry_run_option, head_text, parse_heads
@@ -20,7 +21,7 @@ from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.moderator.rule_bundle import to_founding
-from penstock.moderator.rule_file import RuleFile
+from penstock.moderator.rule_file import RuleFile, principal_of
 from penstock.moderator.undo import undone
 from penstock.store.records import EMPTY
 from penstock.trust.signed import sign_value
@@ -48,12 +49,16 @@ def init(session: Session, /, *, file: str, **how: Any) -> None:
 
     It begins with what FILE says of the tree, the attributes, profiles and customs.
 
+    Without signatures, whom you do not know is remembered by the name in FILE, so that --as takes it.
+
     The rules of FILE are for those to state whose rules they are: `penstock moderator add --from FILE --key …`.
     """
     names = load_names(how["names_file"])
     beginning = _Beginning.of(file, names, **how)
     rules = beginning.rules
     url = beginning.begin(session)
+    if how["unsigned"]:
+        _remember(rules, names, how["names_file"], dry_run=how["dry_run"])
     if how["output"] == JSON:
         say_json(
             {
@@ -143,11 +148,28 @@ class _Beginning:
         return url
 
 
+def is_petname(name: str) -> bool:
+    """Say whether something can be a petname."""
+    try:
+        check_petname(name)
+    except MalformedError:
+        return False
+    return True
+
+
 def _somebody(word: str, names: Names, rules: RuleFile) -> Principal:
     for principal, name in rules.names.items():
         if name == word:
             return principal
     return names.principal(word)
+
+
+def _remember(rules: RuleFile, names: Names, names_file: str | None, *, dry_run: bool) -> None:
+    """Keep the names of a file that stand for nobody else: whoever asks without a key is known by a name alone."""
+    for principal, name in rules.names.items():
+        if name not in names.by_name and principal == principal_of(name) and is_petname(name):
+            with remembering(name, principal, names_file, replace=False, dry_run=dry_run):
+                pass
 
 
 @click.command()

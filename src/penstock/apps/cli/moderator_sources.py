@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from penstock.apps.cli import options
 from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.names import Names, load_names
-from penstock.apps.cli.session import SPOKEN
+from penstock.apps.cli.session import SPOKEN, Warned, warn
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml
@@ -24,12 +24,12 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.adding import Customs
 from penstock.moderator.base import RuleBase
-from penstock.moderator.deltas import Standing
+from penstock.moderator.deltas import NO_CHANGE, Standing
 from penstock.moderator.requests import plan
 from penstock.moderator.rule_bundle import RuleBundle, read_bundle
 from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Note
+from penstock.moderator.steps import Note, Pass
 from penstock.store.ledgers import Store
 from penstock.trust.validity import State
 
@@ -164,7 +164,9 @@ def opened(
             raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
         yield from_file(file, load_names(names_file), now)
         return
-    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, _):
+    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, book):
+        if book.plan(Pass(), Note(book.founding.moderator, now)).step.delta != NO_CHANGE:
+            warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` takes that in"))
         yield source
 
 
