@@ -1,6 +1,7 @@
 """Polls of a rule book: what was chosen is taken once, as it was asked about, whatever ends in between."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -101,6 +102,8 @@ def test_votes_that_have_no_effect_are_not_kept() -> None:
         polls.hear(cast(poll.question, K2, [ADD]).unverified(), DEADLINE)
     with refused("poll.not-asked"):
         polls.hear(stranger(poll).unverified(), at(1))
+    with refused("key.bad-signature"):
+        polls.hear(replace(cast(poll.question, K2, [ADD]).unverified(), octets=bytes(64)), at(1))
     other = contested()
     with refused("poll.unknown"):
         polls.hear(cast(polls_in(other).ask("m", at(3), DEADLINE).question, K1, [ADD]).unverified(), at(4))

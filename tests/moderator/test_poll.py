@@ -35,7 +35,7 @@ from tests.trust.kit import key, refused
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Question, Vote
+from penstock.moderator.ballots import Question, Touched, Vote
 from penstock.moderator.consents import subject_of
 from penstock.moderator.poll import Answer, Poll, check_current, check_vote, count, pose, verify_outcome
 from penstock.moderator.steps import Resolve, Strategy, Withdraw
@@ -239,6 +239,17 @@ def test_what_was_asked_about_is_what_comes_of_it() -> None:
     ask(base, Resolve("m", FOLLOW, frozenset({P4})))
     with refused("poll.stale"):
         check_current(base, asked, FOLLOW)
+
+
+def test_rules_that_voters_saw_otherwise_are_not_what_they_were_asked_about() -> None:
+    """The same forms would come of it, but of rules that demanded something else before."""
+    base = contested()
+    asked = question(base).value
+    other = rule("a", "A1", "company = 'A'", of=[P1])
+    for touched in (Touched(other, asked.rule("a").stated), Touched(asked.rule("a").form, other)):
+        seen = replace(asked, rules=tuple(touched if each.form.id == "a" else each for each in asked.rules))
+        with refused("poll.stale"):
+            check_current(base, seen, DELETE)
 
 
 def test_only_what_was_rejected_and_can_be_settled_is_asked_about() -> None:
