@@ -92,14 +92,13 @@ def _replaced(value: SExp, draw: st.DrawFn) -> SExp:
     if isinstance(value, tuple) and value and draw(st.integers(0, 9)):
         index = draw(st.integers(0, len(value) - 1))
         return (*value[:index], _replaced(value[index], draw), *value[index + 1 :])
+    others: list[SExp] = [b"", b"7", b"in-force", b"rejected", b"\xff", bytes(32), b"TRUE", b"add", (), (value,)]
     if isinstance(value, tuple):
-        return draw(st.sampled_from([(), value[1:], value[:-1], (*value, value), (*value, *value[-1:]), b"list"]))
-    if isinstance(value, bytes) and value[:1] == b"(":
+        others = [(), value[1:], value[:-1], (*value, value), (*value, *value[-1:]), b"list"]
+    elif isinstance(value, bytes) and value[:1] == b"(":
         # The step within a change.
         return draw(damaged(value))
-    return draw(
-        st.sampled_from([b"", b"7", b"in-force", b"rejected", b"\xff", bytes(32), b"TRUE", b"add", (), (value,)])
-    )
+    return draw(st.sampled_from(others))
 
 
 @given(st.data(), st.sampled_from(STEPS))

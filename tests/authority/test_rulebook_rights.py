@@ -303,8 +303,12 @@ def test_who_relaxes_the_own_rule_has_agreed_by_asking(book: RuleBook) -> None:
 
 
 def test_a_replay_comes_to_what_was_agreed_to_or_to_nothing(book: RuleBook) -> None:
-    chosen = colliding(book)
-    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
-    book.ask(K3, Add(rule("r3", "A18", AT_A, of=[P3])), NOW)
-    # Without the rule of P1 there is nothing to resolve.
+    both = f"{ENGINEERS} AND {AT_A}"
+    book.ask(K3, Add(rule("r0", "A1", both, of=[P3])), NOW)
+    book.ask(K1, Add(rule("r1", "A1", both)), NOW)
+    book.ask(K2, Add(rule("r2", "A1", ENGINEERS, of=[P2])), NOW)
+    chosen = Resolve("r2", Strategy.DELETE, frozenset({P1, P3}))
+    step = planned(book, chosen)
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, step), agreed(book, K3, step)])
+    # P1 agreed to what comes of it with the rule of P3, and not without.
     refuses(book, "moderator.replay", MODERATOR, Undo(1, replay=True))
