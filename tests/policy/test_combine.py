@@ -24,13 +24,13 @@ class Said:
     name: str = ""
     asked: bool = False
 
-    def evaluate(self) -> Outcome:
+    def evaluate(self, _context: None, /) -> Outcome:
         self.asked = True
         status = Status(MISSING_ATTRIBUTE) if self.decision.indeterminate else Status()
         told = (Told(self.name),) if self.decision in (P, D) else ()
         return Outcome(self.decision, status, told, told)
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, _context: None, /) -> bool | Outcome:
         if self.decision is IN_DP:
             return Outcome(IN_DP, Status(MISSING_ATTRIBUTE))
         return self.decision is not NA
@@ -89,20 +89,20 @@ NAMED: dict[str, Callable[[Sequence[Decision]], Decision]] = {
 def test_rules_are_combined_as_the_standard_says(name: str) -> None:
     combine = algorithm(name, RULE_ALGORITHMS)
     for sequence in SEQUENCES:
-        assert combine([Said(one) for one in sequence]).decision is NAMED[name](sequence), sequence
+        assert combine([Said(one) for one in sequence], None).decision is NAMED[name](sequence), sequence
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_policies_are_combined_as_rules_are(name: str) -> None:
     combine = algorithm(name.replace(":rule-", ":policy-"), POLICY_ALGORITHMS)
     for sequence in SEQUENCES:
-        assert combine([Said(one) for one in sequence]).decision is NAMED[name](sequence), sequence
+        assert combine([Said(one) for one in sequence], None).decision is NAMED[name](sequence), sequence
 
 
 def test_only_one_may_be_applicable() -> None:
     combine = algorithm(f"{V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS)
     for sequence in SEQUENCES:
-        found = combine([Said(one) for one in sequence]).decision
+        found = combine([Said(one) for one in sequence], None).decision
         applicable = [one for one in sequence if one is not NA]
         if not applicable:
             assert found is NA
@@ -116,14 +116,14 @@ def test_before_3_a_policy_that_fails_denies() -> None:
     combine = algorithm(f"{V1}policy-combining-algorithm:deny-overrides", POLICY_ALGORITHMS)
     for sequence in SEQUENCES:
         denied = any(one is D or one.indeterminate for one in sequence)
-        assert combine([Said(one) for one in sequence]).decision is (D if denied else P if P in sequence else NA)
+        assert combine([Said(one) for one in sequence], None).decision is (D if denied else P if P in sequence else NA)
 
 
 def test_before_3_a_rule_that_fails_counts_for_its_effect() -> None:
     combine = algorithm(f"{V1}rule-combining-algorithm:deny-overrides", RULE_ALGORITHMS)
     rules = [sequence for sequence in SEQUENCES if IN_DP not in sequence]
     for sequence in rules:
-        found = combine([Said(one) for one in sequence]).decision
+        found = combine([Said(one) for one in sequence], None).decision
         if D in sequence:
             assert found is D
         elif IN_D in sequence:
@@ -138,34 +138,34 @@ def test_the_second_is_applied_where_the_first_permits() -> None:
     combine = algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS)
     for first, second, third in product(Decision, repeat=3):
         children = [Said(first), Said(second), Said(third)]
-        found = combine(children).decision
+        found = combine(children, None).decision
         if first is P:
             assert (found, children[2].asked) == (second, False)
         elif first in (D, NA, IN_D):
             assert (found, children[1].asked) == (third, False)
         else:
             assert found.indeterminate or {second, third} == {NA}
-    assert combine([Said(D), Said(P)]).decision is NA
-    assert combine([Said(P)]).decision is IN_DP
+    assert combine([Said(D), Said(P)], None).decision is NA
+    assert combine([Said(P)], None).decision is IN_DP
 
 
 def test_what_agrees_goes_along() -> None:
     combine = algorithm(f"{V3}rule-combining-algorithm:deny-overrides", RULE_ALGORITHMS)
-    found = combine([Said(P, "a"), Said(NA, "b"), Said(D, "c"), Said(D, "d")])
+    found = combine([Said(P, "a"), Said(NA, "b"), Said(D, "c"), Said(D, "d")], None)
     assert [told.id for told in found.obligations] == ["c"]
-    found = combine([Said(P, "a"), Said(P, "b")])
+    found = combine([Said(P, "a"), Said(P, "b")], None)
     assert [told.id for told in found.advice] == ["a", "b"]
 
 
 def test_nobody_is_asked_without_need() -> None:
     children = [Said(P), Said(D)]
-    algorithm(f"{V1}rule-combining-algorithm:first-applicable", RULE_ALGORITHMS)(children)
+    algorithm(f"{V1}rule-combining-algorithm:first-applicable", RULE_ALGORITHMS)(children, None)
     assert [one.asked for one in children] == [True, False]
 
 
 def test_the_reason_is_that_of_the_first_that_failed() -> None:
     combine = algorithm(f"{V3}rule-combining-algorithm:permit-overrides", RULE_ALGORITHMS)
-    assert combine([Said(D), Said(IN_P)]).status.code == MISSING_ATTRIBUTE
+    assert combine([Said(D), Said(IN_P)], None).status.code == MISSING_ATTRIBUTE
 
 
 def test_others_are_refused() -> None:

@@ -2,7 +2,7 @@ import pytest
 from tests.policy.kit import AGE, NOW, apply, designator, policy, request, rule, value
 
 from penstock.errors import EvaluationError
-from penstock.policy.decide import decide
+from penstock.policy.decide import decide, plainly
 from penstock.policy.lookup import NoSources
 from penstock.policy.policies import Root
 from penstock.policy.requests import Request
@@ -15,7 +15,7 @@ TRUE = value("true", "boolean")
 
 
 def ask(root: Root, asked: Request) -> Result:
-    (result,) = decide(root, asked, NOW).results
+    (result,) = decide(plainly(root), asked, NOW).results
     return result
 
 
@@ -117,7 +117,7 @@ def test_what_a_source_gives_is_as_good_and_asked_once() -> None:
             return (40,)
 
     root = policy(rule(apply("and", ADULT, ADULT)))
-    (result,) = decide(root, request(), NOW, Register()).results
+    (result,) = decide(plainly(root), request(), NOW, Register()).results
     assert result.decision is Decision.PERMIT
     assert len(asked) == 1
 
@@ -127,5 +127,5 @@ def test_a_source_that_fails_permits_nothing() -> None:
         def attribute(self, _wanted: object, _request: Request, /) -> tuple[int, ...]:
             raise EvaluationError("xacml.processing", "out of reach")
 
-    (result,) = decide(policy(rule(ADULT)), request(), NOW, Register()).results
+    (result,) = decide(plainly(policy(rule(ADULT))), request(), NOW, Register()).results
     assert result.decision is Decision.INDETERMINATE_P

@@ -5,8 +5,8 @@ counts is which decisions came and in which order; the obligations and advice of
 with it (section 7.18).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 from penstock.errors import MalformedError
 from penstock.policy.results import NOT_APPLICABLE, PROCESSING_ERROR, Decision, Outcome, Status
@@ -15,17 +15,25 @@ P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
 IN_P, IN_D, IN_DP = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D, Decision.INDETERMINATE_DP
 
 
-class Child(Protocol):
-    """A rule, a policy or a policy set."""
+C_contra = TypeVar("C_contra", contravariant=True)
+C = TypeVar("C")
 
-    def evaluate(self) -> Outcome:
+
+class Child(Protocol[C_contra]):
+    """A rule, a policy or a policy set, evaluated where somebody says."""
+
+    def evaluate(self, context: C_contra, /) -> Outcome:
         """Return what it says."""
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, context: C_contra, /) -> bool | Outcome:
         """Say whether its target matches; what comes of it where that is not known."""
 
 
-Algorithm: TypeAlias = Callable[[Sequence[Child]], Outcome]
+class Algorithm(Protocol):
+    """A combining algorithm."""
+
+    def __call__(self, children: Sequence[Child[C]], context: C, /) -> Outcome:
+        """Return what children say together."""
 
 
 def gathered(decision: Decision, outcomes: Iterable[Outcome]) -> Outcome:
@@ -50,10 +58,10 @@ def _overrides(strong: Decision) -> Algorithm:
     weak = P if strong is D else D
     strong_spoiled, weak_spoiled = (IN_D, IN_P) if strong is D else (IN_P, IN_D)
 
-    def combine(children: Sequence[Child]) -> Outcome:
+    def combine(children: Sequence[Child[C]], context: C) -> Outcome:
         outcomes: list[Outcome] = []
         for child in children:
-            outcomes.append(child.evaluate())
+            outcomes.append(child.evaluate(context))
             if outcomes[-1].decision is strong:
                 return gathered(strong, outcomes)
         seen = {one.decision for one in outcomes}
@@ -71,10 +79,10 @@ def _unless(strong: Decision) -> Algorithm:
     """C.6, C.7: the strong decision where anybody says so, otherwise the other one."""
     other = D if strong is P else P
 
-    def combine(children: Sequence[Child]) -> Outcome:
+    def combine(children: Sequence[Child[C]], context: C) -> Outcome:
         outcomes: list[Outcome] = []
         for child in children:
-            outcomes.append(child.evaluate())
+            outcomes.append(child.evaluate(context))
             if outcomes[-1].decision is strong:
                 return gathered(strong, outcomes)
         return gathered(other, outcomes)
@@ -82,11 +90,11 @@ def _unless(strong: Decision) -> Algorithm:
     return combine
 
 
-def _first(children: Sequence[Child]) -> Outcome:
+def _first(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.8: the first that is applicable."""
     outcomes: list[Outcome] = []
     for child in children:
-        outcomes.append(child.evaluate())
+        outcomes.append(child.evaluate(context))
         decision = outcomes[-1].decision
         if decision is not NA:
             # What an error there could have hidden is anything.
@@ -94,35 +102,35 @@ def _first(children: Sequence[Child]) -> Outcome:
     return gathered(NA, outcomes)
 
 
-def _only_one(children: Sequence[Child]) -> Outcome:
+def _only_one(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.9: the only one whose target matches; more than one is an error."""
-    chosen: Child | None = None
+    chosen: Child[C] | None = None
     for child in children:
-        applies = child.applies()
+        applies = child.applies(context)
         if isinstance(applies, Outcome):
             return Outcome(IN_DP, applies.status)
         if applies:
             if chosen is not None:
                 return Outcome(IN_DP, Status(PROCESSING_ERROR, "more than one policy is applicable"))
             chosen = child
-    return NOT_APPLICABLE if chosen is None else chosen.evaluate()
+    return NOT_APPLICABLE if chosen is None else chosen.evaluate(context)
 
 
-def _on_permit_second(children: Sequence[Child]) -> Outcome:
+def _on_permit_second(children: Sequence[Child[C]], context: C) -> Outcome:
     """Apply the second where the first permits, and the third, if there is one, where it does not."""
     if len(children) not in (2, 3):
         return Outcome(IN_DP, Status(PROCESSING_ERROR, "on-permit-apply-second combines two or three policies"))
-    first = children[0].evaluate()
+    first = children[0].evaluate(context)
     if first.decision is P:
-        return children[1].evaluate()
+        return children[1].evaluate(context)
     if first.decision in (IN_P, IN_DP):
         # Which of the others would be applied is not known.
-        return _either(first, children[1:])
-    return NOT_APPLICABLE if len(children) == 2 else children[2].evaluate()
+        return _either(first, children[1:], context)
+    return NOT_APPLICABLE if len(children) == 2 else children[2].evaluate(context)
 
 
-def _either(first: Outcome, children: Sequence[Child]) -> Outcome:
-    outcomes = [child.evaluate() for child in children]
+def _either(first: Outcome, children: Sequence[Child[C]], context: C) -> Outcome:
+    outcomes = [child.evaluate(context) for child in children]
     decisions = {one.decision for one in outcomes} | ({NA} if len(outcomes) == 1 else set())
     permits = bool(decisions & {P, IN_P, IN_DP})
     denies = bool(decisions & {D, IN_D, IN_DP})
@@ -138,10 +146,10 @@ def _legacy_rules(strong: Decision) -> Algorithm:
     """C.10, C.12: as rules were combined before; a rule that fails counts for what its effect is."""
     weak, spoiled = (P, IN_D) if strong is D else (D, IN_P)
 
-    def combine(children: Sequence[Child]) -> Outcome:
+    def combine(children: Sequence[Child[C]], context: C) -> Outcome:
         outcomes: list[Outcome] = []
         for child in children:
-            outcomes.append(child.evaluate())
+            outcomes.append(child.evaluate(context))
             if outcomes[-1].decision is strong:
                 return gathered(strong, outcomes)
         seen = {one.decision for one in outcomes}
@@ -155,21 +163,21 @@ def _legacy_rules(strong: Decision) -> Algorithm:
     return combine
 
 
-def _legacy_deny_policies(children: Sequence[Child]) -> Outcome:
+def _legacy_deny_policies(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.11: as policies were combined before: a policy that fails denies."""
     outcomes: list[Outcome] = []
     for child in children:
-        outcomes.append(child.evaluate())
+        outcomes.append(child.evaluate(context))
         if outcomes[-1].decision is D or outcomes[-1].decision.indeterminate:
             return gathered(D, outcomes)
     return gathered(P if any(one.decision is P for one in outcomes) else NA, outcomes)
 
 
-def _legacy_permit_policies(children: Sequence[Child]) -> Outcome:
+def _legacy_permit_policies(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.13: as policies were combined before: a policy that fails is an error where none permits or denies."""
     outcomes: list[Outcome] = []
     for child in children:
-        outcomes.append(child.evaluate())
+        outcomes.append(child.evaluate(context))
         if outcomes[-1].decision is P:
             return gathered(P, outcomes)
     seen = {one.decision for one in outcomes}

@@ -4,11 +4,12 @@ The profiles: categories that come several times, references, a path that finds 
 (`multiple:content-selector`), and resources that are a hierarchy (`scope`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -26,14 +27,23 @@ CONTENT_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:content-selector"
 _DEPTHS: Final = {"Immediate": 0, "Children": 1, "Descendants": DEFAULT_LIMITS.policy_depth}
 
 
-def decide(root: Root, request: Request, now: datetime, sources: Sources | None = None) -> Response:
+Evaluator: TypeAlias = Callable[[Context], Outcome]
+"""What says what a policy says: `CompiledPolicy.evaluate`, or `plainly`."""
+
+
+def plainly(root: Root) -> Evaluator:
+    """Return the plain evaluator of a policy."""
+    return partial(evaluate, root)
+
+
+def decide(policy: Evaluator, request: Request, now: datetime, sources: Sources | None = None) -> Response:
     """Return the answer to a request. What goes wrong is Indeterminate."""
     found = sources or NoSources()
     try:
         singles = [*single_requests(request, found)]
     except PenstockError as error:
         return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
-    results = [_result(evaluate(root, Context(one, now, found)), one) for one in singles]
+    results = [_result(policy(Context(one, now, found)), one) for one in singles]
     return Response([_combined(results)] if request.combined_decision else results)
 
 

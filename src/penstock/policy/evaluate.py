@@ -56,10 +56,10 @@ from penstock.policy.signatures import Bag, failed
 _OR, _AND, _N_OF = f"{V1}or", f"{V1}and", f"{V1}n-of"
 
 
-def evaluate(root: Root, context: Context) -> Outcome:
+def evaluate(root: Root, context: Context, /) -> Outcome:
     """Return what a policy or a policy set says about a request."""
     child = _PolicyChild(root, context) if isinstance(root, Policy) else _SetChild(root, context, ())
-    return child.evaluate()
+    return child.evaluate(context)
 
 
 def status_of(error: PenstockError) -> Status:
@@ -185,13 +185,13 @@ class _RuleChild:
     rule: Rule
     scope: Scope
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, _context: Context, /) -> bool | Outcome:
         try:
             return target_matches(self.rule.target, self.scope)
         except EvaluationError as error:
             return Outcome(Decision.spoiled(self.rule.effect), status_of(error))
 
-    def evaluate(self) -> Outcome:
+    def evaluate(self, _context: Context, /) -> Outcome:
         """Section 7.11."""
         rule = self.rule
         try:
@@ -211,19 +211,19 @@ class _Container:
 
     scope: Scope
 
-    def told(self, root: Root, children: Sequence[Child], combine: Algorithm) -> Outcome:
+    def told(self, root: Root, children: Sequence[Child[Context]], combine: Algorithm) -> Outcome:
         try:
             matches: bool | EvaluationError = target_matches(root.target, self.scope)
         except EvaluationError as error:
             matches = error
         if matches is False:
             return NOT_APPLICABLE
-        combined = combine(children)
+        combined = combine(children, self.scope.context)
         if not isinstance(matches, EvaluationError):
             return self._with_duties(root, combined)
         if combined.decision is Decision.NOT_APPLICABLE:
             return NOT_APPLICABLE
-        return Outcome(_doubted(combined.decision), status_of(matches))
+        return Outcome(doubted(combined.decision), status_of(matches))
 
     def _with_duties(self, root: Root, combined: Outcome) -> Outcome:
         decision = combined.decision
@@ -243,7 +243,7 @@ class _Container:
         )
 
 
-def _doubted(decision: Decision) -> Decision:
+def doubted(decision: Decision) -> Decision:
     """Return what is left of a decision when it is not known whether the target matches (table 7)."""
     if decision is Decision.PERMIT:
         return Decision.INDETERMINATE_P
@@ -258,10 +258,10 @@ class _PolicyChild:
     def _scope(self) -> Scope:
         return Scope(self.context, self.policy.variables)
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, _context: Context, /) -> bool | Outcome:
         return _applies(self.policy, self._scope())
 
-    def evaluate(self) -> Outcome:
+    def evaluate(self, _context: Context, /) -> Outcome:
         scope = self._scope()
         children = [_RuleChild(rule, scope) for rule in self.policy.rules]
         return _Container(scope).told(self.policy, children, algorithm(self.policy.combining, RULE_ALGORITHMS))
@@ -274,10 +274,10 @@ class _SetChild:
     #: the sets around it, so that none is within itself
     around: tuple[str, ...]
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, _context: Context, /) -> bool | Outcome:
         return _applies(self.policies, Scope(self.context))
 
-    def evaluate(self) -> Outcome:
+    def evaluate(self, _context: Context, /) -> Outcome:
         around = (*self.around, self.policies.id)
         children = [_child(member, self.context, around) for member in self.policies.members]
         combine = algorithm(self.policies.combining, POLICY_ALGORITHMS)
@@ -300,18 +300,18 @@ class _ReferenceChild:
             return _PolicyChild(found, self.context)
         return _SetChild(found, self.context, self.around)
 
-    def applies(self) -> bool | Outcome:
+    def applies(self, _context: Context, /) -> bool | Outcome:
         try:
-            return self._found().applies()
+            return self._found().applies(self.context)
         except PenstockError as error:
             return Outcome(Decision.INDETERMINATE_DP, status_of(error))
 
-    def evaluate(self) -> Outcome:
+    def evaluate(self, _context: Context, /) -> Outcome:
         try:
             found = self._found()
         except PenstockError as error:
             return Outcome(Decision.INDETERMINATE_DP, status_of(error))
-        return found.evaluate()
+        return found.evaluate(self.context)
 
 
 def _child(

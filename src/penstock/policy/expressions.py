@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from penstock.errors import MalformedError
 from penstock.policy.datatypes import BOOLEAN, INTEGER, XPATH, DataType, Value
 from penstock.policy.functions import FUNCTIONS, V1, V3, kinds_text
+from penstock.policy.requests import Key, key_of
 from penstock.policy.signatures import Bag, Function, Kind
 
 
@@ -31,6 +32,11 @@ class Designator:
     of: DataType
     issuer: str | None = None
     must_be_present: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Which attribute is meant, whoever has issued it."""
+        return key_of(self.category, self.id, self.of)
 
     @property
     def gives(self) -> Bag:

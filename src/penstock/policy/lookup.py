@@ -1,7 +1,6 @@
 """Where values come from: the request, its contents, the clock, and what is asked of others (section 7.3, 10.2.5)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, Protocol
@@ -10,7 +9,7 @@ from penstock.errors import EvaluationError, MalformedError
 from penstock.policy.datatypes import DATE, DATE_TIME, TIME, XPATH, DataType, Value, XPathExpression, read_value
 from penstock.policy.expressions import Designator, Selector
 from penstock.policy.policies import PolicyReference, Root
-from penstock.policy.requests import ENVIRONMENT, Content, Request
+from penstock.policy.requests import ENVIRONMENT, Content, Facts, Request
 from penstock.policy.results import Missing
 from penstock.policy.signatures import failed
 from penstock.policy.times import Date, DateTime, Time, days_of
@@ -36,31 +35,52 @@ class Sources(Protocol):
         """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
 
 
-@dataclass(slots=True)
 class Context:
     """One request, seen by a policy: what was looked up once stays the same until it is decided."""
 
-    request: Request
-    now: datetime
-    sources: Sources
-    _found: dict[Designator | Selector, tuple[Value, ...]] = field(default_factory=dict)
+    __slots__ = ("_found", "_request", "facts", "memory", "now", "sources")
+
+    def __init__(self, request: Request | None, now: datetime, sources: Sources, facts: Facts | None = None) -> None:
+        if request is None and facts is None:
+            raise TypeError("a context is that of a request, or of facts")
+        self._request = request
+        self.now = now
+        self.sources = sources
+        self.facts: Facts = request.facts() if facts is None and request is not None else facts or {}
+        #: what compiled policies have worked out already
+        self.memory: dict[int, Value] = {}
+        self._found: dict[Designator | Selector, tuple[Value, ...]] = {}
+
+    @property
+    def request(self) -> Request:
+        """The request."""
+        if self._request is None:
+            self._request = Request.of_facts(self.facts)
+        return self._request
 
     def designated(self, wanted: Designator) -> tuple[Value, ...]:
         """Return the bag of an attribute (section 7.3.5). Raises `EvaluationError` (`xacml.missing`)."""
-        found = self._found.get(wanted)
-        if found is None:
-            found = self._found[wanted] = tuple(self._in_request(wanted) or self._elsewhere(wanted))
+        found = self.bag(wanted)
         if wanted.must_be_present and not found:
             missing = Missing(wanted.category, wanted.id, wanted.of, wanted.issuer)
             raise EvaluationError("xacml.missing", f"attribute `{wanted.id[:120]}` is not there", missing=missing)
         return found
 
-    def _in_request(self, wanted: Designator) -> list[Value]:
+    def bag(self, wanted: Designator) -> tuple[Value, ...]:
+        """Return the bag of an attribute, which may be empty. Raises `EvaluationError`."""
+        found = self._found.get(wanted)
+        if found is None:
+            found = self._found[wanted] = tuple(self._in_request(wanted) or self._elsewhere(wanted))
+        return found
+
+    def _in_request(self, wanted: Designator) -> Sequence[Value]:
+        if wanted.issuer is None:
+            return self.facts.get(wanted.key, ())
         return [
             value
             for category in self.request.of(wanted.category)
             for attribute in category.by_id.get(wanted.id, ())
-            if wanted.issuer is None or attribute.issuer == wanted.issuer
+            if attribute.issuer == wanted.issuer
             for of_type, value in attribute.values
             if of_type is wanted.of
         ]

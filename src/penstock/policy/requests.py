@@ -1,9 +1,9 @@
 """Requests: the attributes of who wants to do what to what, by category (section 5.42 and following)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Final, Protocol
+from functools import cache, cached_property
+from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.policy.datatypes import DataType, Value
 
@@ -26,6 +26,28 @@ class Attribute:
     values: tuple[tuple[DataType, Value], ...]
     issuer: str | None = None
     include_in_result: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """Which attribute is meant: category, id and type. There is one object for each, which is found by itself."""
+
+    category: str
+    id: str
+    of: DataType
+
+    def __reduce__(self) -> "tuple[Callable[[str, str, DataType], Key], tuple[str, str, DataType]]":
+        return key_of, (self.category, self.id, self.of)
+
+
+@cache
+def key_of(category: str, name: str, of_type: DataType) -> Key:
+    """Return the key of an attribute."""
+    return Key(category, name, of_type)
+
+
+Facts: TypeAlias = Mapping[Key, tuple[Value, ...]]
+"""A request for one decision in the shortest form: a bag for each attribute, whoever has issued it."""
 
 
 class Content(Protocol):
@@ -82,6 +104,24 @@ class Request:
     def of(self, category: str) -> Iterator[Attributes]:
         """Yield what is said in a category."""
         return (one for one in self.categories if one.category == category)
+
+    @classmethod
+    def of_facts(cls, facts: Facts) -> "Request":
+        """Return the same as a request."""
+        by_category: dict[str, list[Attribute]] = {}
+        for key, values in facts.items():
+            found = Attribute(key.id, tuple((key.of, value) for value in values))
+            by_category.setdefault(key.category, []).append(found)
+        return cls(tuple(Attributes(category, tuple(those)) for category, those in by_category.items()))
+
+    def facts(self) -> dict[Key, tuple[Value, ...]]:
+        """Return the bags of a request for one decision."""
+        found: dict[Key, list[Value]] = {}
+        for category in self.categories:
+            for attribute in category.attributes:
+                for of_type, value in attribute.values:
+                    found.setdefault(key_of(category.category, attribute.id, of_type), []).append(value)
+        return {key: tuple(values) for key, values in found.items()}
 
     def alone(self, categories: Sequence[Attributes]) -> "Request":
         """Return a request for one decision, with these categories."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import XPATH, Value, data_type
 from penstock.policy.decide import decide
 from penstock.policy.evaluate import status_of
@@ -67,7 +68,7 @@ def _answer(folder: Path, case: str, request: bytes, now: datetime) -> Response:
     try:
         asked = read_request(request)
         sources = _Sources(folder, case)
-        return decide(_root(folder, case), asked, now, sources)
+        return decide(CompiledPolicy(_root(folder, case)).evaluate, asked, now, sources)
     except PenstockError as error:
         return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
 

@@ -1,0 +1,148 @@
+"""An index of children by the equalities that they cannot do without, so that few of many are looked at.
+
+A target that wants an attribute to have one of some values does not match where it has none of them, whatever else
+there is in the target and whatever fails in it: for one part that does not match, all does not. Such a child says
+NotApplicable and may be left out. What cannot be known is not left out: attributes that must be present and are not.
+"""
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from penstock.errors import EvaluationError
+from penstock.policy.datatypes import DOUBLE, Value
+from penstock.policy.expressions import Designator
+from penstock.policy.functions import FUNCTIONS
+from penstock.policy.lookup import Context
+from penstock.policy.policies import AnyOf, Target
+
+T = TypeVar("T")
+
+Needs: TypeAlias = Mapping[Designator, frozenset[Value]]
+"""Values of which an attribute must have one."""
+
+#: what is no number is equal to itself, and found by nothing
+_EQUALITIES: Final = frozenset(
+    function for function in FUNCTIONS.values() if function.call is operator.eq and function.takes[0] is not DOUBLE
+)
+#: a child is entered under so many combinations of values at most
+_MOST_ENTRIES: Final = 64
+#: more kinds of needs than this are told apart by one attribute alone
+_MOST_KINDS: Final = 8
+_FEWEST: Final = 4
+
+
+def necessary(target: Target) -> dict[Designator, frozenset[Value]]:
+    """Return the equalities that a target cannot do without."""
+    found: dict[Designator, frozenset[Value]] = {}
+    for any_of in target:
+        for attribute, values in _needed(any_of).items():
+            found[attribute] = found[attribute] & values if attribute in found else values
+    return found
+
+
+def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
+    """Return the attributes that each alternative wants to be equal to something."""
+    sides: list[dict[Designator, frozenset[Value]]] = []
+    for all_of in any_of:
+        side: dict[Designator, frozenset[Value]] = {}
+        for match in all_of:
+            attribute = match.attribute
+            if match.function in _EQUALITIES and isinstance(attribute, Designator) and attribute.issuer is None:
+                side.setdefault(attribute, frozenset((match.value,)))
+        sides.append(side)
+    common = set(sides[0]).intersection(*sides[1:]) if sides else set()
+    return {attribute: frozenset().union(*(side[attribute] for side in sides)) for attribute in common}
+
+
+class Index(Generic[T]):
+    """Children that are found by what they need."""
+
+    def __init__(self, children: Sequence[T], always: Sequence[int], groups: "Sequence[_Group]") -> None:
+        self._children = children
+        self._always = tuple(always)
+        self._groups = tuple(groups)
+
+    @classmethod
+    def of(cls, needs: Sequence[Needs], children: Sequence[T]) -> "Index[T] | None":
+        """Return an index, or none where there is nothing to gain."""
+        if len(children) < _FEWEST:
+            return None
+        kinds = [_kind(one) for one in needs]
+        if len(set(kinds)) > _MOST_KINDS:
+            usual = Counter(attribute for kind in kinds for attribute in kind)
+            kinds = [(max(kind, key=lambda one: (usual[one], one.id)),) if kind else () for kind in kinds]
+        groups: dict[tuple[Designator, ...], _Group] = {}
+        always = []
+        for place, kind in enumerate(kinds):
+            if kind:
+                groups.setdefault(kind, _Group(kind)).enter(place, [needs[place][attribute] for attribute in kind])
+            else:
+                always.append(place)
+        return cls(children, always, [*groups.values()]) if groups else None
+
+    def candidates(self, context: Context) -> Sequence[T]:
+        """Return the children that may apply, in their order."""
+        try:
+            found = [places for group in self._groups if (places := group.places(context))]
+        except EvaluationError:
+            # It is not known what an attribute is: somebody else finds out what that comes to.
+            return self._children
+        if self._always:
+            found.append(self._always)
+        children = self._children
+        if len(found) == 1:
+            return [children[place] for place in found[0]]
+        return [children[place] for place in sorted({place for places in found for place in places})]
+
+
+class _Group:
+    """Children that need the same attributes, by their values."""
+
+    __slots__ = ("_attributes", "_keys", "_must", "_places", "_single", "_whole")
+
+    def __init__(self, attributes: tuple[Designator, ...]) -> None:
+        self._attributes = attributes
+        self._keys = tuple(attribute.key for attribute in attributes)
+        self._single = len(attributes) == 1
+        self._must = any(attribute.must_be_present for attribute in attributes)
+        self._places: dict[Value, list[int]] = {}
+        self._whole: list[int] = []
+
+    def enter(self, place: int, values: Sequence[frozenset[Value]]) -> None:
+        self._whole.append(place)
+        for chosen in product(*values):
+            self._places.setdefault(chosen[0] if self._single else chosen, []).append(place)
+
+    def places(self, context: Context) -> Sequence[int]:
+        facts = context.facts
+        if self._single:
+            bag = facts.get(self._keys[0]) or context.bag(self._attributes[0])
+            if len(bag) == 1:
+                return self._places.get(bag[0], ())
+            return self._whole if self._must and not bag else self._merged(bag)
+        bags = [facts.get(key) or context.bag(one) for key, one in zip(self._keys, self._attributes, strict=True)]
+        if self._must and not all(bags):
+            return self._whole
+        return self._merged(product(*bags))
+
+    def _merged(self, values: "Sequence[Value] | product[tuple[Value, ...]]") -> Sequence[int]:
+        found = [places for value in values if (places := self._places.get(value))]
+        if len(found) <= 1:
+            return found[0] if found else ()
+        return sorted({place for places in found for place in places})
+
+
+def _kind(needs: Needs) -> tuple[Designator, ...]:
+    """Return the attributes to find a child by: all, unless that would be too many entries."""
+    attributes = sorted(needs, key=lambda one: (len(needs[one]), one.category, one.id, one.of.id, one.must_be_present))
+    entries = 1
+    chosen: list[Designator] = []
+    for attribute in attributes:
+        entries *= len(needs[attribute])
+        if entries > _MOST_ENTRIES and chosen:
+            break
+        chosen.append(attribute)
+    return tuple(sorted(chosen, key=lambda one: (one.category, one.id, one.of.id, one.must_be_present)))

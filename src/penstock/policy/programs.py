@@ -1,0 +1,134 @@
+"""Targets and conditions as Python: the quick form of what `Scope.value` and `target_matches` do.
+
+Each becomes one function of a context and its facts. Attributes are looked up where they are needed; functions that
+Python has are written as Python has them; whatever has no quick form is a call of the plain evaluator. On what is
+known, and does not fail, both give the same.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias
+
+from penstock.policy.datatypes import DOUBLE, Value
+from penstock.policy.evaluate import Scope
+from penstock.policy.expressions import Apply, Designator, Expression, Literal, Reference
+from penstock.policy.functions import V1
+from penstock.policy.lookup import Context
+from penstock.policy.policies import Match, Target
+from penstock.policy.requests import Facts
+
+Program: TypeAlias = Callable[[Context, Facts], Any]
+
+_BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any}}
+_SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<="}
+
+
+class _Writer:
+    """Writes an expression, and gathers the objects that it names."""
+
+    def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
+        self.names: dict[str, object] = {}
+        self._variables = variables
+        self._programs = programs
+
+    def name(self, thing: object) -> str:
+        name = f"n{len(self.names)}"
+        self.names[name] = thing
+        return name
+
+    def expression(self, expression: Expression) -> str:
+        match expression:
+            case Literal(value):
+                return self.name(value)
+            case Designator(issuer=None, must_be_present=False):
+                return f"(F.get({self.name(expression.key)}) or C.bag({self.name(expression)}))"
+            case Designator(issuer=None):
+                return f"(F.get({self.name(expression.key)}) or C.designated({self.name(expression)}))"
+            case Apply():
+                return self._apply(expression)
+            case Reference(name):
+                return self._reference(name)
+        return self._plainly(expression)
+
+    def _apply(self, expression: Apply) -> str:
+        function, arguments = expression.function, expression.arguments
+        if function.id == f"{V1}n-of":
+            return self._plainly(expression)
+        written = [self.expression(argument) for argument in arguments]
+        match function.id.removeprefix(V1):
+            case "or":
+                return f"({' or '.join(written)})" if written else "False"
+            case "and":
+                return f"({' and '.join(written)})" if written else "True"
+            case "not":
+                return f"(not {written[0]})"
+        sign = _SIGNS.get(function.call) if len(written) == 2 and function.repeated is None else None
+        if sign is not None:
+            return f"({written[0]} {sign} {written[1]})"
+        if function.id.endswith("-is-in") and function.takes[0] is not DOUBLE:
+            return f"({written[0]} in {written[1]})"
+        return f"{self.name(function.call)}({', '.join(written)})"
+
+    def _reference(self, name: str) -> str:
+        """Write a variable, which is worked out once for each request."""
+        program = self._programs.get(name)
+        if program is None:
+            self._programs[name] = program = condition_program(self._variables[name], self._variables, self._programs)
+        place = self.name(id(self._programs) ^ hash(name))
+        return f"(M[{place}] if {place} in M else M.setdefault({place}, {self.name(program)}(C, F)))"
+
+    def _plainly(self, expression: Expression) -> str:
+        variables = self._variables
+
+        def value(context: Context) -> Value:
+            return Scope(context, variables).value(expression)
+
+        return f"{self.name(value)}(C)"
+
+    def match(self, match: Match) -> str:
+        attribute = self.expression(match.attribute)
+        if match.function.call is operator.eq:
+            return f"({self.name(match.value)} in {attribute})"
+        sign = _SIGNS.get(match.function.call)
+        value = self.name(match.value)
+        holds = f"{value} {sign} one" if sign is not None else f"{self.name(match.function.call)}({value}, one)"
+        return f"any([{holds} for one in {attribute}])"
+
+
+def condition_program(
+    expression: Expression, variables: Mapping[str, Expression], programs: dict[str, Program]
+) -> Program:
+    """Return an expression as a function. What it raises is what evaluating it raises."""
+    writer = _Writer(variables, programs)
+    return _built(writer.expression(expression), writer.names)
+
+
+def target_program(target: Target) -> Program | None:
+    """Return a target as a function, or none where it matches everything.
+
+    Where nothing fails it says whether the target matches. Where it raises, `target_matches` has to be asked.
+    """
+    if not target:
+        return None
+    writer = _Writer({}, {})
+    text = " and ".join(
+        "(" + " or ".join("(" + " and ".join(writer.match(match) for match in all_of) + ")" for all_of in any_of) + ")"
+        for any_of in target
+    )
+    return _built(text, writer.names)
+
+
+def _built(text: str, names: Mapping[str, object]) -> Program:
+    memory = " M = C.memory\n" if "M[" in text else ""
+    source = f"def program(C, F{''.join(f', {name}' for name in names)}):\n{memory} return {text}\n"
+    program: Program = FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
+    return program
+
+
+@lru_cache(maxsize=4096)
+def _code(source: str) -> CodeType:
+    """Compile a function, once for all that are of one form: what a policy says is not in the text but an argument."""
+    module = compile(source, "<policy>", "exec")
+    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))

@@ -1,0 +1,133 @@
+"""Compiled policies say what the plain evaluator says: decision, status, obligations, and which policies applied."""
+
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.policy.kit import AGE, NOW, apply, designator, policy, rule, value
+from tests.policy.random_policies import Maker
+
+from penstock.apps.cli.conformance_xacml import run_suite
+from penstock.errors import EvaluationError, MalformedError
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.datatypes import INTEGER, STRING, Value
+from penstock.policy.evaluate import evaluate
+from penstock.policy.expressions import Designator, function_of
+from penstock.policy.functions import V1
+from penstock.policy.index import Index, necessary
+from penstock.policy.lookup import Context, NoSources
+from penstock.policy.policies import Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule
+from penstock.policy.requests import SUBJECT, Request, key_of
+from penstock.policy.results import Decision
+
+DENY = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
+KNOWN = policy(rule())
+
+
+class Elsewhere(NoSources):
+    """Finds one policy, fails with another, and knows an attribute that it sometimes cannot find."""
+
+    def __init__(self, values: tuple[int, ...] | None) -> None:
+        self.values = values
+
+    def policy(self, reference: PolicyReference) -> Root:
+        if reference.id == "broken":
+            raise MalformedError("xacml.element", "no policy")
+        return KNOWN if reference.id == "known" else super().policy(reference)
+
+    def attribute(self, wanted: Designator, _request: Request, /) -> tuple[Value, ...]:
+        if self.values is None:
+            raise EvaluationError("xacml.processing", "out of reach")
+        return self.values if wanted.of is INTEGER else ()
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_it_says_what_the_plain_one_says(seed: int) -> None:
+    maker = Maker(seed)
+    root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()
+    sources = Elsewhere(())
+    compiled = CompiledPolicy(root, sources)
+    for _ in range(12):
+        sources.values = maker.random.choice([(), (1,), None])
+        asked = maker.facts()
+        expected = evaluate(root, Context(None, NOW, sources, asked))
+        assert compiled.ask(asked, NOW) == expected
+        assert compiled.ask_request(Request.of_facts(asked), NOW) == expected
+
+
+def test_random_policies_say_everything() -> None:
+    said = Counter(
+        evaluate(maker.policy_set(), Context(None, NOW, Elsewhere((1,)), maker.facts())).decision
+        for maker in map(Maker, range(400))
+    )
+    assert {*said} == {*Decision}
+    assert min(said[Decision.PERMIT], said[Decision.DENY]) > 20
+
+
+def test_the_suite_passes_with_it(suites: Path) -> None:
+    assert [one for one in run_suite(suites / "xacml-3.0", NOW) if one.differences] == []
+
+
+WHO = Designator(SUBJECT, "who", STRING)
+EQUAL = function_of(f"{V1}string-equal")
+
+
+def one_of(*names: str) -> tuple[tuple[tuple[Match, ...], ...], ...]:
+    return (tuple((Match(EQUAL, name, STRING, WHO),) for name in names),)
+
+
+def test_of_many_only_those_are_looked_at_that_can_apply() -> None:
+    children = [f"child {number}" for number in range(100)]
+    needs = [necessary(one_of(f"n{number}", f"n{number + 1}")) for number in range(100)]
+    index = Index.of(needs, children)
+    assert index is not None
+
+    def found(*names: str) -> list[str]:
+        return [*index.candidates(Context(None, NOW, NoSources(), {WHO.key: names}))]
+
+    assert found("n5") == ["child 4", "child 5"]
+    assert found("n5", "n6") == ["child 4", "child 5", "child 6"]
+    assert found("nobody") == []
+    assert found() == []
+
+
+def test_what_must_be_there_and_is_not_is_not_passed_over() -> None:
+    wanted = Designator(SUBJECT, "who", STRING, must_be_present=True)
+    target = (((Match(EQUAL, "ann", STRING, wanted),),),)
+    rules = tuple(Rule(f"r{number}", Effect.PERMIT, target) for number in range(9))
+    root = Policy("p", "1.0", "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:deny-overrides", rules)
+    assert CompiledPolicy(root).ask({}, NOW).decision is Decision.INDETERMINATE_P
+    assert CompiledPolicy(root).ask({WHO.key: ("bob",)}, NOW).decision is Decision.NOT_APPLICABLE
+
+
+def test_a_policy_that_others_refer_to_may_change() -> None:
+    class Newest(NoSources):
+        current = policy(rule())
+
+        def policy(self, _reference: PolicyReference) -> Root:
+            return self.current
+
+    newest = Newest()
+    compiled = CompiledPolicy(PolicySet("s", "1.0", DENY, (PolicyReference("p", to_set=False),)), newest)
+    assert compiled.ask({}, NOW).decision is Decision.PERMIT
+    newest.current = policy(rule(effect="Deny"))
+    assert compiled.ask({}, NOW).decision is Decision.DENY
+
+
+def test_a_variable_is_worked_out_once() -> None:
+    asked = []
+
+    class Counting(NoSources):
+        def attribute(self, wanted: Designator, _request: Request, /) -> tuple[int, ...]:
+            asked.append(wanted)
+            return (18,)
+
+    found = apply("integer-is-in", value("18", "integer"), designator())
+    define = f'<VariableDefinition VariableId="v">{found}</VariableDefinition>'
+    twice = apply("and", *['<VariableReference VariableId="v"/>'] * 2)
+    compiled = CompiledPolicy(policy(define, rule(twice)), Counting())
+    assert compiled.ask({key_of(SUBJECT, AGE, STRING): ("x",)}, NOW).decision is Decision.PERMIT
+    assert len(asked) == 1
