@@ -24,6 +24,10 @@ def write_runs(numbers: Sequence[int]) -> list[Tree]:
 
 def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
     """Read runs of numbers from 0 to `most`, each as long as it can be. Raises `MalformedError`."""
+    if len(runs) == 2 and type(runs[0]) is type(runs[1]) is int:  # as it mostly is
+        first, count = runs
+        if 0 <= first <= most + 1 - count and 0 < count <= DEFAULT_LIMITS.route_block_events:
+            return tuple(range(first, first + count))
     if not runs or len(runs) % 2 or not {int}.issuperset(map(type, runs)):
         malformed("numbers that are none")
     end, total = -1, 0
@@ -34,8 +38,6 @@ def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
         end = first + count
     if end > most + 1:
         malformed("numbers that are too high")
-    if len(runs) == 2:  # as it mostly is
-        return tuple(range(runs[0], end))
     return tuple(
         chain.from_iterable(range(first, first + count) for first, count in zip(runs[::2], runs[1::2], strict=True))
     )

@@ -16,9 +16,9 @@ from penstock.broker.publications import Publications
 from penstock.broker.reading import Tree, malformed, principal_tree, read_principal, too_many
 from penstock.broker.runs import read_runs, write_runs
 from penstock.broker.sealed_filters import Filters, NoFilters
-from penstock.codec.block_names import Blinded, Names, Route
-from penstock.codec.blocks import Header, Level, read_header
-from penstock.codec.encoded_blocks import bundle, decode_events, encode_events_as, unbundle
+from penstock.codec.block_names import Blinded, Names, Plain, Route, write_route
+from penstock.codec.blocks import Header, Level, read_header, written_route
+from penstock.codec.encoded_blocks import bundle, decode_events, encode_events, encode_events_as, unbundle
 from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
@@ -199,7 +199,11 @@ class SealedPublications(Publications):
     def _write(self) -> bytes:
         """Return the events as they stand beside the block: its columns as they were before they were sealed."""
         if not self._columns:
-            (self._columns,) = bundle(encode_events_as(self._names(), self.events), Level.EVENT)
+            encoded = encode_events(self.events)
+            if written_route(self.block) != write_route(Plain(encoded.names)):
+                # It holds other events as well, and these have not all of its attributes; or they have them otherwise.
+                encoded = encode_events_as(self._names(), self.events)
+            (self._columns,) = bundle(encoded, Level.EVENT)
         return self._columns
 
     @property

@@ -118,17 +118,19 @@ class KeyVault:
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
             self._forms.clear()
-        of_type, signed = events[0].key, self.demands(events[0].key)
-        # Mostly all have the same.
-        for attributes in {*map(tuple, [event.values for event in events])}:
-            form = of_type, attributes
-            if form not in self._forms:
-                self._check_form(*form)
-                self._forms.add(form)
-            if signed:
-                self._check_signer(self._sender, *form)
+        of_type, last, grows = events[0].key, None, False
         for event in events:
-            if self._settings.padding or len(event.values) > _MANY:
+            attributes = tuple(event.values)
+            # Mostly they are those of the event before.
+            if attributes != last:
+                last, form = attributes, (of_type, attributes)
+                if form not in self._forms:
+                    self._check_form(*form)
+                    self._forms.add(form)
+                if self.demands(of_type):
+                    self._check_signer(self._sender, *form)
+                grows = bool(self._settings.padding) or len(attributes) > _MANY
+            if grows:
                 self._check_size(event)
 
     def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
+from operator import eq
 from types import MappingProxyType
 from typing import Any
 
@@ -43,7 +44,7 @@ def columns_of(events: Sequence[TransitEvent], attributes: tuple[str, ...]) -> l
 
 def _have_all(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> bool:
     """Say whether all rows have these attributes in this order, and no others: what is mostly so."""
-    return [*map(tuple, rows)].count(attributes) == len(rows)
+    return all(map(eq, map(tuple, rows), repeat(attributes)))
 
 
 def _turned(rows: Sequence[Mapping[str, Scalar]]) -> list[Column]:
