@@ -19,7 +19,6 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Sealing
-from penstock.model.values import Scalar
 
 
 @pytest.mark.parametrize("sealing", [Sealing.ATTRIBUTE, Sealing.EVENT])
@@ -156,7 +155,7 @@ def test_a_sealed_body_reads_back_and_what_is_none_does_not() -> None:
 
 def test_plaintext_of_some_events_stands_beside_under_all_names_of_their_block() -> None:
     line = Line({"pub": ALL})
-    rows: list[dict[str, Scalar]] = [{"plate": "SECRET-1", "speed": 30}, {"speed": 80}, {"plate": "SECRET-3"}]
+    rows: list[dict[str, Any]] = [{"plate": "SECRET-1", "speed": 30}, {"speed": 80}, {"plate": "SECRET-3"}]
     events = tuple(Event.of(CAR, values, id=str(len(values)), time=NOW).to_transit() for values in rows)
     block = Sealer(line.rings["pub"], principal("pub"), secrets.token_bytes).seal(Block.of(events), NOW)
     whole = SealedPublications(principal("pub"), 1, (1, 2, 3), events, block=block, places=(0, 1, 2), closed=False)
