@@ -13,6 +13,13 @@ SUBJECT: Final = f"{_CATEGORY_1}access-subject"
 RESOURCE: Final = f"{_CATEGORY_3}resource"
 ACTION: Final = f"{_CATEGORY_3}action"
 ENVIRONMENT: Final = f"{_CATEGORY_3}environment"
+#: categories of subjects besides, by the names that JSON has for them
+CATEGORIES: Final = {
+    "RecipientSubject": "recipient-subject",
+    "IntermediarySubject": "intermediary-subject",
+    "Codebase": "codebase",
+    "RequestingMachine": "requesting-machine",
+}
 SUBJECT_ID: Final = "urn:oasis:names:tc:xacml:1.0:subject:subject-id"
 RESOURCE_ID: Final = "urn:oasis:names:tc:xacml:1.0:resource:resource-id"
 ACTION_ID: Final = "urn:oasis:names:tc:xacml:1.0:action:action-id"

@@ -1,0 +1,364 @@
+"""Requests and responses in the JSON profile of XACML 3.0 (version 1.1).
+
+A value without a type has the one that JSON shows: a string, a boolean, an integer or a double. An object is a path
+where its type says so; others are kept as they are, and equal nothing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.datatypes import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    XPATH,
+    DataType,
+    Value,
+    XPathExpression,
+    data_type,
+    read_value,
+)
+from penstock.policy.requests import (
+    ACTION,
+    CATEGORIES,
+    ENVIRONMENT,
+    RESOURCE,
+    SUBJECT,
+    Attribute,
+    Attributes,
+    Request,
+)
+from penstock.policy.results import OK, Assigned, Decision, Missing, PolicyId, Response, Result, Status, Told
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+_DECISIONS: Final = {
+    "Permit": Decision.PERMIT,
+    "Deny": Decision.DENY,
+    "NotApplicable": Decision.NOT_APPLICABLE,
+    "Indeterminate": Decision.INDETERMINATE_DP,
+}
+#: how categories may be called (section 4.2.2)
+_SHORT: Final = {
+    "Resource": RESOURCE,
+    "Action": ACTION,
+    "Environment": ENVIRONMENT,
+    "AccessSubject": SUBJECT,
+    **{name: f"urn:oasis:names:tc:xacml:1.0:subject-category:{rest}" for name, rest in CATEGORIES.items()},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object that is no value of a known type."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _read_object(text: str) -> JsonObject:
+    return JsonObject(text)
+
+
+OBJECT: Final = DataType("urn:penstock:data-type:json", "json", _read_object)
+"""What has no type of the standard; no function takes it."""
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
+    """Read JSON as the standard has it: no name twice, no NaN. Raises `MalformedError` (`xacml.json`), `LimitError`."""
+    if len(data) > limits.xml_bytes:
+        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
+
+    def once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise _wrong("an object has a name twice")
+        return found
+
+    try:
+        found: Json = json.loads(data, object_pairs_hook=once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise _wrong("it is no JSON") from None
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+def _wrong(message: str) -> MalformedError:
+    return MalformedError("xacml.json", message)
+
+
+class _Object:
+    """An object of which every member is looked at, or told."""
+
+    def __init__(self, value: Json, where: str) -> None:
+        if not isinstance(value, dict):
+            raise _wrong(f"{where} is no object")
+        self._left = dict(value)
+        self.where = where
+
+    def take(self, name: str, kind: type | tuple[type, ...], *, needed: bool = False) -> Any:
+        if name not in self._left:
+            if needed:
+                raise _wrong(f"{self.where} has no `{name}`")
+            return None
+        value = self._left.pop(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise _wrong(f"`{name}` of {self.where} is of the wrong kind")
+        return value
+
+    def items(self, name: str, *, needed: bool = False) -> list[Json]:
+        return [*(self.take(name, list, needed=needed) or [])]
+
+    def value(self, name: str) -> Json:
+        if name not in self._left:
+            raise _wrong(f"{self.where} has no `{name}`")
+        return self._left.pop(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def done(self) -> None:
+        if self._left:
+            raise _wrong(f"{self.where} has a member that nobody knows: `{next(iter(self._left))[:80]}`")
+
+
+def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
+    """Read a request. Raises `MalformedError` (`xacml.json`, `xacml.type`, `xacml.value`), `LimitError`."""
+    whole = _Object(read_json(data, limits), "the document")
+    request = _Object(whole.value("Request"), "the request")
+    whole.done()
+    found = Request(
+        tuple(_categories(request)),
+        bool(request.take("ReturnPolicyIdList", bool)),
+        bool(request.take("CombinedDecision", bool)),
+        tuple(_references(request)),
+        request.take("XPathVersion", str) or "",
+    )
+    request.done()
+    if not found.categories:
+        raise _wrong("the request has no category")
+    return found
+
+
+def _categories(request: _Object) -> Iterator[Attributes]:
+    named = "Category" in request
+    listed = request.items("Category")
+    if named and not listed:
+        raise _wrong("the request has no category")
+    for one in listed:
+        yield _category(_Object(one, "a category"), None)
+    for short, category in _SHORT.items():
+        if short in request:
+            value = request.value(short)
+            for one in _several(value):
+                yield _category(_Object(one, f"`{short}`"), category)
+
+
+def _category(found: _Object, category: str | None) -> Attributes:
+    given = found.take("CategoryId", str, needed=category is None)
+    name = category or _SHORT.get(str(given), str(given))
+    content = found.take("Content", str)
+    if content is not None:
+        raise MalformedError("xacml.json", "contents are not read from JSON", hint="send such a request as XML")
+    attributes = tuple(_attribute(_Object(one, "an attribute")) for one in found.items("Attribute"))
+    made = Attributes(name, attributes, None, found.take("Id", str))
+    found.done()
+    return made
+
+
+def _attribute(found: _Object) -> Attribute:
+    of_type = found.take("DataType", str)
+    values = _values(found.value("Value"), None if of_type is None else _type(of_type))
+    name = found.take("AttributeId", str, needed=True)
+    made = Attribute(name, values, found.take("Issuer", str), bool(found.take("IncludeInResult", bool)))
+    found.done()
+    return made
+
+
+def _type(name: str) -> DataType:
+    return OBJECT if name == OBJECT.id else data_type(name)
+
+
+def _values(value: Json, of_type: DataType | None) -> tuple[tuple[DataType, Value], ...]:
+    values = _several(value)
+    if any(isinstance(one, bool) for one in values) and not all(isinstance(one, bool) for one in values):
+        raise _wrong("values are of different kinds")
+    # Whole numbers among others are doubles too (section 3.3.1).
+    broken = any(isinstance(one, float) for one in values)
+    return tuple(_value(one, of_type, broken=broken) for one in values)
+
+
+def _value(value: Json, of_type: DataType | None, *, broken: bool) -> tuple[DataType, Value]:
+    match value:
+        case dict():
+            return _structured(value, of_type)
+        case bool():
+            found: tuple[DataType, Value] = (BOOLEAN, value)
+        case int():
+            found = (DOUBLE, float(value)) if broken else (INTEGER, value)
+        case float():
+            found = (DOUBLE, value)
+        case str():
+            return (STRING, value) if of_type is None else (of_type, read_value(value, of_type))
+        case _:
+            raise _wrong("null and lists are no values")
+    if of_type is None or of_type is found[0]:
+        return found
+    if of_type is DOUBLE and found[0] is INTEGER:
+        return DOUBLE, float(found[1])
+    raise _wrong(f"a value is no {of_type}")
+
+
+def _structured(value: Mapping[str, Json], of_type: DataType | None) -> tuple[DataType, Value]:
+    if of_type is not XPATH:
+        if of_type not in (None, OBJECT):
+            raise _wrong(f"an object is no {of_type}")
+        return OBJECT, JsonObject(json.dumps(value, sort_keys=True, separators=(",", ":")))
+    path = _Object(dict(value), "a path")
+    prefixes = []
+    for one in path.items("Namespaces"):
+        space = _Object(one, "a namespace")
+        prefixes.append((space.take("Prefix", str) or "", space.take("Namespace", str, needed=True)))
+        space.done()
+    found = XPathExpression(
+        path.take("XPath", str, needed=True),
+        _SHORT.get(category := path.take("XPathCategory", str, needed=True), category),
+        tuple(sorted(prefixes)),
+    )
+    path.done()
+    return XPATH, found
+
+
+def _references(request: _Object) -> Iterator[tuple[str, ...]]:
+    several = request.take("MultiRequests", dict)
+    if several is None:
+        return
+    found = _Object(several, "`MultiRequests`")
+    for one in found.items("RequestReference", needed=True):
+        reference = _Object(one, "a reference")
+        names = reference.items("ReferenceId", needed=True)
+        reference.done()
+        if not all(isinstance(name, str) for name in names):
+            raise _wrong("a reference names ids")
+        yield tuple(map(str, names))
+    found.done()
+
+
+# --- responses -------------------------------------------------------------------------------------------------------
+
+
+def read_response(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Response:
+    """Read a response. Raises as `read_request`."""
+    whole = _Object(read_json(data, limits), "the document")
+    results = whole.items("Response", needed=True)
+    whole.done()
+    if not results:
+        raise _wrong("the response has no result")
+    return Response([_result(_Object(one, "a result")) for one in results])
+
+
+def _result(found: _Object) -> Result:
+    decision = found.take("Decision", str, needed=True)
+    if decision not in _DECISIONS:
+        raise _wrong("a result has no decision")
+    status = found.take("Status", dict)
+    category = found.value("Category") if "Category" in found else []
+    made = Result(
+        _DECISIONS[decision],
+        Status() if status is None else _status(_Object(status, "the status")),
+        tuple(_duties(found, "Obligations")),
+        tuple(_duties(found, "AssociatedAdvice")),
+        tuple(
+            _category(_Object(one, "a category"), None)
+            for one in (category if isinstance(category, list) else [category])
+        ),
+        tuple(_policies(found)),
+    )
+    found.done()
+    return made
+
+
+def _several(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [value]
+
+
+def _status(found: _Object) -> Status:
+    code = OK
+    # Codes within codes say more of the same; the outer one counts.
+    inner = found.take("StatusCode", dict)
+    if inner is not None:
+        code = _code(_Object(inner, "the status code"))
+    message = found.take("StatusMessage", str) or ""
+    missing = [_missing(_Object(one, "a missing attribute")) for one in found.items("StatusDetail")]
+    found.done()
+    return Status(code, message, tuple(missing))
+
+
+def _code(found: _Object) -> str:
+    value = found.take("Value", str) or OK
+    inner = found.take("StatusCode", dict)
+    if inner is not None:
+        _code(_Object(inner, "the status code"))
+    found.done()
+    return str(value)
+
+
+def _missing(found: _Object) -> Missing:
+    made = Missing(
+        found.take("Category", str, needed=True),
+        found.take("AttributeId", str, needed=True),
+        data_type(found.take("DataType", str, needed=True)),
+        found.take("Issuer", str),
+    )
+    found.done()
+    return made
+
+
+def _duties(result: _Object, name: str) -> Iterator[Told]:
+    if name not in result:
+        return
+    listed = result.items(name)
+    if not listed:
+        raise _wrong(f"`{name}` is empty")
+    for one in listed:
+        duty = _Object(one, "an obligation")
+        assigned = tuple(
+            value for part in duty.items("AttributeAssignment") for value in _assigned(_Object(part, "an assignment"))
+        )
+        yield Told(duty.take("Id", str, needed=True), assigned)
+        duty.done()
+
+
+def _assigned(found: _Object) -> Iterator[Assigned]:
+    of_type = found.take("DataType", str)
+    values = _values(found.value("Value"), None if of_type is None else _type(of_type))
+    name, category = found.take("AttributeId", str, needed=True), found.take("Category", str)
+    issuer = found.take("Issuer", str)
+    found.done()
+    for kind, value in values:
+        yield Assigned(name, kind, value, category, issuer)
+
+
+def _policies(result: _Object) -> Iterator[PolicyId]:
+    listed = result.take("PolicyIdentifierList", dict)
+    if listed is None:
+        return
+    found = _Object(listed, "`PolicyIdentifierList`")
+    for name, is_set in (("PolicyIdReference", False), ("PolicySetIdReference", True)):
+        for one in found.items(name):
+            policy = _Object(one, "a policy")
+            yield PolicyId(policy.take("Id", str, needed=True), policy.take("Version", str) or "", is_set)
+            policy.done()
+    found.done()
