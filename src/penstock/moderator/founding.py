@@ -48,7 +48,7 @@ class Founding:
     name: str
     moderator: Principal
     time: datetime
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary = field(repr=False)
     mode: Mode = Mode.SCOPED
     #: what the domain has agreed on beforehand: the way out that is tried at once, and what comes back first
     resolve: Strategy | None = None
