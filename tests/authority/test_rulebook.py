@@ -155,3 +155,20 @@ def test_what_was_decided_once_does_not_depend_on_the_clock() -> None:
     book_in(place).ask(K1, Add(rule("r1", "A1", "badge LIKE '%x' AND badge LIKE 'y%'")), NOW)
     hasty = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_time=1))
     assert [*hasty.base.detector.rules] == ["r1"]
+
+
+def test_steps_that_were_forgotten_are_read_again() -> None:
+    place = ledger()
+    book_in(place)
+    few = replace(DEFAULT_LIMITS, moderator_steps=2)
+    book, other = RuleBook.open(place, limits=few), RuleBook.open(place)
+    for number in range(8):
+        book.ask(K1, Add(rule(f"r{number}", "A1")), NOW)
+        assert book.base.remembered <= 2
+    other.refresh()
+    for number in range(9):
+        assert [*book.base.since(number)] == [*other.base.since(number)] == [*other.base.steps[number:]]
+    book.ask(K1, Undo(1), NOW)
+    assert "r0" not in book.base.standings
+    assert [step.number for step in book.base.steps] == [*range(1, 10)]
+    RuleBook.open(place, limits=few).verify()

@@ -92,18 +92,17 @@ class RuleBookFold:
                 pass
             case _:
                 raise malformed("not the state of a rule book")
-        founding = read_found(found)
-        known = image_from_sexp(image)
         try:
+            founding = read_found(found)
             base = RuleBase.resume(
                 founding.vocabulary,
                 founding.mode,
-                known,
-                lambda: self._earlier(known.steps),
+                image_from_sexp(image),
+                self._earlier,
                 limits=self._limits,
             )
         except RefusedError as error:
-            raise malformed("the rules of a snapshot collide") from error
+            raise malformed("a snapshot of rules that collide, or of a founding that nobody signed") from error
         return BookState(Book(founding, base, Rights(founding, dict(map(_read_serial, serials)), self._limits), found))
 
     def _found(self, whole: Whole) -> Book:
@@ -119,6 +118,9 @@ class RuleBookFold:
         book.rights.verify(book.base, taken)
         book.base.apply(taken.step)
         book.rights.note(taken)
+        # Steps of old are rarely looked at, and there may be more of them than of anything else.
+        if book.base.remembered > self._limits.moderator_steps:
+            book.base.forget(self._earlier)
 
     def _earlier(self, count: int) -> Sequence[Step]:
         return [taken.step for taken in read_log(self._ledger, count)]

@@ -175,7 +175,7 @@ class Rights:
 def _used_up(base: RuleBase, step: Step, since: int) -> bool:
     """Say whether a step that rests on the same consents was taken since, or that is later than now."""
     subject, kind = subject_of(step), type(step.request)
-    alike = (later for later in base.steps[since:] if isinstance(later.request, kind))
+    alike = (later for later in base.since(since) if isinstance(later.request, kind))
     return since >= base.next_number or any(subject_of(later) == subject for later in alike)
 
 

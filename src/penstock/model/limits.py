@@ -235,14 +235,16 @@ class Limits:
     coverage_merged: int = 16
 
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
-    #: pairs of functions that a detector remembers, and functions that are not read again; a signed request: seconds
-    #: between its time and the moderator's clock, and how often it is planned anew because others were quicker; wall
-    #: time of the solver for rules of a log, where only its own count may decide whether it finds an answer
+    #: pairs of functions that a detector remembers, functions that are not read again, and steps that are kept in mind
+    #: (others are read again when one of them is to be undone); a signed request: seconds between its time and the
+    #: moderator's clock, and how often it is planned anew because others were quicker; wall time of the solver for
+    #: rules of a log, where only its own count may decide whether it finds an answer
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
     moderator_answers: int = 65_536
     moderator_functions: int = 4_096
+    moderator_steps: int = 10_000
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
     moderator_patience: int = 60_000

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
+from typing import TypeAlias
 
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -28,6 +29,13 @@ from penstock.moderator.steps import SEARCHING, Step
 from penstock.moderator.tables import STALE, Image, Tables, stale
 from penstock.moderator.vocabulary import Vocabulary
 
+Earlier: TypeAlias = Callable[[int], Sequence[Step]]
+"""Gets so many steps from the beginning of the log."""
+
+
+def _no_steps(_count: int) -> Sequence[Step]:
+    return ()
+
 
 class RuleBase:
     """All rules that were stated, how they stand, and the steps that brought it about."""
@@ -39,9 +47,9 @@ class RuleBase:
         self._limits = limits
         self._tables = Tables()
         self._steps: list[Step] = []
-        #: steps that were taken, and where those are that are not in the list yet
+        #: how many steps were taken, and where those are got from that are not in the list
         self._taken = 0
-        self._earlier: Callable[[], Sequence[Step]] | None = None
+        self._earlier: Earlier = _no_steps
         self._unsettled: set[TypeKey] = set()
         #: types that became unsettled by a draft
         self._drafted: list[TypeKey] | None = None
@@ -52,7 +60,7 @@ class RuleBase:
         vocabulary: Vocabulary,
         mode: Mode,
         image: Image,
-        earlier: Callable[[], Sequence[Step]],
+        earlier: Earlier,
         *,
         limits: Limits = DEFAULT_LIMITS,
     ) -> "RuleBase":
@@ -87,11 +95,26 @@ class RuleBase:
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The log, from the first step on. Raises what reading the steps before a resumed image raises."""
-        if self._earlier is not None:
-            self._steps[:0] = self._earlier()
-            self._earlier = None
+        """The log, from the first step on. Raises what getting steps raises that were forgotten."""
+        missing = self._taken - len(self._steps)
+        if missing:
+            self._steps[:0] = self._earlier(missing)
         return self._steps
+
+    def since(self, number: int) -> Sequence[Step]:
+        """Return the steps after one. Raises as `steps`, where they go back so far."""
+        missing = self._taken - len(self._steps)
+        return self._steps[number - missing :] if number >= missing else self.steps[number:]
+
+    def forget(self, earlier: Earlier) -> None:
+        """Keep the steps in mind no longer: they are asked for when one is to be undone."""
+        self._steps.clear()
+        self._earlier = earlier
+
+    @property
+    def remembered(self) -> int:
+        """How many steps are kept in mind."""
+        return len(self._steps)
 
     @property
     def next_number(self) -> int:
