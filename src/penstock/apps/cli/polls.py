@@ -103,9 +103,9 @@ def poll(  # noqa: PLR0913  # one argument an option
         if dry_run and asked is not None:
             question = polls.plan(asked[0], session.now, asked[1])
             if output == JSON:
-                say_json({**question_data(bytes(32), question, cast), "poll": None, "written": False})
+                say_json({**question_data(None, question, cast), "written": False})
             else:
-                show_question(bytes(32), question, cast)
+                show_question(None, question, cast)
         elif login is not None:
             _wait(session, login, polls, asked, cast, as_json=output == JSON)
         elif asked is not None:

@@ -22,19 +22,19 @@ def poll_name(poll: bytes) -> str:
     return poll.hex()[:SHORT]
 
 
-def question_data(poll: bytes, question: Question, cast: Cast) -> Data:
-    """Return what is asked as plain data."""
+def question_data(poll: bytes | None, question: Question, cast: Cast) -> Data:
+    """Return what is asked, or would be, as plain data."""
     return {
-        "poll": poll.hex(),
+        "poll": None if poll is None else poll.hex(),
         "moderator": str(question.moderator),
         "rule": rule_data(question.rule(question.candidate).stated, cast),
         "asked": value_text(question.time),
         "deadline": value_text(question.deadline),
-        "voters": {cast.show(voter): str(voter) for voter in question.voters},
+        "voters": dict(sorted((cast.show(voter), str(voter)) for voter in question.voters)),
         "options": [
             {
                 "strategy": str(option.strategy),
-                "relaxes": [cast.show(voter) for voter in option.relaxes],
+                "relaxes": sorted(map(cast.show, option.relaxes)),
                 "revisions": [
                     {"before": rule_data(each.before, cast), "after": rule_data(each.after, cast)}
                     for each in _revisions(question, option)
@@ -45,21 +45,22 @@ def question_data(poll: bytes, question: Question, cast: Cast) -> Data:
     }
 
 
-def show_question(poll: bytes, question: Question, cast: Cast) -> None:
-    """Show what is asked, and of whom."""
+def show_question(poll: bytes | None, question: Question, cast: Cast) -> None:
+    """Show what is asked, or would be, and of whom."""
     candidate = question.rule(question.candidate).stated
-    paint.line(
-        f"poll {poll_name(poll)}, until {instant_text(question.deadline)}: how should {candidate.id} be settled?"
-    )
+    name = "would ask" if poll is None else f"poll {poll_name(poll)}"
+    paint.line(f"{name}, until {instant_text(question.deadline)}: how should {candidate.id} be settled?")
     paint.line(f"  {rule_sentence(candidate, cast.show)}")
     for number, option in enumerate(question.options, 1):
-        needs = ", ".join(cast.show(voter) for voter in option.relaxes)
+        needs = ", ".join(sorted(map(cast.show, option.relaxes)))
         paint.line(
             f"{number}. {option.strategy}" + (f": relaxes the rules of {needs}, who must consent" if needs else "")
         )
         for revision in _revisions(question, option):
             show_revision(revision)
-    paint.line(f"{counted(len(question.voters), 'publisher')} asked: {', '.join(map(cast.show, question.voters))}")
+    paint.line(
+        f"{counted(len(question.voters), 'publisher')} asked: {', '.join(sorted(map(cast.show, question.voters)))}"
+    )
 
 
 def _revisions(question: Question, option: Option) -> list[Revision]:
@@ -94,7 +95,7 @@ def vote_text(vote: Vote, question: Question) -> str:
 def show_votes(poll: Poll, cast: Cast) -> None:
     """Show how each of those who were asked has answered."""
     answers, votes = poll.tally().answers, {vote.value.voter: vote.value for vote in poll.votes}
-    for voter, answer in answers.items():
+    for voter, answer in sorted(answers.items(), key=lambda each: cast.show(each[0])):
         said = {
             Answer.SILENT: "silent, which refuses",
             Answer.CONTRADICTED: "has said two things at once, which refuses",
@@ -138,9 +139,9 @@ def kept_data(kept: Kept, cast: Cast) -> Data:
     return {
         **question_data(kept.poll.id, question, cast),
         "open": kept.open,
-        "answers": {cast.show(voter): str(answer) for voter, answer in tally.answers.items()},
+        "answers": dict(sorted((cast.show(voter), str(answer)) for voter, answer in tally.answers.items())),
         "votes": [vote_data(vote.value, question, cast) for vote in kept.poll.votes],
-        "approvals": {str(strategy): [*map(cast.show, who)] for strategy, who in tally.approvals.items()},
+        "approvals": {str(strategy): sorted(map(cast.show, who)) for strategy, who in tally.approvals.items()},
         "chosen": None if kept.open or tally.chosen is None else str(tally.chosen.strategy),
         "step": _step(kept),
         "code": None if kept.settlement is None or not kept.settlement.code else kept.settlement.code,
