@@ -52,6 +52,27 @@ def test_alone_what_was_agreed_is_the_right() -> None:
     assert ask(ALONE, BOB, SUBSCRIBE, A1, right(BOB, "A1", SUBSCRIBE)).effect is Effect.DENY
 
 
+def test_a_refusal_says_which_rule_it_is() -> None:
+    for of, action, reason in (
+        (P2, PUBLISH, f"the profile of {P2.short} does not satisfy fnc_p of rule `r1`: `licensed`"),
+        (BOB, SUBSCRIBE, f"the profile of {BOB.short} does not satisfy fnc_s of rule `r1`: `role`"),
+    ):
+        decision = ask(ALONE, of, action, A1)
+        assert decision.effect is Effect.DENY
+        (error,) = decision.errors
+        assert (error.code, error.source) == ("agreement.not-allowed", "plant")
+        assert error.message == f"agreed rules do not let {of.short} {action}: {reason}"
+        with refused("guard.denied") as caught:
+            decision.require()
+        assert reason in caught.value.message
+    silent = agreed(agreement())
+    assert "has no rule by which" in ask(silent, P1, PUBLISH, A1).errors[0].message
+    assert "nobody may publish `A1`" in ask(silent, ANN, SUBSCRIBE, A1).errors[0].message
+    # Certificates alone refuse without a word, and what is allowed has no refusals.
+    assert ask(BOTH, ANN, SUBSCRIBE, A1).errors == ()
+    assert ask(ALONE, ANN, SUBSCRIBE, A1).errors == ()
+
+
 def test_both_must_allow() -> None:
     assert ask(BOTH, ANN, SUBSCRIBE, A1).effect is Effect.DENY
     assert ask(BOTH, BOB, SUBSCRIBE, A1, right(BOB, "A1", SUBSCRIBE)).effect is Effect.DENY

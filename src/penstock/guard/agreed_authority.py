@@ -86,7 +86,7 @@ class Agreed:
         kept = both.branches[: DEFAULT_LIMITS.grants_per_principal]
         if len(kept) < len(both.branches):
             problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
-        return Ruling(kept, tuple(problems))
+        return Ruling(kept, tuple(problems), () if kept else tuple(r for ruling in rulings for r in ruling.refusals))
 
 
 class AgreementReader:

@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.guard.agreements import Agreement, Described
-from penstock.guard.decision import EventRequest, Ruling
+from penstock.guard.decision import EventRequest, Problem, Ruling
 from penstock.guard.restriction import Branch, When
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import AttributeId, TypeKey
@@ -167,7 +167,28 @@ class AgreedRules:
         known = self._known(request.principal, publisher=publishing)
         attribute = self.publisher_attribute(event_type)
         made = (self._to_publish if publishing else self._to_subscribe)(request, known, attribute)
-        return Ruling(tuple(b for b in made if request.now is None or b.when.validity.contains(request.now)))
+        branches = tuple(b for b in made if request.now is None or b.when.validity.contains(request.now))
+        return Ruling(branches, refusals=() if branches else (self._refusal(request),))
+
+    def _refusal(self, request: EventRequest) -> Problem:
+        """Say why nothing is allowed: for the owner and operators, and in the words of rules."""
+        reason = next(self._reasons(request), "it is not valid now")
+        message = f"agreed rules do not let {request.principal.short} {request.action}: {reason}"
+        return Problem("agreement.not-allowed", message, self.agreement.name)
+
+    def _reasons(self, request: EventRequest) -> Iterator[str]:
+        event, who = request.type.event_type.key, request.principal
+        if request.action is Right.PUBLISH:
+            found = self._publications.allow(event, who)
+            if not found.rules and not found.failures:
+                yield f"{who.short} has no rule by which it publishes `{event.name}`"
+            yield from map(str, found.failures)
+            return
+        able = [entitlement.publisher for entitlement in self.entitled(event)]
+        if not able:
+            yield f"nobody may publish `{event.name}`"
+        for publisher in able:
+            yield from self._subscriptions.allow(event, publisher, who).reasons
 
     def publisher_attribute(self, event_type: EventType) -> AttributeId | None:
         """Return which attribute of a type says who published an event.

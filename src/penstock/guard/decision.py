@@ -107,13 +107,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What one source says: branches it allows, and what went wrong while it was asked.
+    """What one source says: branches it allows, what went wrong while it was asked, and why it allows nothing.
 
-    For a network request a branch without attributes stands for yes.
+    A source that refuses has nothing gone wrong: it may say why, for those who may know. For a network request a branch
+    without attributes stands for yes.
     """
 
     branches: tuple[Branch, ...] = ()
     problems: tuple[Problem, ...] = ()
+    refusals: tuple[Problem, ...] = ()
 
 
 class Authority(Protocol):
@@ -142,7 +144,7 @@ class Decision:
         if self.effect is Effect.DENY:
             raise RefusedError(
                 "guard.denied",
-                "no credential gives this right",
+                self.errors[0].message if self.errors else "no credential gives this right",
                 hint="`CapabilityAuthority.explain(request)`, or `penstock explain`, shows what is missing",
             )
         first = self.errors[0] if self.errors else Problem("guard.indeterminate", "no reason is known")
@@ -162,16 +164,20 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
         problem = Problem("type.expired", "the event type is not valid now", request.type.id)
         return Decision(Effect.INDETERMINATE, errors=(problem,))
     known = tuple(authorities)
-    restriction, problems = _collect(request, known)
+    refusals: list[Problem] = []
+    restriction, problems = _collect(request, known, refusals)
     if isinstance(request, EventRequest) and request.action is Right.PUBLISH and is_topic(request.type.event_type.name):
-        restriction = _on_topic(request, restriction, known, problems)
+        restriction = _on_topic(request, restriction, known, problems, refusals)
     if restriction.branches:
         return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems))
-    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=tuple(problems))
+    errors = tuple(dict.fromkeys((*problems, *refusals)))
+    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=errors)
 
 
-def _collect(request: Request, authorities: Iterable[Authority]) -> tuple[Restriction, list[Problem]]:
-    """Return what the sources allow of a request, and what went wrong."""
+def _collect(
+    request: Request, authorities: Iterable[Authority], refusals: list[Problem]
+) -> tuple[Restriction, list[Problem]]:
+    """Return what the sources allow of a request, and what went wrong; and add why they refuse it."""
     branches: list[Branch] = []
     problems: list[Problem] = []
     for authority in authorities:
@@ -181,6 +187,7 @@ def _collect(request: Request, authorities: Iterable[Authority]) -> tuple[Restri
             problems.append(Problem(error.code, error.message))
             continue
         problems += ruling.problems
+        refusals += ruling.refusals
         for branch in ruling.branches:
             if branch.action is not request.action:
                 continue
@@ -196,12 +203,16 @@ def _collect(request: Request, authorities: Iterable[Authority]) -> tuple[Restri
 
 
 def _on_topic(
-    request: EventRequest, restriction: Restriction, authorities: tuple[Authority, ...], problems: list[Problem]
+    request: EventRequest,
+    restriction: Restriction,
+    authorities: tuple[Authority, ...],
+    problems: list[Problem],
+    refusals: list[Problem],
 ) -> Restriction:
     """Return what is left of rights to publish on a topic by those on its super-topics (paper 5, section 5.5)."""
     try:
         for above in super_topics(request.type):
-            wider, found = _collect(replace(request, type=above), authorities)
+            wider, found = _collect(replace(request, type=above), authorities, refusals)
             problems += found
             restriction = both(restriction, wider)
             if len(restriction.branches) > DEFAULT_LIMITS.grants_per_principal:
