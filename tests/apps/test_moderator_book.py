@@ -187,6 +187,7 @@ def test_the_tree_changes(book: Shell) -> None:
     ask(book, "type add Line.Dry --below Line", by="plant")
     ask(book, "type rename Line.Dry Line.Drying", by="plant")
     assert "Line.Drying" in book.ok("moderator", "show", "-o", "json").json["types"]
+    assert "  Line.Drying: Line" in book.ok("moderator", "export").out.splitlines()
     move = ("moderator", "type", "move", "Line.Paint", "--below", "Line.Press", "--key", "plant.key")
     refused = book(*move)
     assert (refused.status, refused.code) == (1, "moderator.conflict")
@@ -195,6 +196,8 @@ def test_the_tree_changes(book: Shell) -> None:
     told = book(*move, "-o", "json").json
     assert [each["rule"] for each in told["conflicts"]] == ["paint"]
     assert told["proposals"][0]["strategy"] == "follow"
+    assert book.ok(*move, "--by", "delete-attributes", "--dry-run", "-o", "json").json["outcome"] == "resolved"
+    assert book(*move, "--by", "delete-attributes").code == "moderator.consent"
     assert book.ok(*move, "--by", "follow", "-o", "json").json["outcome"] == "resolved"
     assert book.ok("moderator", "show", "-o", "json").json["types"]["Line.Paint"] == "Line.Press"
     ask(book, "type remove Line.Paint", by="plant")
@@ -214,6 +217,13 @@ def test_a_book_without_signatures(penstock: Shell) -> None:
     Path("rules.yaml").write_text(RULES, encoding="utf-8")
     where = ("--store", "sqlite:try.db")
     penstock.ok("moderator", "init", "rules.yaml", *where, "--unsigned", "--as", "plant")
+    # Each is rehearsed on what those before would have come to.
+    dry = penstock("moderator", "add", "--from", "rules.yaml", *where, "--dry-run", "-o", "json").json["steps"]
+    assert [(step["number"], step["outcome"]) for step in dry[:3]] == [
+        (1, "accepted"),
+        (2, "rejected"),
+        (3, "accepted"),
+    ]
     assert penstock("moderator", "add", "--from", "rules.yaml", *where).code == "moderator.rejected"
     assert penstock.ok("moderator", "show", *where, "-o", "json").json["in_force"] == 2
     # Names of the file are known from now on.

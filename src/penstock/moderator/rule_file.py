@@ -107,6 +107,7 @@ class RuleReader:
         self._known = dict(known)
         self._lines: dict[str, int] = {}
         self._schemas: dict[str, Schema] = {}
+        self._functions: dict[tuple[str, str], Selector] = {}
 
     def rule_base(self) -> RuleFile:
         """Read everything that a rule base has; what else there is, is left."""
@@ -307,19 +308,24 @@ class RuleReader:
     def function(self, table: Table, key: str, whose: str) -> Selector:
         """Read a function: a condition, attributes and their values, or nothing, which is TRUE."""
         value = table.any(key)
-        with table.at(key):
-            match value:
-                case None:
-                    return ALWAYS
-                case str(text):
-                    return parse_function(text)
-                case dict(entries):
-                    specs = self._schemas[whose]
-                    return AttributeList(
-                        tuple(
-                            entry for name, each in entries.items() for entry in _entries(table, key, name, each, specs)
-                        )
-                    ).selector
+        # Many rules state the same.
+        written = (whose, repr(value))
+        found = self._functions.get(written)
+        if found is None:
+            with table.at(key):
+                found = self._functions[written] = self._function(table, key, whose, value)
+        return found
+
+    def _function(self, table: Table, key: str, whose: str, value: object) -> Selector:
+        match value:
+            case None:
+                return ALWAYS
+            case str(text):
+                return parse_function(text)
+            case dict():
+                specs = self._schemas[whose]
+                entries = (entry for name, each in value.items() for entry in _entries(table, key, name, each, specs))
+                return AttributeList(tuple(entries)).selector
         raise table.malformed(key, "a condition, or attributes and their values")
 
     def validity(self, table: Table) -> Validity:

@@ -20,6 +20,9 @@ from penstock.moderator.checking import Checked, check_rules
 from penstock.moderator.deltas import Status
 from penstock.moderator.rules import PublishRule
 
+#: as many rules that collide are told to people
+_MANY = 100
+
 
 @click.command()
 @click.argument("file", required=False)
@@ -82,11 +85,13 @@ def _answer_check(source: Source, rules: int, found: Sequence[Checked], output: 
             }
         )
     else:
-        for each in wrong:
+        for each in wrong[:_MANY]:
             line = f" (line {source.lines[each.rule.id]})" if source.lines.get(each.rule.id) else ""
             paint.line(f"✗ {each.rule.id}{line}: {each.problem}")
-        for each in colliding:
+        for each in colliding[:_MANY]:
             show_rule_conflicts(each.rule, each.conflicts, source)
+        if len(colliding) > _MANY:
+            paint.line(f"and {len(colliding) - _MANY:,} more rules collide; -o json has them all")
         if not found:
             paint.line(f"✓ {counted(rules, 'rule')}, no conflict")
     if wrong:
