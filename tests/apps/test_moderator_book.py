@@ -129,7 +129,7 @@ def test_relaxing_needs_the_consent_of_whose_rule_it_is(book: Shell) -> None:
     way = "resolve bolt-press --by delete-attributes"
     refused = book("moderator", *way.split(), "--key", "bolt.key")
     assert (refused.status, refused.code) == (1, "moderator.consent")
-    assert "acme" in refused.err
+    assert "hint: acme: `penstock moderator agree bolt-press --by delete-attributes" in refused.err
     agree = ("moderator", "agree", "bolt-press", "--by", "delete-attributes", "--key", "acme.key")
     assert "- fnc_s: role = 'engineer'" in book.ok(*agree, "--out", "acme.consent").out
     done = ask(book, way, "--consent", "acme.consent", by="bolt").json
@@ -143,7 +143,9 @@ def test_relaxing_needs_the_consent_of_whose_rule_it_is(book: Shell) -> None:
 def test_requests_travel_as_files(book: Shell) -> None:
     rule = ("both", "--event", "Line.Paint", "--fnc-s", "role = 'worker' OR company = 'bolt'")
     whose = ("--publisher", "bolt", "--publisher", "acme", "--key", "bolt.key")
-    assert book("moderator", "add", *rule, *whose).code == "moderator.consent"
+    refused = book("moderator", "add", *rule, *whose)
+    assert refused.code == "moderator.consent"
+    assert "hint: acme: `penstock moderator agree --request FILE" in refused.err
     book.ok("moderator", "add", *rule, *whose, "--out", "both.request")
     assert "both" not in statuses(book)
     assert book("moderator", "take", "both.request").code == "moderator.consent"
@@ -183,7 +185,8 @@ def test_time_passes_before_anything_is_decided(book: Shell) -> None:
 
 
 def test_the_tree_changes(book: Shell) -> None:
-    assert ask(book, "type add Line.Dry --below Line", by="bolt").status == 1
+    new = ("moderator", "type", "add", "Line.Dry", "--below", "Line", "--key", "bolt.key")
+    assert book(*new).code == "moderator.not-yours"
     ask(book, "type add Line.Dry --below Line", by="plant")
     ask(book, "type rename Line.Dry Line.Drying", by="plant")
     assert "Line.Drying" in book.ok("moderator", "show", "-o", "json").json["types"]

@@ -1,13 +1,17 @@
 """Scenario files: what may stand where, and that a scenario which does not come out says so."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.apps.cli.main import cli
 from penstock.codec.yaml_text import read_yaml
-from penstock.errors import PenstockError
+from penstock.errors import MalformedError, PenstockError
 from penstock.moderator.scenario import run
 from penstock.moderator.scenario_file import read_scenario
 
@@ -73,3 +77,35 @@ def test_the_command_says_what_did_not_come_out(tmp_path: Path) -> None:
     assert "[moderator.unexpected]" in answer.output
     file.write_bytes(b"\xff")
     assert CliRunner().invoke(cli, ["moderator", "test", str(file)]).exit_code == 2
+
+
+STORY = (
+    SMALL
+    + """
+  - subscribe: {id: s1, event: A1, by: Ada, until: 2027-01-01}
+  - resolve: {rule: r1, strategy: follow, consents: [P1]}
+    who: P1
+  - move-type: {event: A1, parent: , strategy: add-attributes}
+    at: 2026-02-01
+  - undo: {step: 1, replay: true}
+    why: nothing
+"""
+)
+
+
+@given(
+    st.integers(0, len(STORY) - 1),
+    st.integers(0, 10),
+    st.text("{}[]:-,'\"# \nra1.", max_size=4) | st.sampled_from(["null", "true", "[]", "{}", "step", "\0", "é"]),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_any_scenario_is_read_or_refused(start: int, length: int, instead: str) -> None:
+    with suppress(MalformedError):
+        read_scenario(read_yaml(STORY[:start] + instead + STORY[start + length :]))
+
+
+def test_a_scenario_may_begin_with_rules() -> None:
+    stated = "rules: [{id: r0, event: A1, by: P0, fnc_s: {role: worker}}]\nsteps:"
+    told = [*run(read_scenario(read_yaml(SMALL.replace("steps:", stated))))]
+    assert [each.facts["outcome"] for each in told] == ["accepted", "rejected"]
+    assert [each.number for each in told if each.differences] == [2]

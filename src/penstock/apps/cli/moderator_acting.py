@@ -22,7 +22,7 @@ from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent
 from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.facts import outcome
-from penstock.moderator.steps import Add, Note, Pass, Request, Subscribe
+from penstock.moderator.steps import Add, Note, Pass, Request, Resolve, Subscribe
 from penstock.moderator.undo import plan_request
 from penstock.trust.signed import UnverifiedValue, read_signed
 
@@ -90,11 +90,30 @@ class Acting:
 
     def do(self, request: Request, who: Principal | None = None) -> Plan:
         """Do what is asked for, or show what would come of it, and answer. Raises what `RuleBook` raises."""
-        plan = self.plan_or_take(request, who)
+        try:
+            plan = self.plan_or_take(request, who)
+        except RefusedError as error:
+            error.hint = self._hint(error, request) or error.hint
+            raise
         self.answer(plan)
         if self.destination.file is not None and self.output != JSON:
             paint.line(self.destination.line())
         return plan
+
+    def _hint(self, error: RefusedError, request: Request) -> str:
+        """Say what to do next, in commands."""
+        match error.code, request:
+            case "moderator.consent", Resolve(rule_id, strategy):
+                agree = f"`penstock moderator agree {rule_id} --by {strategy} --key … --out FILE`"
+            case "moderator.consent", _:
+                agree = "`penstock moderator agree --request FILE --key …`, of what --out FILE writes here"
+            case "moderator.unresolved", Resolve(rule_id):
+                return f"`penstock moderator propose {rule_id}` shows the ways that lead somewhere"
+            case _:
+                return ""
+        publishers = error.fields.get("publishers")
+        named = sorted(map(self.source.cast.show, publishers)) if isinstance(publishers, tuple) else []
+        return f"{', '.join(named)}: {agree}; then give --consent FILE"
 
     def answer(self, plan: Plan) -> None:
         """Answer what a request came to."""
