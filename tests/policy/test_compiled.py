@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 from tests.policy.kit import AGE, NOW, apply, designator, policy, rule, value
@@ -45,6 +45,7 @@ class Elsewhere(NoSources):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 40))
+@example(220_379_662_071)  # variables of two policies that share a name
 def test_it_says_what_the_plain_one_says(seed: int) -> None:
     maker = Maker(seed)
     root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()

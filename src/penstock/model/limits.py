@@ -29,6 +29,8 @@ class Limits:
     policy_text: int = 1 << 20
     policy_integer_bits: int = 4_096
     policy_days: int = 1 << 40
+    #: an expression over decisions: states of its automaton
+    policy_states: int = 1_000
 
     #: a selector: characters, nesting, nodes of its syntax tree, values in one IN list
     selector_length: int = 16_384
@@ -174,8 +176,8 @@ class Limits:
     log_lines: int = 200
 
     #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
-    #: certificates that one owner has revoked, its agreements, and profiles; bytes of the events since the last
-    #: checkpoint, and of those that wait
+    #: certificates that one owner has revoked, its agreements, and profiles; branches by which somebody has what was
+    #: agreed on; bytes of the events since the last checkpoint, and of those that wait
     policy_number: int = 10**15 - 1
     policy_event_bytes: int = 256 << 10
     policy_changes: int = 4_096
@@ -183,6 +185,7 @@ class Limits:
     policy_revoked: int = 100_000
     policy_agreements: int = 64
     policy_profiles: int = 100_000
+    agreed_branches: int = 1_024
     policy_log_bytes: int = 6 << 20
     policy_pending_bytes: int = 8 << 20
     #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, the longest that a broker

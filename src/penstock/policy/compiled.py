@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
 from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, algorithm
+from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, target_matches
 from penstock.policy.index import Index, Needs, necessary
 from penstock.policy.lookup import Context, NoSources, Sources
@@ -133,7 +134,7 @@ def _compile_policy(policy: Policy) -> _Unit:
 
     variables: dict[str, Program] = {}
     children = [_compile_rule(rule, policy, variables) for rule in policy.rules]
-    unit = _container(policy, children, algorithm(policy.combining, RULE_ALGORITHMS), scope)
+    unit = _container(policy, children, rule_algorithm(policy.combining), scope)
     unit.needs = _needs_of_policy(policy, unit.needs, children)
     return unit
 
@@ -141,7 +142,7 @@ def _compile_policy(policy: Policy) -> _Unit:
 def _compile_set(policies: PolicySet, around: tuple[str, ...]) -> _Unit:
     inside = (*around, policies.id)
     children = [_compile_member(member, inside) for member in policies.members]
-    return _container(policies, children, algorithm(policies.combining, POLICY_ALGORITHMS), Scope)
+    return _container(policies, children, policy_algorithm(policies.combining), Scope)
 
 
 def _compile_member(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
@@ -186,7 +187,7 @@ def _reference(reference: PolicyReference, around: tuple[str, ...]) -> _Unit:
 def _container(root: Root, children: Sequence[_Unit], combine: Algorithm, scope: Scoped) -> _Unit:
     matches = _matcher(root.target, scope)
     always = not root.target
-    chosen = Index.of([child.needs for child in children], children) if combine not in _POSITIONAL else None
+    chosen = Index.of([child.needs for child in children], children) if not _by_place(combine) else None
     quick = _quick(combine)
     name = (PolicyId(root.id, root.version, isinstance(root, PolicySet)),)
     told = {
@@ -229,6 +230,7 @@ _V1: Final = "urn:oasis:names:tc:xacml:1.0:"
 _V3: Final = "urn:oasis:names:tc:xacml:3.0:"
 #: what goes by the places of children, of which none may be left out
 _POSITIONAL: Final = (algorithm(f"{_V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS),)
+_KNOWN: Final = (*RULE_ALGORITHMS.values(), *POLICY_ALGORITHMS.values())
 #: what a single child says is what it says alone
 _SINGLE: Final = tuple(
     algorithm(name.replace(":rule-", f":{kind}-"), known)
@@ -241,6 +243,11 @@ _SINGLE: Final = tuple(
         f"{_V1}rule-combining-algorithm:first-applicable",
     )
 )
+
+
+def _by_place(combine: Algorithm) -> bool:
+    """Say whether it matters which children there are besides those that are applicable; tuples may count those too."""
+    return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
 
 
 def _quick(combine: Algorithm) -> Algorithm:
@@ -260,7 +267,7 @@ def _quick(combine: Algorithm) -> Algorithm:
 
 def _needs_of_policy(policy: Policy, needs: Needs, children: Sequence[_Unit]) -> Needs:
     """Add what all rules need, where a policy whose rules are not applicable is not applicable itself."""
-    if not children or algorithm(policy.combining, RULE_ALGORITHMS) not in _SINGLE:
+    if not children or rule_algorithm(policy.combining) not in _SINGLE:
         return needs
     common = set(children[0].needs).intersection(*(child.needs for child in children[1:]))
     found = dict(needs)

@@ -10,7 +10,8 @@ from itertools import product
 from typing import Any
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
-from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, Child, algorithm
+from penstock.policy.combine import Algorithm, Child
+from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import DataType, Value
 from penstock.policy.expressions import (
     Apply,
@@ -264,7 +265,7 @@ class _PolicyChild:
     def evaluate(self, _context: Context, /) -> Outcome:
         scope = self._scope()
         children = [_RuleChild(rule, scope) for rule in self.policy.rules]
-        return _Container(scope).told(self.policy, children, algorithm(self.policy.combining, RULE_ALGORITHMS))
+        return _Container(scope).told(self.policy, children, rule_algorithm(self.policy.combining))
 
 
 @dataclass(slots=True)
@@ -280,7 +281,7 @@ class _SetChild:
     def evaluate(self, _context: Context, /) -> Outcome:
         around = (*self.around, self.policies.id)
         children = [_child(member, self.context, around) for member in self.policies.members]
-        combine = algorithm(self.policies.combining, POLICY_ALGORITHMS)
+        combine = policy_algorithm(self.policies.combining)
         return _Container(Scope(self.context)).told(self.policies, children, combine)
 
 

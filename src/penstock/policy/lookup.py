@@ -48,7 +48,7 @@ class Context:
         self.sources = sources
         self.facts: Facts = request.facts() if facts is None and request is not None else facts or {}
         #: what compiled policies have worked out already
-        self.memory: dict[int, Value] = {}
+        self.memory: dict[object, Value] = {}
         self._found: dict[Designator | Selector, tuple[Value, ...]] = {}
 
     @property

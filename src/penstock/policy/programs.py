@@ -76,8 +76,9 @@ class _Writer:
         program = self._programs.get(name)
         if program is None:
             self._programs[name] = program = condition_program(self._variables[name], self._variables, self._programs)
-        place = self.name(id(self._programs) ^ hash(name))
-        return f"(M[{place}] if {place} in M else M.setdefault({place}, {self.name(program)}(C, F)))"
+        # What was worked out is kept under the program itself, of which there is one for each variable of a policy.
+        known = self.name(program)
+        return f"(M[{known}] if {known} in M else M.setdefault({known}, {known}(C, F)))"
 
     def _plainly(self, expression: Expression) -> str:
         variables = self._variables

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.codec.xml_text import Element, read_xml, tag_of
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, algorithm
+from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import BOOLEAN, XPATH, DataType, Value, XPathExpression, data_type, read_value
 from penstock.policy.expressions import Designator, Expression, Literal, Reference, Selector, apply, function_of
 from penstock.policy.policies import (
@@ -127,7 +127,7 @@ class _Reader:
             raise LimitError("xacml.limit", f"policy sets are nested more than {self.limits.policy_depth} deep")
         before, self.version = self.version, self._defaults(element, "PolicySetDefaults")
         combining = attribute_of(element, "PolicyCombiningAlgId")
-        algorithm(combining, POLICY_ALGORITHMS)
+        policy_algorithm(combining)
         found = PolicySet(
             attribute_of(element, "PolicySetId"),
             attribute_of(element, "Version"),
@@ -156,7 +156,7 @@ class _Reader:
     def policy(self, element: Element) -> Policy:
         before, self.version = self.version, self._defaults(element, "PolicyDefaults")
         combining = attribute_of(element, "RuleCombiningAlgId")
-        algorithm(combining, RULE_ALGORITHMS)
+        rule_algorithm(combining)
         self._define(element)
         rules = [self._rule(child) for child in element if named(child) == "Rule"]
         found = Policy(
