@@ -9,9 +9,11 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
 
 DIGEST_BYTES: Final = 32
 KEY: Final = "ed25519"
@@ -42,7 +44,7 @@ class Principal:
         return hash(self.digest)
 
     def __str__(self) -> str:
-        return f"{self.scheme}:{base64.b32encode(self.digest).decode().rstrip('=').lower()}"
+        return _written(self.digest, self.scheme)
 
     def __repr__(self) -> str:
         return f"Principal({self})"
@@ -58,25 +60,36 @@ class Principal:
 
         Raises `MalformedError` (`principal.malformed`).
         """
-        scheme, colon, encoded = text.partition(":")
-        problem = MalformedError(
-            "principal.malformed",
-            f"`{text[:80]}` is no principal",
-            hint="write `ed25519:` or `threshold:` and the 52 base32 characters that `penstock key show` prints",
-        )
-        if not colon or scheme not in _SCHEMES:
-            raise problem
-        try:
-            digest = base64.b32decode(encoded.upper() + "=" * (-len(encoded) % 8))
-        except (binascii.Error, ValueError) as error:
-            raise problem from error
-        if len(digest) != DIGEST_BYTES:
-            raise problem
-        principal = cls(digest, scheme)
-        # One written form only: base32 has spare bits that must be zero.
-        if str(principal) != text:
-            raise problem
-        return principal
+        return _parsed(text)
+
+
+# Few are named again and again: in every rule of a log, every change, every certificate.
+@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+def _written(digest: bytes, scheme: str) -> str:
+    return f"{scheme}:{base64.b32encode(digest).decode().rstrip('=').lower()}"
+
+
+@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+def _parsed(text: str) -> Principal:
+    scheme, colon, encoded = text.partition(":")
+    problem = MalformedError(
+        "principal.malformed",
+        f"`{text[:80]}` is no principal",
+        hint="write `ed25519:` or `threshold:` and the 52 base32 characters that `penstock key show` prints",
+    )
+    if not colon or scheme not in _SCHEMES:
+        raise problem
+    try:
+        digest = base64.b32decode(encoded.upper() + "=" * (-len(encoded) % 8))
+    except (binascii.Error, ValueError) as error:
+        raise problem from error
+    if len(digest) != DIGEST_BYTES:
+        raise problem
+    principal = Principal(digest, scheme)
+    # One written form only: base32 has spare bits that must be zero.
+    if str(principal) != text:
+        raise problem
+    return principal
 
 
 class Petnames(Mapping[Principal, str]):

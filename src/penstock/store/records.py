@@ -15,7 +15,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from hashlib import sha256
 from operator import index
 from typing import Final, NamedTuple
@@ -139,7 +138,7 @@ def chain(ledger: str, head: Head, entries: Sequence[Entry], *, limits: Limits =
             ledger=ledger,
             number=head.number + 1,
             previous=head.hash,
-            hash=_digest(ledger, head, _written(entry.who.digest, entry.who.scheme), ticks(when), entry),
+            hash=_digest(ledger, head, str(entry.who), ticks(when), entry),
         )
         found.append(change)
         head = change.head
@@ -151,7 +150,7 @@ def to_row(change: Change) -> Row:
     return Row(
         change.number,
         ticks(change.when),
-        _written(change.who.digest, change.who.scheme),
+        str(change.who),
         change.kind,
         change.why,
         change.before,
@@ -166,7 +165,7 @@ def verify_row(ledger: str, head: Head, row: Row) -> Change:
         raise broken(ledger, head.number + 1, "is missing")
     try:
         change = Change(
-            who=_principal(row.who),
+            who=Principal.parse(row.who),
             when=from_ticks(row.at),
             kind=row.kind,
             why=row.why,
@@ -231,14 +230,3 @@ def _digest(ledger: str, head: Head, who: str, at: int, entry: Entry) -> bytes:
     place = (ledger.encode(), b"%d" % (head.number + 1), head.hash)
     told = (who.encode(), b"%d" % at, entry.kind.encode(), entry.why.encode())
     return sha256(canonical((b"penstock-change", *place, *told, *states))).digest()
-
-
-# Few write many changes; the scheme is named beside the digest because principals are compared without it.
-@lru_cache(maxsize=1024)
-def _principal(text: str) -> Principal:
-    return Principal.parse(text)
-
-
-@lru_cache(maxsize=1024)
-def _written(digest: bytes, scheme: str) -> str:
-    return str(Principal(digest, scheme))
