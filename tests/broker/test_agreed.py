@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 
 from tests.broker.node_kit import client_of, refused, run, running, until
 from tests.broker.sports import (
@@ -20,6 +21,7 @@ from tests.broker.sports import (
     TYPES,
     Node,
     grant,
+    stocked,
 )
 from tests.broker.test_policy import READING, WRITING, flow, now, number_at, two_brokers
 
@@ -27,10 +29,11 @@ from penstock.broker.door import Sources
 from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.requests import Given, Refused
 from penstock.crypto import SigningKey
-from penstock.guard import Agreement, Agreements, Combining
+from penstock.guard import ENVIRONMENT, Agreement, Agreements, Combining, Effect, EventRequest, decide
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import described
 from penstock.model import Event
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.profiles import ProfileSchema, alphabetic
 from penstock.model.tree import Scope, TypeTree
@@ -243,3 +246,28 @@ def test_a_profile_that_ends_ends_what_rests_on_it() -> None:
     assert not any(isinstance(said, Given) for said in found.publish(NEWS, headline="h"))
     said = found.run(found.broker.subscribe(found.now, "pda", "again", NEWS.name))
     assert [one.code for one in said if isinstance(one, Refused)] == ["broker.not-permitted"]
+
+
+def test_rules_begin_and_end_on_their_dates() -> None:
+    def at(hour: int, minute: int) -> datetime:
+        return NOW.replace(hour=hour, minute=minute)
+
+    first = replace(rule("first"), validity=Validity.between(None, at(12, 30)))
+    second = replace(rule("second"), validity=Validity.between(at(13, 0), None))
+    found = node(agreement(first, second), *ALL)
+    subscribe(found)
+    found.run(found.broker.advertise(NOW, "reporter", "SportsNews", NEWS.name))
+    for moment, heard in ((at(12, 10), True), (at(12, 40), False), (at(13, 10), True)):
+        found.now = moment
+        assert any(isinstance(said, Given) for said in found.publish(NEWS, headline="h")) is heard, moment
+
+
+def test_brokers_publish_and_read_for_others_and_are_not_asked_for_profiles() -> None:
+    made = agreement(rule("r"), combining=Combining.ALONE)
+    sources = Sources(Credentials.of(*ALL), agreements=Agreements((AgreedRules(made, described(made, ())),)))
+    news = stocked().get(NEWS.name, NOW)
+    for right, who in ((Right.SUBSCRIBE, PDA), (Right.PUBLISH, REPORTER)):
+        request = EventRequest(who.principal, right, news, NOW)
+        shown = Credentials(), ENVIRONMENT, DEFAULT_LIMITS
+        assert decide(request, sources.authorities(*shown)).effect is Effect.PERMIT
+        assert decide(request, sources.for_clients(*shown)).effect is Effect.INDETERMINATE

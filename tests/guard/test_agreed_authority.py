@@ -202,6 +202,17 @@ def test_many_publishers_take_several_conditions() -> None:
     assert not any(evaluate(one, {"publisher": str(EVE)}) for one in conditions)
 
 
+def test_there_are_as_few_branches_as_can_be() -> None:
+    # A1 has one publisher, A2 another one, and A10 both.
+    found = agreed(agreement(rule("r", "A1"), rule("s", "A10", of=[P2]), rule("t", "A2", of=[P2])))
+    assert len(found.readings(event("X"), ANN)) == 3
+    said = {branch.because: branch.only for branch in ask(found, ANN, SUBSCRIBE, X).restriction.branches}
+    assert said == {
+        ("rule:r",): frozenset({event("A1"), event("A10")}),
+        ("rule:s", "rule:t"): frozenset({event("A10"), event("A2")}),
+    }
+
+
 def test_two_agreements_about_a_type_must_both_allow() -> None:
     other = agreed(agreement(rule("other", "A1", "age > 18")))
     found = Agreements((ALONE, other)).over(CapabilityAuthority(Credentials()))

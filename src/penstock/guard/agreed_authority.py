@@ -83,7 +83,7 @@ class Agreed:
         both = Restriction.of(rulings[0].branches)
         for ruling in rulings[1:]:
             both &= Restriction.of(ruling.branches)
-        kept = both.branches[: DEFAULT_LIMITS.grants_per_principal]
+        kept = both.branches[: DEFAULT_LIMITS.agreed_branches]
         if len(kept) < len(both.branches):
             problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
         return Ruling(kept, tuple(problems), () if kept else tuple(r for ruling in rulings for r in ruling.refusals))

@@ -39,7 +39,7 @@ _TOGETHER: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Types of which somebody gets the events of the same publishers; `whole` where these are all."""
+    """Types of which somebody gets the events of some publishers; `whole` where these are all who publish them."""
 
     types: frozenset[TypeKey]
     publishers: tuple[Principal, ...]
@@ -65,7 +65,7 @@ class AgreedRules:
             if isinstance(rule, SubscribeRule):
                 self._wishes.setdefault(rule.subscriber, []).append(rule)
         self._entitled: dict[TypeKey, tuple[Entitlement, ...]] = {}
-        self._readings: Recent[object, tuple[Reading, ...]] = Recent(limits.cache_entries)
+        self._readings: Recent[object, tuple[tuple[Reading, ...], tuple[Reading, ...]]] = Recent(limits.cache_entries)
 
     # Who, what, from whom.
 
@@ -107,19 +107,25 @@ class AgreedRules:
         return self._subscriptions.allow(event, publisher, subscriber).allowed
 
     def readings(self, event: TypeKey, subscriber: Principal) -> tuple[Reading, ...]:
-        """Return what a subscriber gets of a type and of all that extends it, by publishers.
+        """Return what a subscriber gets of a type and of all that extends it: types that have the same publishers.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.unknown-profile`).
         """
+        return self._found(event, subscriber)[0]
+
+    def _found(self, event: TypeKey, subscriber: Principal) -> tuple[tuple[Reading, ...], tuple[Reading, ...]]:
+        """Return what a subscriber gets, by types, and the same in as few parts as can be."""
         known = self._known(subscriber, publisher=False)
         wishes = tuple(rule.id for rule in self._wishes.get(subscriber, ()))
         # Those with the same profile and the same wishes get the same.
-        asked = event, wishes, tuple(sorted(known.profile.values.items(), key=lambda pair: pair[0]))
-        kinds = tuple(type(value) for value in known.profile.values.values())
-        found = self._readings.get((asked, kinds))
+        values = sorted(known.profile.values.items(), key=lambda pair: pair[0])
+        asked = event, wishes, tuple(values), tuple(type(value) for _, value in values)
+        found = self._readings.get(asked)
         if found is None:
-            found = tuple(self._read(event, subscriber))
-            self._readings.put((asked, kinds), found)
+            by_types = tuple(self._read(event, subscriber))
+            by_publishers = tuple(self._turned(by_types, subscriber))
+            found = by_types, min(by_types, by_publishers, key=len)
+            self._readings.put(asked, found)
         return found
 
     def _read(self, event: TypeKey, subscriber: Principal) -> Iterator[Reading]:
@@ -131,15 +137,34 @@ class AgreedRules:
             if suits:
                 grouped.setdefault((tuple(sorted(suits)), len(suits) == len(able)), []).append(key)
         for (publishers, whole), keys in grouped.items():
-            rules = dict.fromkeys(
-                rule.id
-                for key in keys
-                for entitlement in self.entitled(key)
-                if entitlement.publisher in publishers
-                for rule in entitlement.rules
-            )
-            wishes = dict.fromkeys(rule.id for rule in self._wishes.get(subscriber, ()) if self._about(rule, keys))
-            yield Reading(frozenset(keys), publishers, whole, (*rules, *wishes))
+            yield Reading(frozenset(keys), publishers, whole, self._rules_for(keys, publishers, subscriber))
+
+    def _turned(self, readings: Iterable[Reading], subscriber: Principal) -> Iterator[Reading]:
+        """Yield the same by publishers that have the same types."""
+        types: dict[Principal, set[TypeKey]] = {}
+        for reading in readings:
+            for publisher in reading.publishers:
+                types.setdefault(publisher, set()).update(reading.types)
+        grouped: dict[frozenset[TypeKey], list[Principal]] = {}
+        for publisher, keys in types.items():
+            grouped.setdefault(frozenset(keys), []).append(publisher)
+        for some, publishers in grouped.items():
+            yield Reading(some, tuple(publishers), False, self._rules_for(some, publishers, subscriber))
+
+    def _rules_for(
+        self, keys: Iterable[TypeKey], publishers: Iterable[Principal], subscriber: Principal
+    ) -> tuple[str, ...]:
+        """Return what it rests on that a subscriber gets events of some types from some publishers."""
+        wanted, about = set(publishers), sorted(keys)
+        rules = dict.fromkeys(
+            rule.id
+            for key in about
+            for entitlement in self.entitled(key)
+            if entitlement.publisher in wanted
+            for rule in entitlement.rules
+        )
+        wishes = dict.fromkeys(rule.id for rule in self._wishes.get(subscriber, ()) if self._about(rule, about))
+        return (*rules, *wishes)
 
     def _about(self, rule: SubscribeRule, keys: Iterable[TypeKey]) -> bool:
         return any(self.agreement.vocabulary.tree.related(rule.event, key) for key in keys)
@@ -214,7 +239,8 @@ class AgreedRules:
                 yield Branch(action=Right.PUBLISH, forced=forced, when=when, because=_because((rule.id,)))
 
     def _to_subscribe(self, request: EventRequest, known: Described, attribute: AttributeId | None) -> Iterator[Branch]:
-        for reading in self.readings(request.type.event_type.key, request.principal):
+        by_types, fewest = self._found(request.type.event_type.key, request.principal)
+        for reading in by_types if attribute is None else fewest:
             branch = Branch(
                 action=Right.SUBSCRIBE,
                 only=reading.types,

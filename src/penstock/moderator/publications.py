@@ -62,11 +62,10 @@ class Publications:
         self._profiles = profiles
         self._literal = mode is Mode.LITERAL
         self._on: dict[TypeKey, list[PublishRule]] = {}
-        self._of: dict[Principal, list[PublishRule]] = {}
         for rule in rules:
             self._on.setdefault(rule.event, []).append(rule)
-            for publisher in rule.publishers:
-                self._of.setdefault(publisher, []).append(rule)
+        self._giving: dict[TypeKey, tuple[PublishRule, ...]] = {}
+        self._demanding: dict[TypeKey, tuple[PublishRule, ...]] = {}
         self._answers: dict[tuple[str, Principal], tuple[str, ...] | None] = {}
 
     def allow(self, event: TypeKey, publisher: Principal) -> Entitlement:
@@ -75,13 +74,13 @@ class Publications:
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`.
         """
         self._vocabulary.check_type(event)
-        own = [rule for rule in self._of.get(publisher, ()) if self._gives(rule.event, event)]
+        own = [rule for rule in self._rules_giving(event) if publisher in rule.publishers]
         if not own:
             return Entitlement(event, publisher)
-        failures = [failure for key in self._bound_by(event) for failure in self._failures(key, publisher)]
-        granting = [rule for rule in own if not self._failures(rule.event, publisher)]
+        granting = [rule for rule in own if not self._failures(self._on[rule.event], publisher)]
+        failures = self._failures(self._rules_demanding(event), publisher)
         if not granting:
-            failures += [failure for rule in own for failure in self._failures(rule.event, publisher)]
+            failures += [failure for rule in own for failure in self._failures(self._on[rule.event], publisher)]
         return Entitlement(event, publisher, tuple(granting), tuple(dict.fromkeys(failures)))
 
     def publishers(self, event: TypeKey) -> Iterator[Entitlement]:
@@ -90,28 +89,45 @@ class Publications:
         Raises `MalformedError` (`moderator.unknown-type`).
         """
         self._vocabulary.check_type(event)
-        for publisher in self._of:
+        for publisher in dict.fromkeys(who for rule in self._rules_giving(event) for who in rule.publishers):
             if publisher in self._profiles:
                 found = self.allow(event, publisher)
                 if found.allowed:
                     yield found
 
-    def _gives(self, granted: TypeKey, asked: TypeKey) -> bool:
-        return self._tree.related(granted, asked) if self._literal else self._tree.reaches(granted, asked)
+    def _rules_giving(self, event: TypeKey) -> tuple[PublishRule, ...]:
+        """Return the rules from which a right on a type comes."""
+        found = self._giving.get(event)
+        if found is None:
+            types = self._types(event, up=self._literal or self._tree.scope is Scope.DOWNWARD)
+            found = self._giving[event] = tuple(rule for key in types for rule in self._on.get(key, ()))
+        return found
 
-    def _bound_by(self, event: TypeKey) -> Iterator[TypeKey]:
-        """Yield the types whose rules must hold for who publishes a type."""
+    def _rules_demanding(self, event: TypeKey) -> tuple[PublishRule, ...]:
+        """Return rules that say all that is demanded of who publishes a type: of those that demand the same, one."""
+        found = self._demanding.get(event)
+        if found is None:
+            types = self._types(event, up=self._literal or self._tree.scope is Scope.UPWARD)
+            rules = (rule for key in types for rule in self._on.get(key, ()))
+            by_function: dict[str, PublishRule] = {}
+            for rule in rules:
+                by_function.setdefault(rule.fnc_p.text, rule)
+            found = self._demanding[event] = tuple(by_function.values())
+        return found
+
+    def _types(self, event: TypeKey, *, up: bool) -> Iterator[TypeKey]:
+        """Yield a type and those above it, or those below it; by Definition 2, both."""
         yield event
-        if self._literal or self._tree.scope is Scope.UPWARD:
+        if up:
             yield from self._tree.ancestors(event)
-        if self._literal or self._tree.scope is Scope.DOWNWARD:
+        if not up or self._literal:
             yield from (key for key in self._tree.subtree(event) if key != event)
 
-    def _failures(self, event: TypeKey, publisher: Principal) -> list[Failure]:
-        """Return what a publisher does not satisfy of the rules on one type."""
+    def _failures(self, rules: Iterable[PublishRule], publisher: Principal) -> list[Failure]:
+        """Return what a publisher does not satisfy of what rules demand."""
         return [
             Failure(rule.id, Function.P, publisher, attributes)
-            for rule in self._on.get(event, ())
+            for rule in rules
             if (attributes := self._failing(rule, publisher)) is not None
         ]
 
