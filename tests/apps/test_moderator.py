@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from tests.apps.conftest import Shell
+
+from penstock.apps.cli.main import cli
 
 RULES = """\
 title: A press line of two companies
@@ -181,6 +184,16 @@ def test_explain_two_rules(filed: Shell) -> None:
     assert "They do not collide." in filed.ok(*pair, "line").out
     apart = filed.ok("moderator", "explain", "press", "--with", "paint", "--file", "rules.yaml").out
     assert "They have nothing to do with each other" in apart
+
+
+def test_rules_and_types_are_completed(filed: Shell) -> None:
+    shell = ShellComplete(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
+    asked = ["moderator", "explain", "--file", "rules.yaml"]
+    assert [item.value for item in shell.get_completions(asked, "p")] == ["paint", "press"]
+    asked = ["moderator", "allow", "--file", "rules.yaml"]
+    assert [item.value for item in shell.get_completions(asked, "Line.")] == ["Line.Paint", "Line.Press"]
+    assert shell.get_completions(["moderator", "explain", "--file", "none.yaml"], "p") == []
+    assert filed.folder.exists()
 
 
 def test_allow_looks_both_ways(filed: Shell) -> None:

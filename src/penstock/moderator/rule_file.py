@@ -18,15 +18,14 @@ from penstock.errors import MalformedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.profiles import Profile, ProfileSchema, alphabetic, numeric
+from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.tree import Scope, TypeTree
-from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schema, Value
 from penstock.moderator.adding import Customs
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.file_tables import Form, Table
+from penstock.moderator.file_values import read_list, read_schema, read_value
 from penstock.moderator.founding import Known
 from penstock.moderator.heuristics import HEURISTICS
-from penstock.moderator.lists import AttributeList, Bound, Entry
 from penstock.moderator.notation import parse_function
 from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.steps import Add, Strategy, Subscribe
@@ -106,7 +105,7 @@ class RuleReader:
         self.names: dict[Principal, str] = {}
         self._known = dict(known)
         self._lines: dict[str, int] = {}
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[str, ProfileSchema] = {}
         self._functions: dict[tuple[str, str], Selector] = {}
 
     def rule_base(self) -> RuleFile:
@@ -218,20 +217,14 @@ class RuleReader:
     def _profiles(self, top: Table, key: str) -> tuple[ProfileSchema, Known]:
         table = top.table(key)
         declared = table.table("attributes")
-        specs: dict[str, AttributeSpec] = {}
-        for name in declared.names():
-            with declared.at(name):
-                specs[name] = _spec(declared, name)
-                ProfileSchema({name: specs[name]})
-        self._schemas[key] = specs
-        schema = ProfileSchema(specs)
+        schema = self._schemas[key] = read_schema(declared)
         people = table.table("profiles")
         profiles: dict[Principal, Profile] = {}
         for name in people.names():
             values = people.take(name, dict)
             with people.at(name):
                 who = self.principal(name)
-                given = {each: _value(specs, each, value) for each, value in values.items()}
+                given = {each: read_value(schema, each, value) for each, value in values.items()}
                 profiles[who] = schema.profile({each: value for each, value in given.items() if value is not None})
         table.done()
         return schema, MappingProxyType(profiles)
@@ -323,9 +316,7 @@ class RuleReader:
             case str(text):
                 return parse_function(text)
             case dict():
-                specs = self._schemas[whose]
-                entries = (entry for name, each in value.items() for entry in _entries(table, key, name, each, specs))
-                return AttributeList(tuple(entries)).selector
+                return read_list(table, key, value, self._schemas[whose]).selector
         raise table.malformed(key, "a condition, or attributes and their values")
 
     def validity(self, table: Table) -> Validity:
@@ -340,61 +331,3 @@ class RuleReader:
         text = table.take(key, str)
         with table.at(key):
             return parse_instant(text)
-
-
-def _spec(table: Table, name: str) -> AttributeSpec:
-    match table.any(name):
-        case list(values) if values and all(isinstance(value, str) for value in values):
-            return alphabetic(*values)
-        case {"min": int() | float() as low, "max": int() | float() as high, **rest} if not rest:
-            return numeric(low, high)
-        case str(kind) if kind in [*Kind]:
-            return AttributeSpec(Kind(kind))
-        case {"kind": str(kind), "values": list(values), **rest} if kind in [*Kind] and not rest:
-            members = [_as_kind(Kind(kind), value) for value in values]
-            return AttributeSpec(Kind(kind), Enumerated(frozenset(members)))
-        case {"kind": str(kind), "min": low, "max": high, **rest} if kind in [*Kind] and not rest:
-            ends = (_as_kind(Kind(kind), low), _as_kind(Kind(kind), high))
-            return AttributeSpec(Kind(kind), Ranged(*ends))  # type: ignore[arg-type]  # the spec checks its ends
-        case []:
-            return alphabetic()
-    raise table.malformed(name, "a list of values, `min` and `max`, or a kind")
-
-
-def _value(specs: Schema, name: str, value: object) -> Value | None:
-    """Return a value as its attribute has it: what YAML cannot write is text there."""
-    if value is None:
-        return None
-    return _as_kind(specs[name].kind, value) if name in specs else _scalar(value)
-
-
-def _as_kind(kind: Kind, value: object) -> Value:
-    found = _scalar(value)
-    if kind is Kind.TIMESTAMP and isinstance(found, str):
-        return parse_instant(found)
-    if kind is Kind.FLOAT and isinstance(found, int) and not isinstance(found, bool):
-        return float(found)
-    return found
-
-
-def _scalar(value: object) -> Value:
-    if isinstance(value, bool | int | float | str):
-        return value
-    raise MalformedError("value.kind", "a list or a mapping is no value of an attribute", hint="give one value")
-
-
-def _entries(table: Table, key: str, name: str, value: object, specs: Schema) -> list[Entry]:
-    bounds: Mapping[object, object] = {Bound.IS: value}
-    if isinstance(value, dict):
-        bounds = value
-        if not bounds or not set(bounds) <= {Bound.MIN, Bound.MAX}:
-            raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
-    elif isinstance(value, list) or value is None:
-        raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
-    found = []
-    for bound, end in bounds.items():
-        known = _value(specs, name, end)
-        if known is None:
-            raise table.malformed(key, f"for `{name[:80]}` a value, `min`, `max`, or both")
-        found.append(Entry(name, known, Bound(str(bound))))
-    return found

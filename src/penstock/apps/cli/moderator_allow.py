@@ -7,7 +7,7 @@ import click
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.groups import example
-from penstock.apps.cli.moderator_sources import Source, opened, source_options
+from penstock.apps.cli.moderator_sources import EVENT, Source, opened, source_options
 from penstock.apps.cli.options import JSON, WHO, at_option, moment, output_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.errors import RefusedError
@@ -17,7 +17,7 @@ from penstock.moderator.allow import Allowance, Subscriptions
 
 
 @click.command()
-@click.argument("event")
+@click.argument("event", **EVENT)
 @click.option("--publisher", **WHO, help="Ask about this publisher alone.")
 @click.option("--subscriber", **WHO, help="Ask about this subscriber alone.")
 @at_option

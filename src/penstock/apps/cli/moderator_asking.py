@@ -19,6 +19,7 @@ from penstock.apps.cli.moderator_answers import (
     step_data,
 )
 from penstock.apps.cli.moderator_sources import (
+    RULE,
     Source,
     book_options,
     from_book,
@@ -41,7 +42,7 @@ from penstock.trust.validity import ALWAYS
 
 
 @click.command()
-@click.argument("rule", required=False)
+@click.argument("rule", required=False, **RULE)
 @source_options
 @output_option()
 @click.pass_obj
@@ -78,7 +79,7 @@ def _show_rule(standing: Standing, source: Source, output: str) -> None:
 
 
 @click.command("propose")
-@click.argument("rule")
+@click.argument("rule", **RULE)
 @source_options
 @output_option()
 @click.pass_obj
@@ -119,8 +120,8 @@ def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> No
 
 
 @click.command()
-@click.argument("rule", required=False)
-@click.option("--with", "other", metavar="RULE", help="Explain what these two have to do with each other.")
+@click.argument("rule", required=False, **RULE)
+@click.option("--with", "other", metavar="RULE", **RULE, help="Explain what these two have to do with each other.")
 @click.option("--step", "number", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead.")
 @source_options
 @output_option()

@@ -9,7 +9,7 @@ from penstock.apps.cli.describe import counted
 from penstock.apps.cli.granting import validity_of
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import Acting, acting, acting_options, nobody, refuse_rejected
-from penstock.apps.cli.moderator_sources import known_standing, load_rules
+from penstock.apps.cli.moderator_sources import EVENT, RULE, known_standing, load_rules
 from penstock.apps.cli.options import JSON, WHO, F
 from penstock.apps.cli.session import Session, say_json
 from penstock.errors import MalformedError, RefusedError
@@ -36,7 +36,7 @@ def period_options(function: F) -> F:
 @click.command()
 @click.argument("rule", required=False)
 @click.option("--from", "source", metavar="FILE", help="State the rules of a rule base in a file that are yours.")
-@click.option("--event", metavar="TYPE", help="The event type that the rule is about.")
+@click.option("--event", metavar="TYPE", **EVENT, help="The event type that the rule is about.")
 @click.option("--fnc-s", multiple=True, metavar="CONDITION", help="What subscribers must satisfy; repeat it.")
 @click.option("--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it.")
 @click.option("--publisher", "publishers", multiple=True, **WHO, help="Whom it is of (default: you); repeat it.")
@@ -123,7 +123,7 @@ def _add_file(act: Acting, file: str) -> None:
 
 @click.command()
 @click.argument("rule")
-@click.option("--event", required=True, metavar="TYPE", help="The event type that is wanted.")
+@click.option("--event", required=True, metavar="TYPE", **EVENT, help="The event type that is wanted.")
 @click.option("--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it.")
 @click.option("--subscriber", **WHO, help="Whom it is for (default: you).")
 @period_options
@@ -153,7 +153,7 @@ def subscribe(  # noqa: PLR0913  # one argument an option
 
 
 @click.command()
-@click.argument("rule")
+@click.argument("rule", **RULE)
 @acting_options
 @click.pass_obj
 @example("penstock moderator remove r2 --key acme.key --why 'the press is gone'")
@@ -169,7 +169,7 @@ def remove(session: Session, /, *, rule: str, **how: Any) -> None:
 
 
 @click.command()
-@click.argument("rule")
+@click.argument("rule", **RULE)
 @click.option("--by", "strategy", type=STRATEGIES, required=True, help="The way out that is chosen.")
 @acting_options
 @click.pass_obj

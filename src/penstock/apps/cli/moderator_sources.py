@@ -1,14 +1,15 @@
 """Where the rules are that a command of the moderator is about: in a file, or in a rule book that a store keeps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from penstock.apps.cli import options
 from penstock.apps.cli.files import read_bytes, read_sexp, within
@@ -28,13 +29,14 @@ from penstock.moderator.deltas import NO_CHANGE, Standing
 from penstock.moderator.requests import plan
 from penstock.moderator.rule_bundle import RuleBundle, read_bundle
 from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
-from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Note, Pass
 from penstock.store.ledgers import Store
 from penstock.trust.validity import State
 
 #: the ledger of a store in which a rule book is kept, where nothing else is said
 LEDGER: Final = "moderator"
+#: when rules of a file are stated that are only to be named
+_EVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _STORE: Final[dict[str, Any]] = {
     "metavar": "STORE",
     "envvar": "PENSTOCK_STORE",
@@ -60,6 +62,37 @@ def source_options(function: options.F) -> options.F:
     return click.option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")(
         book_options(function)
     )
+
+
+def complete_rule(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a rule."""
+    return _complete_from(context, incomplete, lambda base: (*base.standings, *base.wishes))
+
+
+def complete_event(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of an event type."""
+    return _complete_from(context, incomplete, lambda base: (event.name for event in base.tree.parents))
+
+
+def _complete_from(
+    context: click.Context, incomplete: str, words: Callable[[RuleBase], Iterable[str]]
+) -> list[CompletionItem]:
+    where = {key: context.params.get(key) for key in ("store_url", "names_file")}
+    try:
+        with (
+            context.scope(cleanup=False),
+            opened(
+                file=context.params.get("file"), ledger=context.params.get("ledger") or LEDGER, now=_EVER, **where
+            ) as source,
+        ):
+            return [CompletionItem(word) for word in sorted(words(source.base)) if word.startswith(incomplete)]
+    except PenstockError:
+        return []
+
+
+#: how an argument is written and completed that means a rule, and one that means an event type
+RULE: Final[dict[str, Any]] = {"shell_complete": complete_rule}
+EVENT: Final[dict[str, Any]] = {"shell_complete": complete_event}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +144,6 @@ class Source:
     def event(self, word: str) -> TypeKey:
         """Return the event type that a word means: its name, or `owner/name` where several have that name."""
         return find_event(self.base, self.cast, word)
-
-    def rule(self, rule_id: str) -> PublishRule:
-        """Return a rule as it was stated. Raises `MalformedError` (`moderator.unknown-rule`)."""
-        return known_standing(self.base, rule_id).stated
 
 
 def find_event(base: RuleBase, cast: Cast, word: str) -> TypeKey:

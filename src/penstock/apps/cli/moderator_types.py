@@ -9,6 +9,7 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.moderator_acting import Acting, acting, acting_options
 from penstock.apps.cli.moderator_answers import conflicts_data, proposal_data, show_proposals, show_rule_conflicts
 from penstock.apps.cli.moderator_changes import STRATEGIES
+from penstock.apps.cli.moderator_sources import EVENT
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import Session, say_json
 from penstock.errors import RefusedError
@@ -16,7 +17,7 @@ from penstock.model.names import TypeKey
 from penstock.moderator.moves import collisions, propose_move
 from penstock.moderator.steps import AddType, MoveType, RemoveType, RenameType, Strategy
 
-_BELOW = click.option("--below", metavar="TYPE", help="The type that it hangs on; without it, it is a root.")
+_BELOW = click.option("--below", metavar="TYPE", **EVENT, help="The type that it hangs on; without it, it is a root.")
 
 
 @click.group("type", cls=Verbs)
@@ -38,7 +39,7 @@ def add(session: Session, /, *, name: str, below: str | None, **how: Any) -> Non
 
 
 @type_.command()
-@click.argument("name")
+@click.argument("name", **EVENT)
 @_BELOW
 @click.option("--by", "strategy", type=STRATEGIES, help="The way out that is chosen, where rules would collide.")
 @acting_options
@@ -84,7 +85,7 @@ def _show_collisions(act: Acting, to: MoveType) -> None:
 
 
 @type_.command()
-@click.argument("name")
+@click.argument("name", **EVENT)
 @click.argument("new")
 @acting_options
 @click.pass_obj
@@ -97,7 +98,7 @@ def rename(session: Session, /, *, name: str, new: str, **how: Any) -> None:
 
 
 @type_.command()
-@click.argument("name")
+@click.argument("name", **EVENT)
 @acting_options
 @click.pass_obj
 @example("penstock moderator type remove Line.Dry --key plant.key")
