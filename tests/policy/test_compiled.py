@@ -46,6 +46,7 @@ class Elsewhere(NoSources):
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(220_379_662_071)  # variables of two policies that share a name
+@example(34_132)  # an algorithm that asks targets alone
 def test_it_says_what_the_plain_one_says(seed: int) -> None:
     maker = Maker(seed)
     root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()

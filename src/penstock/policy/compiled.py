@@ -50,11 +50,11 @@ Evaluated: TypeAlias = Callable[[Context], Outcome]
 class _Unit:
     """A rule, a policy or a policy set that was compiled."""
 
-    __slots__ = ("_target", "evaluate", "needs", "scope")
+    __slots__ = ("evaluate", "needs", "scope", "target")
 
     def __init__(self, evaluate: Evaluated, target: Target, scope: "Scoped") -> None:
         self.evaluate = evaluate
-        self._target = target
+        self.target = target
         self.scope = scope
         #: equalities without which it is not applicable
         self.needs: Needs = necessary(target)
@@ -62,7 +62,7 @@ class _Unit:
     def applies(self, context: Context, /) -> bool | Outcome:
         """Say whether the target matches."""
         try:
-            return target_matches(self._target, self.scope(context))
+            return target_matches(self.target, self.scope(context))
         except EvaluationError as error:
             return Outcome(IN_DP, status_of(error))
 
@@ -187,7 +187,8 @@ def _reference(reference: PolicyReference, around: tuple[str, ...]) -> _Unit:
 def _container(root: Root, children: Sequence[_Unit], combine: Algorithm, scope: Scoped) -> _Unit:
     matches = _matcher(root.target, scope)
     always = not root.target
-    chosen = Index.of([child.needs for child in children], children) if not _by_place(combine) else None
+    needs = [necessary(child.target) if combine in _BY_TARGET else child.needs for child in children]
+    chosen = None if _by_place(combine) else Index.of(needs, children)
     quick = _quick(combine)
     name = (PolicyId(root.id, root.version, isinstance(root, PolicySet)),)
     told = {
@@ -230,6 +231,8 @@ _V1: Final = "urn:oasis:names:tc:xacml:1.0:"
 _V3: Final = "urn:oasis:names:tc:xacml:3.0:"
 #: what goes by the places of children, of which none may be left out
 _POSITIONAL: Final = (algorithm(f"{_V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS),)
+#: what asks targets alone which children apply, whatever is in them
+_BY_TARGET: Final = (algorithm(f"{_V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS),)
 _KNOWN: Final = (*RULE_ALGORITHMS.values(), *POLICY_ALGORITHMS.values())
 #: what a single child says is what it says alone
 _SINGLE: Final = tuple(
