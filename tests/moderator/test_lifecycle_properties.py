@@ -14,7 +14,7 @@ from penstock.model.tree import Scope
 from penstock.moderator.adding import Customs
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Mode
-from penstock.moderator.deltas import Status
+from penstock.moderator.deltas import Logged, Status
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.heuristics import HEURISTICS
 from penstock.moderator.propose import implies
@@ -112,14 +112,17 @@ def check(base: RuleBase, customs: Customs, request: Request, now: datetime) -> 
     vocabulary = base.detector.vocabulary
     assert not any(find_conflicts(rule, rules, vocabulary, base.mode) for rule in rules)
     assert {rule_id: each.form for rule_id, each in base.standings.items() if each.form} == base.detector.rules
+    open_before = {*base.history.open}
+    fits = fitting(base, now)
     if isinstance(request, SEARCHING):
-        assert not fitting(base, now)
+        assert not fits
+    assert open_before.issuperset(entry.place for entry in fits), "what is kept out does not fit"
     if customs.heuristic.name != "paper":
         assert not any(rule.stated_by in base.away for rule in rules)
 
 
-def fitting(base: RuleBase, now: datetime) -> list[object]:
-    found: list[object] = []
+def fitting(base: RuleBase, now: datetime) -> list[Logged]:
+    found: list[Logged] = []
     for entry in candidates(base, now):
         with base.draft() as draft:
             if restore(draft, entry):
@@ -154,6 +157,9 @@ def test_whatever_is_asked_for(
             assert base.image() == before
             continue
         assert base.image() == before, "planning changes nothing"
+        if isinstance(request, SEARCHING):
+            base.history.release_all()
+            assert plan(base, request, note, customs).step == planned.step, "all of the log comes to the same"
         base.apply(planned.step)
         check(base, customs, request, note.when)
         after = base.image()

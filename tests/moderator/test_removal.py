@@ -86,7 +86,7 @@ def test_what_was_withdrawn_is_no_candidate() -> None:
     base = base_of()
     add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
     resolve(base, "b")
-    assert [entry.rules[0].id for entry in candidates(base, NOW)] == ["a", "b"]
+    assert [entry.rules[0].id for entry in candidates(base, NOW)] == ["b", "a"]
     ask(base, Withdraw("a"))
     ask(base, Withdraw("b"))
     assert base.standing("a").status is Status.WITHDRAWN

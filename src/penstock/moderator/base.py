@@ -165,6 +165,16 @@ class RuleBase:
         wish = self._tables.wishes.get(rule_id)
         return self.standing(rule_id).stated if wish is None else wish.stated
 
+    def blocker(self, entry: Logged) -> str | None:
+        """Return a rule in force, none of its own, that an entry of the log collides with, by its id."""
+        own = {rule.id for rule in entry.rules}
+        try:
+            found = (self.detector.blocker(rule, own) for rule in entry.rules)
+            return next((rule_id for rule_id in found if rule_id is not None), None)
+        except PenstockError:
+            # What was understood once may not be decided in time again; whoever tries it will see.
+            return None
+
     def step(self, number: int) -> Step:
         """Return a step of the log. Raises `MalformedError` (`moderator.unknown-step`)."""
         if not 1 <= number <= self._taken:
@@ -333,6 +343,9 @@ class Draft:
         if same is not None:
             self.drop(same)
         self.change(Delta(log={entry.place: Change(None, entry)}))
+        blocker = self.base.blocker(entry)
+        if blocker is not None:
+            self.base.history.keep_out(entry, frozenset({blocker}))
 
     def _free_place(self) -> Place:
         # A step that replays others has the entries of them all.

@@ -13,7 +13,7 @@ known to fit through another one that the reference detector has to call undecid
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
@@ -119,6 +119,14 @@ class Detector:
         Raises what `Vocabulary.check` raises, and `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
         """
         return self._find(self._check(candidate))
+
+    def blocker(self, candidate: PublishRule, besides: Collection[str]) -> str | None:
+        """Return the id of a rule in force that a candidate collides with, of those that are not to be left out.
+
+        Raises as `conflicts`.
+        """
+        ids = (rule_id for found in self._each(self._check(candidate)) for rule_id in found.rules)
+        return next((rule_id for rule_id in ids if rule_id not in besides), None)
 
     def review(self) -> Iterator[tuple[PublishRule, tuple[Conflict, ...]]]:
         """Yield each rule that came into force unseen, and its conflicts; those without are doubtful no longer."""
@@ -241,24 +249,29 @@ class Detector:
         self._index.add(spot.place, statement.both)
 
     def _find(self, candidate: _Candidate) -> tuple[Conflict, ...]:
+        found = [*self._each(candidate)]
+        return in_order(found) if found else ()
+
+    def _each(self, candidate: _Candidate) -> Iterator[Conflict]:
+        """Yield conflicts as they are found."""
         # Definition 1 is not transitive.
         consistent = not self._doubtful and self.mode is not Mode.LITERAL
         found = self._at(candidate.spot, candidate, Kind.SAME)
-        if consistent and found is not None and not found:
-            return ()
-        conflicts = found or []
+        if found:
+            yield from found
+        elif consistent and found is not None:
+            return
         spot = candidate.spot.above
         while spot is not None:
             if spot.stated:
                 found = self._at(spot, candidate, Kind.UP)
                 if found:
-                    conflicts += found
+                    yield from found
                 elif consistent and found is not None:
                     break
             spot = spot.above
         if candidate.spot.below:
-            conflicts += self._below(candidate, consistent=consistent)
-        return in_order(conflicts) if conflicts else ()
+            yield from self._below(candidate, consistent=consistent)
 
     def _below(self, candidate: _Candidate, *, consistent: bool) -> Iterator[Conflict]:
         place = candidate.spot.place

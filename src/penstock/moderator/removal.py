@@ -23,6 +23,7 @@ from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_own,
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Function
 from penstock.moderator.deltas import Logged, LoggedAs, Standing, Status
+from penstock.moderator.history import Reason
 from penstock.moderator.lists import parts
 from penstock.moderator.propose import find, implies
 from penstock.moderator.resolution import function_of, stating
@@ -88,10 +89,28 @@ def bring_back(draft: Draft, now: datetime, customs: Customs) -> tuple[Logged, .
     return tuple(search.restored)
 
 
-def candidates(base: RuleBase, now: datetime, *, changed: Collection[TypeKey] | None = None) -> Iterator[Logged]:
-    """Yield what the log has to bring back, whether or not it fits; only what concerns types that changed, if given."""
-    for event in [*base.history.events] if changed is None else _near(base, changed):
-        yield from (entry for entry in base.history.on(event) if is_candidate(base, entry, now))
+def candidates(base: RuleBase, now: datetime) -> Iterator[Logged]:
+    """Yield what the log has to bring back, whether or not it fits."""
+    return (entry for entry in base.history if is_candidate(base, entry, now))
+
+
+def fitting(base: RuleBase, now: datetime) -> list[Logged]:
+    """Return what comes back from the log if it is tried, so far as one can see; look only where something changed.
+
+    Why an entry does not come back is noted, so that it is looked at again when that has changed.
+    """
+    found: list[Logged] = []
+    for entry in _open(base):
+        reasons = _lacks(base, entry, now)
+        if reasons is None:
+            blocker = base.blocker(entry)
+            if blocker is None:
+                found.append(entry)
+                continue
+            reasons = frozenset({blocker})
+        if reasons:
+            base.history.keep_out(entry, reasons)
+    return found
 
 
 _WANTED: Final = frozenset({Status.IN_FORCE, Status.REJECTED})
@@ -99,19 +118,28 @@ _WANTED: Final = frozenset({Status.IN_FORCE, Status.REJECTED})
 
 def is_candidate(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED) -> bool:
     """Say whether an entry may come back: everybody still wants it, and it is nearer to what they stated."""
+    return _lacks(base, entry, now, statuses) is None
+
+
+def _lacks(
+    base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED
+) -> frozenset[Reason] | None:
+    """Return why an entry may not come back: nothing but time if there are no reasons; None if it may."""
     progress = False
     for rule in entry.rules:
         standing = base.standings[rule.id]
-        if standing.status not in statuses or standing.stated.stated_by in base.away:
-            return False
+        if standing.status not in statuses:
+            return frozenset({rule.id})
+        if standing.stated.stated_by in base.away:
+            return frozenset({rule.id, standing.stated.stated_by})
         if standing.stated.validity.state(instant_key(now)) is not State.VALID:
-            return False
+            return frozenset()
         if standing.form == rule:
             continue
         if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
-            return False
+            return frozenset({rule.id})
         progress = True
-    return progress
+    return None if progress else frozenset(rule.id for rule in entry.rules)
 
 
 def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: PublishRule) -> bool:
@@ -149,8 +177,7 @@ class _Search:
 
     def run(self) -> None:
         """Bring back what fits until nothing does."""
-        base = self._draft.base
-        while self._first(candidates(base, self._now, changed=base.unsettled)):
+        while self._first(fitting(self._draft.base, self._now)):
             pass
 
     def revive(self, event: TypeKey, going: frozenset[str]) -> None:
@@ -195,6 +222,19 @@ class _Search:
                 self.restored.append(entry)
                 return True
         return False
+
+
+def _open(base: RuleBase) -> Iterable[Logged]:
+    """Return the entries that nothing is known to keep out, but for those far from all that has changed."""
+    history = base.history
+    if len(history.open) <= _FEW:
+        return [history.entries[place] for place in history.open]
+    near = [entry for event in _near(base, base.unsettled) for entry in history.on(event)]
+    return [entry for entry in near if entry.place in history.open]
+
+
+#: entries that are looked at though nothing has changed near them, which is not asked then
+_FEW: Final = 64
 
 
 def _near(base: RuleBase, changed: Collection[TypeKey]) -> Iterable[TypeKey]:

@@ -55,6 +55,11 @@ class Tables:
         self.history.change(delta.log)
         for who, change in delta.away.items():
             (self.away.add if change.after else self.away.discard)(who)
+        if any(change.before is not None and change.after is not None for change in delta.types.values()):
+            self.history.release_all()
+        else:
+            # A type that is new, or goes, changes nothing between others.
+            self.history.release((*delta.rules, *delta.away))
 
     def check(self, delta: Delta, tree: TypeTree) -> None:
         """Check that what is to be changed is as a delta says, and may be changed so.
