@@ -32,13 +32,14 @@ def test_a_meter_adds_up_what_executors_count() -> None:
             "app-1.2.executor.recordsWritten:4|c",
             "app-1.2.executor.filesystem.file.read_bytes:100|g",
             "app-1.2.executor.filesystem.hdfs.read_bytes:11|g",
+            "app-1.2.executor.diskBytesSpilled:8|c",
             "app-1.2.executor.recordsRead:-7|c",
             "app-1.2.executor.threadpool.activeTasks:7|g",
             "\udc80",
         ):
             spark.send(line.encode(errors="surrogateescape"))
-        assert meter.counted() == Counted(11, 4, 111)
-        assert meter.counted() == Counted(11, 4, 111)
+        assert meter.counted() == Counted(11, 4, 111, 8)
+        assert meter.counted() == Counted(11, 4, 111, 8)
         assert all(re.search(r"\.\*\.sink\.penstock\.\w+$", name) for name in meter.settings)
 
 

@@ -46,14 +46,15 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema
 from penstock.model.tree import Scope, TypeTree
-from penstock.model.values import INTEGER_MAX, AttributeSpec, Enumerated, Kind
+from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
 from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.forms import Box, Form, Forms
 from penstock.moderator.judge import QuickJudge
 from penstock.moderator.lists import AttributeList, Bound, Entry
+from penstock.moderator.notation import parse_function
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.vocabulary import Vocabulary
-from penstock.selector import ALWAYS, Selector, parse
+from penstock.selector import ALWAYS, Selector
 from penstock.selector.sets import universe
 
 DEMAND: Final = StructType(
@@ -91,9 +92,10 @@ _ARROW: Final = pa.schema(
     ]
 )
 _DIGEST: Final = 16
+_JSON: Final = re.compile(r"\s*\{\s*[\"}]")
 _AND: Final = " AND "
 #: an entry of a list, as selectors are written
-_ENTRY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127} (?:=|<=|>=) (?:'[^']{0,128}'|-?[0-9]{1,18})", re.ASCII)
+_ENTRY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,127}) (=|<=|>=) ('[^']{0,128}'|0|-?[1-9][0-9]{0,17})", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ROOT: Final = TypeKey(Principal(bytes(32)), "Type")
@@ -194,10 +196,9 @@ class Reader:
         self._vocabulary = terms.vocabulary
         self._judge = QuickJudge(self._vocabulary, terms.mode)
         self._entries: dict[tuple[Function, str], _Demand | None] = {}
-        self._sides = {
-            function: _Side(self._judge.forms[function], self._vocabulary.profiles(function).attributes)
-            for function in Function
-        }
+        #: attributes, comparisons and kinds of values whose demands are known without parsing
+        self._trusted: set[tuple[Function, str, str, bool]] = set()
+        self._sides = {function: _Side.of(self._judge.forms[function]) for function in Function}
 
     def row(self, function: Function, text: str) -> dict[str, object]:
         """Return the row of a text; what is wrong with it stands in the row."""
@@ -236,14 +237,24 @@ class Reader:
             return None
         return _Read(text, [found[name] for name in sorted(found)], exact=True) if found else None
 
-    def _entry(self, function: Function, text: str) -> "_Demand | None":
+    def _entry(self, function: Function, text: str) -> _Demand | None:
         """Return the one demand of an entry in the form in which selectors are written; None for all else."""
         if (function, text) in self._entries:
             return self._entries[function, text]
         found: _Demand | None = None
-        if _ENTRY.fullmatch(text):
-            read = self._read(function, text)
-            found = read.demands[0] if read.exact and read.stated == text and len(read.demands) == 1 else None
+        if (parts := _ENTRY.fullmatch(text)) is not None:
+            form = (function, parts[1], parts[2], parts[3][0] == "'")
+            quick = self._sides[function].entry(parts[1], parts[2], parts[3])
+            if quick is not None and self._terms.mode is Mode.ALGORITHM:
+                quick = _present(text, parts[1])
+            if quick is None or form not in self._trusted:
+                # The first of its form is read as any other text, and tells whether the others need be.
+                read = self._read(function, text)
+                found = read.demands[0] if read.exact and read.stated == text and len(read.demands) == 1 else None
+                if quick is not None and quick == found:
+                    self._trusted.add(form)
+            else:
+                found = quick
         if len(self._entries) >= DEFAULT_LIMITS.moderator_answers:
             self._entries.clear()
         self._entries[function, text] = found
@@ -269,6 +280,36 @@ class _Side:
 
     forms: Forms
     schema: Mapping[str, AttributeSpec]
+    #: the numbers of listed words
+    places: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(cls, forms: Forms) -> "_Side":
+        """Number the words of attributes that have a list of them."""
+        places = {
+            name: {str(value): place for place, value in enumerate(sorted(spec.domain.values))}
+            for name, spec in forms.schema.items()
+            if isinstance(spec.domain, Enumerated) and spec.kind is Kind.STRING
+        }
+        return cls(forms, forms.schema, places)
+
+    def entry(self, name: str, comparison: str, literal: str) -> _Demand | None:
+        """Return the demand of an entry with a whole number or a listed word; None where it is not as simple."""
+        spec = self.schema.get(name)
+        if spec is None:
+            return None
+        if literal.startswith("'"):
+            place = self.places.get(name, {}).get(literal[1:-1])
+            return None if place is None or comparison != "=" else _Demand(name, name, place, place, place, place)
+        if spec.kind is not Kind.INTEGER or isinstance(spec.domain, Enumerated):
+            return None
+        value, least, most = int(literal), INTEGER_MIN, INTEGER_MAX
+        if isinstance(spec.domain, Ranged):
+            least, most = int(spec.domain.low), int(spec.domain.high)  # type: ignore[arg-type]  # of the kind
+        if not least <= value <= most:
+            return None
+        low, high = least if comparison == "<=" else value, most if comparison == ">=" else value
+        return _Demand(name, name, low, high, low, high)
 
     def demands(self, form: Form) -> tuple[list[_Demand], bool]:
         """Return what a function demands, and whether that is all."""
@@ -342,15 +383,15 @@ def _present(text: str, attribute: str | None) -> _Demand:
 
 
 def read_text(text: str) -> Selector:
-    """Read a function as it stands in a table: in the selector language, or an attribute list in JSON.
+    """Read a function as it stands in a table: a selector, or an attribute list, in JSON or as the paper writes it.
 
-    Raises what `parse` and `AttributeList` raise, and `MalformedError` (`moderator.list`).
+    Raises what `parse_function` and `AttributeList` raise, and `MalformedError` (`moderator.list`).
 
     >>> read_text('{"role": "engineer", "age": {"max": 18}}').text
     "age <= 18 AND role = 'engineer'"
     """
-    if not text.lstrip().startswith("{"):
-        return parse(text)
+    if not _JSON.match(text):
+        return parse_function(text)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -6,7 +6,7 @@
 `docs/reference/rule-tables.md` says what the columns hold. A row that is no rule keeps its original and gets a reason.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +19,9 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 from penstock.errors import MalformedError
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.tree import TypeTree
 from penstock.model.values import Kind
 from penstock.moderator.rules import PublishRule
 from penstock.pipeline.columns import literal
@@ -244,21 +247,44 @@ def _first(wrong: Sequence[tuple[str, Column]]) -> Column:
 # --- Rules that are at hand ------------------------------------------------------------------------------------------
 
 
-def rules_frame(spark: SparkSession, rules: Iterable[PublishRule]) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How principals and event types are called in tables: in words that rules of a table may use too."""
+
+    who: Callable[[Principal], str] = str
+    what: Callable[[TypeKey], str] = str
+
+
+def rules_frame(spark: SparkSession, rules: Iterable[PublishRule], naming: Naming | None = None) -> DataFrame:
     """Return rules that are at hand as rows (`RULES`)."""
+    named = naming or Naming()
     rows = [
         (
             rule.id,
-            f"{rule.event.owner}/{rule.event.name}",
-            str(rule.stated_by),
-            [str(publisher) for publisher in rule.publishers],
+            named.what(rule.event),
+            named.who(rule.stated_by),
+            [named.who(publisher) for publisher in rule.publishers],
             rule.fnc_p.text,
             rule.fnc_s.text,
-            None if rule.validity.starts is None else rule.validity.starts.isoformat(),
-            None if rule.validity.ends is None else rule.validity.ends.isoformat(),
+            _written(rule.validity.starts),
+            _written(rule.validity.ends),
             rule.id,
             None,
         )
         for rule in rules
     ]
     return spark.createDataFrame(rows, RULES)
+
+
+def types_frame(spark: SparkSession, tree: TypeTree, naming: Naming | None = None) -> DataFrame:
+    """Return a tree that is at hand as rows (`TYPES`)."""
+    what = (naming or Naming()).what
+    rows = [
+        (what(event), None if parent is None else what(parent), what(event), None)
+        for event, parent in tree.parents.items()
+    ]
+    return spark.createDataFrame(rows, TYPES)
+
+
+def _written(instant: datetime | None) -> str | None:
+    return None if instant is None else in_utc(instant).isoformat()

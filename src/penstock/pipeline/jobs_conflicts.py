@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from penstock.errors import FailedError
+from penstock.errors import FailedError, MalformedError
 from penstock.moderator.conflicts import Mode
 from penstock.pipeline.conflicts import (
     EQUAL,
@@ -50,8 +50,9 @@ from penstock.pipeline.conflicts_answer import CONFLICTS, members, pairs, told
 from penstock.pipeline.conflicts_forms import FUNCTIONS, Terms, read_functions
 from penstock.pipeline.conflicts_input import QUARANTINE, check_rules, check_types
 from penstock.pipeline.conflicts_literal import joint_statements, literal_groups, literal_same
+from penstock.pipeline.conflicts_report import ConflictReport, Tables, report
 from penstock.pipeline.conflicts_tree import NUMBERED, TREE, climb, number_types
-from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, read_part
+from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, job_of, read_part
 from penstock.pipeline.layout import commits
 
 _TEXT: Final = StringType()
@@ -367,8 +368,30 @@ _BOTH: Final = ("fnc_p", "fnc_s")
 def found_pairs(spark: SparkSession, path: str, rule: str | None = None) -> DataFrame:
     """Return the conflicts that an output holds one by one (`PAIRS`), of one rule or of all.
 
-    Raises `FailedError` (`pipeline.no-input`) where there is no complete output.
+    Raises `FailedError` (`pipeline.no-input`) where there is no complete output, `MalformedError`
+    (`moderator.unknown-rule`).
     """
+    of = found_tables(spark, path)
+    if rule is not None and not of.stated.where(F.col("id") == rule).limit(1).collect():
+        raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule[:80]}`")
+    return pairs(of.stated, of.groups, of.same, of.equal, rule)
+
+
+def found_report(spark: SparkSession, path: str, top: int = 20) -> ConflictReport:
+    """Return the report on an output. Raises `FailedError` (`pipeline.no-input`), `MalformedError` (`audit.top`)."""
+    of = found_tables(spark, path)
+    (said,) = commits(spark, path).values()
+    return report(of, said, top)
+
+
+def found_tables(spark: SparkSession, path: str) -> Tables:
+    """Return the tables of an output. Raises `FailedError` (`pipeline.no-input`)."""
+    if job_of(spark, path) != "conflicts":
+        raise FailedError(
+            "pipeline.no-input",
+            f"`{path}` holds no conflicts",
+            hint="give the folder that `penstock pipeline conflicts` wrote",
+        )
     batches = complete(spark, path)
 
     def read(part: str) -> DataFrame:
@@ -377,4 +400,4 @@ def found_pairs(spark: SparkSession, path: str, rule: str | None = None) -> Data
     literal = any(said.get("mode") == Mode.LITERAL for said in commits(spark, path).values())
     good = read("rules").where("reason IS NULL AND in_force")
     stated = members(good, read("functions"), read("types"), literal=literal)
-    return pairs(stated, read("groups"), read("same"), read("equal"), rule)
+    return Tables(stated, *(read(part) for part in ("types", "groups", "same", "equal", "conflicts")))

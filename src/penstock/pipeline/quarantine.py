@@ -1,4 +1,4 @@
-"""The quarantine, read back: what `ingest` found to be no event, and `audit` no decision, with the reason of each.
+"""The quarantine, read back: what `ingest` found to be no event, `audit` no decision, and `conflicts` no rule.
 
 A record in quarantine is whatever somebody sent. Only its beginning is fetched, and it is shown as text in which
 everything that does not print is escaped.
@@ -13,6 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock.errors import FailedError
 from penstock.pipeline.audit import QUARANTINE as LINES
+from penstock.pipeline.conflicts_input import QUARANTINE as ROWS
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import complete, job_of, read_part
 from penstock.pipeline.jobs_ingest import QUARANTINE as PART
@@ -81,6 +82,15 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
     if job == "ingest":
         part = read_part(spark, path, PART, complete(spark, path), _RECORDS)
         columns = [quoted(name).alias(name.removeprefix("@")) for name in _RECORDS.names]
+    elif job == "conflicts":
+        part = read_part(spark, path, PART, complete(spark, path), ROWS)
+        columns = [
+            F.col("reason"),
+            F.col("words"),
+            F.col("source").alias("file"),
+            F.lit(None).cast("bigint").alias("position"),
+            F.encode("original", "UTF-8").alias("original"),
+        ]
     elif job == "audit":
         part = read_part(spark, path, PART, complete(spark, path), LINES)
         unknown: dict[str, Column] = {name: F.lit(None).cast("string") for name in ("words", "file")}
@@ -94,8 +104,8 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
         raise FailedError(
             "pipeline.no-input",
             f"`{path}` has no quarantine of records",
-            hint="give the folder that `penstock pipeline ingest`, or `audit --out`, wrote; what `seal` and `unseal` "
-            "set aside is in its folder `quarantine`, as it is",
+            hint="give the folder that `penstock pipeline ingest`, `conflicts` or `audit --out` wrote; what `seal` and "
+            "`unseal` set aside is in its folder `quarantine`, as it is",
         )
     return part.select(*columns)
 

@@ -18,6 +18,7 @@ from penstock.apps.cli.pipeline_answers import (
     show_quarantine,
     show_report,
 )
+from penstock.apps.cli.pipeline_conflicts import conflicts, conflicts_of
 from penstock.apps.cli.pipeline_how import Run, cluster_of, messages_of, run_job
 from penstock.apps.cli.pipeline_options import (
     html_option,
@@ -229,8 +230,8 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
 def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
     """Show what did not fit: how many records for each reason, and the beginning of some of them.
 
-    FOLDER is what `ingest` wrote, or `audit` with --out. Octets that are no text, or would do something to a terminal,
-    are escaped. A quarantine holds whole records: guard it like the input.
+    FOLDER is what `ingest` or `conflicts` wrote, or `audit` with --out. Octets that are no text, or would do something
+    to a terminal, are escaped. A quarantine holds whole records: guard it like the input.
     """
     cluster = cluster_of(**where)
     with spark_session(cluster) as on:
@@ -357,5 +358,5 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_instant(text)
 
 
-for _command in (seal, unseal, compact):
+for _command in (seal, unseal, compact, conflicts, conflicts_of):
     pipeline.add_command(_command)

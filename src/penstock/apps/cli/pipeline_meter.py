@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 _LOOPBACK: Final = "127.0.0.1"
 _SINK: Final = "spark.metrics.conf.*.sink.penstock"
-_READ, _WRITTEN = "recordsRead", "recordsWritten"
+_READ, _WRITTEN, _SPILLED = "recordsRead", "recordsWritten", "diskBytesSpilled"
 _OCTETS: Final = r"filesystem\.\w+\.read_bytes"
-_WANTED: Final = rf"executor\.({_READ}|{_WRITTEN}|{_OCTETS})"
+_WANTED: Final = rf"executor\.({_READ}|{_WRITTEN}|{_SPILLED}|{_OCTETS})"
 #: the application and the executor, the counter, and what it has come to
 _COUNTER: Final = re.compile(rf"([\w.-]{{1,200}})\.{_WANTED}:(\d{{1,19}})\|[cg]", re.ASCII)
 _DATAGRAM: Final = 1_024
@@ -25,11 +25,15 @@ _MEBI: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many rows were read and written so far, and how many octets read; 0 also where nobody tells."""
+    """How many rows were read and written so far, and how many octets read; 0 also where nobody tells.
+
+    `spilled` are octets that did not fit into memory, and were written to disk meanwhile.
+    """
 
     read: int = 0
     written: int = 0
     octets: int = 0
+    spilled: int = 0
 
     def text(self, seconds: float) -> str:
         """Say it in words, with what comes to a second."""
@@ -87,7 +91,7 @@ class Meter:
                 # Counters only grow; a datagram may come late.
                 key = (told[1], told[2])
                 self._found[key] = max(self._found.get(key, 0), int(told[3]))
-        return Counted(self._sum(_READ), self._sum(_WRITTEN), self._sum(_OCTETS))
+        return Counted(self._sum(_READ), self._sum(_WRITTEN), self._sum(_OCTETS), self._sum(_SPILLED))
 
     def _sum(self, name: str) -> int:
         return sum(count for (_, counter), count in self._found.items() if re.fullmatch(name, counter))

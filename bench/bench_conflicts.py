@@ -1,0 +1,89 @@
+"""All conflicts in a rule base on Spark: whether those that were planted are found, and how the time grows.
+
+`make soak` asks the same of ten times as many rules (`soak_conflicts.py`).
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from conflicts_parts import expected, planted, write
+from harness import Result, at_most
+from penstock.apps.cli.pipeline_meter import Meter
+from penstock.pipeline.jobs import counts_of
+from penstock.pipeline.jobs import run as run_job
+
+RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))
+WARM = 20_000
+#: a meter hears of counters once a second
+HEARD = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one run came to."""
+
+    rules: int
+    seconds: float
+    conflicts: int
+    planted: int
+
+
+@contextmanager
+def spark_session(meter: Meter, memory: str) -> Iterator[SparkSession]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.memory": memory,
+        "spark.log.level": "ERROR",
+        **meter.settings,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def look(spark: SparkSession, rules: int) -> Looked:
+    """Make a rule base, and look for its conflicts."""
+    with tempfile.TemporaryDirectory() as name:
+        job = write(spark, Path(name), rules)
+        known = expected(planted(spark, rules))
+        start = time.perf_counter()
+        said = run_job(job, spark, f"{name}/found")
+        return Looked(rules, time.perf_counter() - start, counts_of(said)["conflicts"], known)
+
+
+def measure(name: str, rules: int, memory: str) -> list[Result]:
+    """Compare a rule base with one of a tenth of its rules."""
+    with Meter() as meter, spark_session(meter, memory) as spark:
+        look(spark, WARM)
+        few, many = look(spark, rules // 10), look(spark, rules)
+        time.sleep(HEARD)
+        spilled = meter.counted().spilled
+    growth = many.seconds / few.seconds / 10
+    times = f"{few.rules:,} rules {few.seconds:.1f} s, {many.rules:,} rules {many.seconds:.1f} s"
+    found = [f"{each.conflicts:,} of {each.planted:,}" for each in (few, many)]
+    right = all(each.conflicts == each.planted for each in (few, many))
+    return [
+        Result(f"{name}-found", many.conflicts / many.planted, "= 1", right, f"conflicts found: {' and '.join(found)}"),
+        at_most(f"{name}-growth", growth, 1.5, f"{times}; 1 is linear"),
+        Result(f"{name}-spilled", float(spilled), "= 0", not spilled, f"{spilled:,} octets went to disk to be sorted"),
+    ]
+
+
+def run() -> list[Result]:
+    return measure("conflicts", RULES, "6g")

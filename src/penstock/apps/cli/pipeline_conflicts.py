@@ -1,0 +1,250 @@
+"""`penstock pipeline conflicts` and `conflicts-of`: all conflicts in rules of any number, on Spark."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import Any, Final
+
+import click
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.apps.cli import options, paint
+from penstock.apps.cli.describe import counted
+from penstock.apps.cli.files import check_target, write_bytes
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.moderator_sources import Cast, load_rules, opened_book, source_options
+from penstock.apps.cli.names import load_names
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.pipeline_answers import show_plan
+from penstock.apps.cli.pipeline_how import Run, cluster_of
+from penstock.apps.cli.pipeline_options import html_option, out_options, spark_options
+from penstock.apps.cli.pipeline_runs import Done, execute, plan
+from penstock.apps.cli.pipeline_spark import session as spark_session
+from penstock.apps.cli.session import Session, say, say_json
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.instants import parse_instant
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.moderator.conflicts import Mode
+from penstock.moderator.rules import PublishRule
+from penstock.moderator.vocabulary import Vocabulary
+from penstock.pipeline.conflicts_forms import Terms
+from penstock.pipeline.conflicts_input import (
+    Naming,
+    Table,
+    TableFormat,
+    read_rules,
+    read_types,
+    rules_frame,
+    types_frame,
+)
+from penstock.pipeline.conflicts_report import ConflictReport, conflicts_html
+from penstock.pipeline.jobs_conflicts import Conflicts, found_pairs, found_report
+
+_ALL: Final = "all"
+
+
+def format_option(function: options.F) -> options.F:
+    """Add `--format`."""
+    return click.option(
+        "--format",
+        "written",
+        type=click.Choice([each.value for each in TableFormat]),
+        help="How tables are stored (default: as their names end; folders are Parquet).",
+    )(function)
+
+
+@click.command()
+@click.argument("rules", required=False, metavar="[RULES]")
+@click.option("--types", metavar="TABLE", help="A table of event types, besides those of the rule base.")
+@source_options
+@click.option("--mode", type=click.Choice([*Mode]), help="What counts as a conflict (default: as the rule base says).")
+@click.option("--at", metavar="TIME", help=f"When rules are to be in force (default: now; `{_ALL}` for all of them).")
+@format_option
+@click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+@click.option("--fail-on-conflict", is_flag=True, help="Exit with 1 if there is a conflict.")
+@html_option
+@out_options(required=True)
+@spark_options
+@options.output_option()
+@click.pass_obj
+@example(
+    """
+penstock pipeline conflicts rules.parquet --types types.parquet --file terms.yaml --out found --html conflicts.html
+penstock pipeline conflicts --file rules.yaml --out found --fail-on-conflict
+"""
+)
+def conflicts(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    rules: str | None,
+    types: str | None,
+    file: str | None,
+    store_url: str | None,
+    ledger: str,
+    names_file: str | None,
+    mode: str | None,
+    at: str | None,
+    written: str | None,
+    top: int,
+    fail_on_conflict: bool,
+    html: str | None,
+    output: str,
+    **rest: Any,
+) -> None:
+    """Find all conflicts in a rule base of any size, in one job.
+
+    RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, says which way rights
+    reach and which attributes profiles have; its types and rules count too. Rows that are no rules go to quarantine,
+    with the reason. The report says between whom the conflicts are, where, and which rules cause most of them;
+    `penstock pipeline conflicts-of` lists those of one rule.
+    """
+    how = Run.of(output, stream=False, drain=False, files=1, **rest)
+    stored = None if written is None else TableFormat(written)
+    with _known(file, store_url, ledger, names_file) as known:
+        of_rules, of_types = (
+            None if each is None else Table.at(how.cluster.path(each), stored) for each in (rules, types)
+        )
+        job = known.job(of_rules, of_types, None if mode is None else Mode(mode), _moment(at, session.now))
+    if html is not None:
+        check_target(html, overwrite=how.overwrite)
+    with spark_session(how.cluster) as on:
+        if how.dry_run:
+            show_plan(job, plan(job, on.spark, how.place), output)
+            return
+        if how.place is None:
+            raise MalformedError("cli.usage", "nothing says where the tables are to be written", hint="give --out")
+        done = execute(job, on, how.place)
+        found = found_report(on.spark, how.place.out, top)
+    if html is not None:
+        page = conflicts_html(found, names=known.cast.names.petnames, at=session.now)
+        write_bytes(html, page.encode(), overwrite=how.overwrite)
+    _show(found, done, how.out, output)
+    if fail_on_conflict and found.counts.get("conflicts"):
+        raise RefusedError("conflicts.found", "rules collide", hint="see the table")
+
+
+@click.command("conflicts-of")
+@click.argument("folder", metavar="FOLDER")
+@click.argument("rule", metavar="RULE")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many at most.")
+@spark_options
+@options.output_option()
+@example("penstock pipeline conflicts-of found r17")
+def conflicts_of(*, folder: str, rule: str, limit: int, output: str, **where: Any) -> None:
+    """List the conflicts of one rule, one by one.
+
+    FOLDER is what `conflicts` wrote.
+    """
+    cluster = cluster_of(**where)
+    with spark_session(cluster) as on:
+        whole = found_pairs(on.spark, cluster.path(folder), rule)
+        rows = [row.asDict() for row in whole.orderBy("kind", "function", "rule", "other").limit(limit + 1).collect()]
+    shown = [_seen_from(rule, row) for row in rows[:limit]]
+    if output == JSON:
+        say_json({"rule": rule, "conflicts": shown, "more": len(rows) > limit})
+        return
+    columns = ("kind", "function", "other", "type", "attributes")
+    paint.grid(columns, [[_cell(row[name]) for name in columns] for row in shown])
+    say(f"more than {counted(limit, 'conflict')}" if len(rows) > limit else counted(len(rows), "conflict"))
+
+
+def _seen_from(rule: str, row: dict[str, Any]) -> dict[str, object]:
+    turned = row["other"] == rule
+    kind = "down" if turned and row["kind"] == "up" else row["kind"]
+    other, of = (row["rule"], row["type"]) if turned else (row["other"], row["other_type"])
+    rest = {"attributes": row["attributes"], "certain": row["certain"]}
+    return {"kind": kind, "function": row["function"], "other": other, "type": of, **rest}
+
+
+# --- What is read ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A rule base: what rules may speak about, and the types and rules that it has itself."""
+
+    where: str
+    vocabulary: Vocabulary
+    mode: Mode
+    rules: tuple[PublishRule, ...]
+    cast: Cast
+
+    def job(self, rules: Table | None, types: Table | None, mode: Mode | None, at: datetime | None) -> Conflicts:
+        """Return the job over these and those of tables."""
+        people = self.vocabulary
+        terms = Terms(people.tree.scope, people.publishers.attributes, people.subscribers.attributes, mode or self.mode)
+        naming = Naming(self._who, self._what)
+
+        def all_rules(spark: SparkSession) -> DataFrame:
+            own = [rules_frame(spark, self.rules, naming)] if self.rules or rules is None else []
+            return reduce(DataFrame.unionByName, [*own, *([] if rules is None else [read_rules(spark, rules)])])
+
+        def all_types(spark: SparkSession) -> DataFrame:
+            own = types_frame(spark, people.tree, naming)
+            return own if types is None else own.unionByName(read_types(spark, types))
+
+        source = " ".join(each for each in (self.where, rules and rules.path, types and types.path) if each)
+        return Conflicts(all_rules, all_types, terms, source, at, None if rules is None else rules.path)
+
+    def _who(self, principal: Principal) -> str:
+        known = principal in self.cast.called or principal in self.cast.names.petnames
+        return self.cast.show(principal) if known else str(principal)
+
+    def _what(self, event: TypeKey) -> str:
+        owners = {each.owner for each in self.vocabulary.tree.parents}
+        return event.name if len(owners) == 1 else f"{self._who(event.owner)}/{event.name}"
+
+
+@contextmanager
+def _known(file: str | None, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[_Known]:
+    names = load_names(names_file)
+    if file is not None:
+        read = load_rules(file, names)
+        yield _Known(file, read.vocabulary, read.mode, read.rules, Cast(names, read.names))
+        return
+    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, _):
+        held = source.base.detector
+        yield _Known(source.where, held.vocabulary, held.mode, tuple(held.rules.values()), source.cast)
+
+
+def _moment(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return now
+    return None if text == _ALL else parse_instant(text)
+
+
+# --- What is answered ------------------------------------------------------------------------------------------------
+
+
+def _show(found: ConflictReport, done: Done, out: str, output: str) -> None:
+    if output == JSON:
+        say_json({**found.as_dict(), "out": out, "seconds": round(done.seconds, 3)})
+        return
+    for title, table in found.tables().items():
+        if table.rows:
+            say(title)
+            paint.grid(table.columns, [[_cell(value) for value in row] for row in table.rows])
+            if table.more:
+                say("and more")
+            say()
+    for reason, count in found.reasons.items():
+        say(f"{reason}: {counted(count, 'row')}")
+    counts = found.counts
+    say(
+        f"{counted(counts.get('read', 0), 'row')} = {counted(counts.get('rules', 0), 'rule')} in force + "
+        f"{counts.get('not_in_force', 0):,} not in force + {counts.get('quarantined', 0):,} in quarantine"
+    )
+    say(f"{counted(counts.get('conflicts', 0), 'conflict')}; {done.seconds:.1f} s")
+    say(f"wrote {out}")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
