@@ -84,6 +84,7 @@ def test_blocks_are_sealed_as_the_file_says() -> None:
         (LEAST + '[[peers]]\naddress = "h:0"', "node.value", "`peer 1: address`"),
         (LEAST + '[[peers]]\naddress = "h:1"\n[[peers]]\naddress = "h:1"', "node.value", "`peer 2: address`"),
         (LEAST + 'credentials = "certs"', "node.value", "`credentials`"),
+        (LEAST + 'agreements = "rules"', "node.value", "`agreements`"),
         (LEAST + 'zone = "Mars"', "node.value", "`zone`"),
         (LEAST + "[facts]\nhour = 1", "environment.reserved", "`hour`"),
         (LEAST + "[facts]\nlist = [1]", "node.value", "`facts.list`"),

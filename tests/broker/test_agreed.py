@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from datetime import datetime
 
-from tests.broker.node_kit import client_of, refused, run, running, until
+from tests.broker.node_kit import client_of, refused, run, running, settings, until
 from tests.broker.sports import (
     AGENCY,
     CONNECT,
@@ -165,6 +165,32 @@ def test_an_agreement_that_cannot_be_read_lets_nothing_pass_and_operators_know()
             await refused("broker.not-permitted", writer.advertise(NEWS.name))
             await writer.evolve(author.change(now(), good).to_bytes())
             await writer.advertise(NEWS.name)
+
+    run(test())
+
+
+def test_a_broker_may_know_from_its_files_what_was_agreed_on() -> None:
+    def known(*rules: Rule) -> Agreements:
+        made = agreement(*rules)
+        return Agreements((AgreedRules(made, described(made, PEOPLE)),))
+
+    async def test() -> None:
+        author = PolicyAuthor(AGENCY)
+        policy = (READING, WRITING)
+        async with (
+            running(*policy, agreements=known(rule("r"))) as one,
+            client_of(one, PDA) as reader,
+            client_of(one, REPORTER) as writer,
+        ):
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await flow(feed, news)
+            one.reload(settings(*policy, agreements=known(rule("r", "role = 'player'"))))
+            await nothing(feed, news)
+            # What the owner announces is asked besides.
+            await writer.evolve(author.change(now(), agree(rule("all")), describe(*PEOPLE)).to_bytes())
+            await nothing(feed, news)
+            one.reload(settings(*policy))
+            await flow(feed, news)
 
     run(test())
 

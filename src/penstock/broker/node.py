@@ -136,7 +136,7 @@ class Node:
             )
 
     def reload(self, settings: NodeSettings) -> None:
-        """Go by other credentials, types and operators from now on: requests are worked out anew, and no link is lost.
+        """Go by other credentials, agreements, types and operators from now on: requests are worked out anew.
 
         All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
         it, are then taken in.
@@ -145,7 +145,11 @@ class Node:
         kept = {unverified.definition.name for unverified in settings.types}
         gone = [one.definition.name for one in before.types if one.definition.name not in kept]
         self.settings = core.settings = replace(
-            before, credentials=settings.credentials, types=settings.types, operators=settings.operators
+            before,
+            credentials=settings.credentials,
+            agreements=settings.agreements,
+            types=settings.types,
+            operators=settings.operators,
         )
         self.policies.settings_changed()
         core.show()

@@ -295,7 +295,7 @@ class Policies:
                 credentials=credentials,
                 revocations=keeper.revocations(),
                 revision=revision,
-                agreements=self._agreements.read(keeper.announced()),
+                agreements=core.settings.agreements + self._agreements.read(keeper.announced()),
             )
         )
         for problem in core.sources.agreements.unread.values():

@@ -42,6 +42,12 @@ class Agreements:
     #: tells what was agreed on from anything else, for logs
     revision: str = ""
 
+    def __add__(self, other: "Agreements") -> "Agreements":
+        """Return all that either holds: where both are about a type, both must allow."""
+        unread = MappingProxyType({**self.unread, **other.unread})
+        revision = " ".join(one for one in (self.revision, other.revision) if one)
+        return Agreements((*self.rules, *other.rules), unread, revision)
+
     def about(self, event_type: EventType) -> tuple[AgreedRules, ...]:
         """Return what was agreed about a type. Raises `RefusedError` with the reason why it could not be read."""
         problem = self.unread.get(event_type.name.owner)

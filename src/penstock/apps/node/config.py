@@ -34,8 +34,9 @@ _FILE: Final = Strict(
 )
 _KEYS: Final = frozenset(
     (
-        *("network", "key", "listen", "http", "names", "peers", "credentials", "types", "operators", "decisions"),
-        *("state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains", "sealing", "keys"),
+        *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
+        *("decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
+        *("sealing", "keys"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
@@ -113,6 +114,7 @@ class NodeFile:
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     peers: tuple[Peer, ...] = ()
     credentials: tuple[str, ...] = ()
+    agreements: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -156,6 +158,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         names=_FILE.petnames("names", table.get("names", {})),
         peers=peers,
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        agreements=_FILE.texts("agreements", table.get("agreements", [])),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
         domains=_FILE.homes("domains", table.get("domains", {}), limits),

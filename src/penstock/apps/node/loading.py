@@ -20,7 +20,16 @@ from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import CapabilityAuthority, Effect, EventRequest, NetworkRequest, Rules, decide, environment_schema
+from penstock.guard import (
+    Agreements,
+    CapabilityAuthority,
+    Effect,
+    EventRequest,
+    NetworkRequest,
+    Rules,
+    decide,
+    environment_schema,
+)
 from penstock.guard.enforce import Guard
 from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
@@ -64,6 +73,7 @@ class LoadedNode:
     operators: frozenset[Principal]
     domains: tuple[Domain, ...]
     credentials: Credentials
+    agreements: Agreements
     types: tuple[UnverifiedType, ...]
     rules: Rules = field(repr=False)
     #: where keys are managed: what they lie under, and the other managers that write to the log
@@ -100,6 +110,7 @@ class LoadedNode:
             peers=self.peers,
             nats=self.nats if self.file.nats is not None and self.file.nats.listen else None,
             credentials=self.credentials,
+            agreements=self.agreements,
             types=self.types,
             operators=self.operators,
             rules=self.rules,
@@ -143,7 +154,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
     cannot be read, and for a decision log or a state folder that cannot be written; `RefusedError`
     (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
-    verifying types and credentials raise.
+    verifying types, credentials and agreements raise.
     """
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
@@ -167,6 +178,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         operators,
         domains,
         named.credentials(file.credentials),
+        named.agreements(file.agreements),
         _types(file, named, network, now),
         rules,
         None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
