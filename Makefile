@@ -65,4 +65,4 @@ lock: ## pin the dependencies anew (needs uv on the PATH)
 	$(COMPILE) --group java --output-file requirements/java.txt
 
 clean: ## remove everything that the targets created
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build bench/results.json
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build bench/results.json bench/*.html
