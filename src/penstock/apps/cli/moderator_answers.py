@@ -174,10 +174,26 @@ def step_data(step: Step, cast: Cast) -> Data:
             }
             for rule_id, change in sorted(step.delta.wishes.items())
         ],
-        "types": [_type_change(event, hung) for event, hung in sorted(step.delta.types.items())],
+        "types": [
+            {
+                **event_data(event),
+                "before": None if change.before is None else _hung(change.before),
+                "after": None if change.after is None else _hung(change.after),
+            }
+            for event, change in sorted(step.delta.types.items())
+        ],
         "away": {cast.show(who): bool(change.after) for who, change in sorted(step.delta.away.items())},
         "restored": [rule_text(entry.rules, cast.show) for entry in step.restored],
     }
+
+
+def event_data(event: TypeKey) -> Data:
+    """Return the name of an event type as plain data."""
+    return {"name": event.name, "owner": str(event.owner)}
+
+
+def _hung(rooted: Rooted) -> Data:
+    return {"parent": None if rooted.parent is None else event_data(rooted.parent)}
 
 
 def form_diff(change: Change[Standing]) -> Iterator[str]:
@@ -239,7 +255,10 @@ def show_state(source: Source) -> None:
         ]
     )
     on = dict(by_event(base.detector.rules.values()))
-    paint.tree(_branches(base, on))
+    if len(base.tree.parents) <= _ROWS:
+        paint.tree(_branches(base, on))
+    else:
+        paint.line(f"{len(base.tree.parents):,} event types; -o json has them all")
     rows = [_row(rule_id, standing, cast) for rule_id, standing in sorted(base.standings.items())[:_ROWS]]
     if rows:
         paint.grid(("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows)
@@ -292,7 +311,7 @@ def state_data(source: Source) -> Data:
         "scope": str(base.tree.scope),
         "mode": str(base.mode),
         "steps": base.next_number - 1,
-        "types": {event.name: None if parent is None else parent.name for event, parent in base.tree.parents.items()},
+        "types": [{**event_data(event), **_hung(Rooted(parent))} for event, parent in base.tree.parents.items()],
         "rules": [_side(standing, cast) for _, standing in sorted(base.standings.items())],
         "in_force": sum(1 for standing in base.standings.values() if standing.status is Status.IN_FORCE),
         "subscriptions": [_wish(wish, cast) for _, wish in sorted(base.wishes.items())],
