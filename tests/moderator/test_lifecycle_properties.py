@@ -164,7 +164,8 @@ def test_whatever_is_asked_for(
         check(base, customs, request, note.when)
         after = base.image()
 
-        base.change(planned.step.delta.inverse())
+        undoing = plan_undo(base, Undo(planned.step.number), note, customs).step.delta
+        base.change(undoing)
         assert base.image() == before, "undo after do is identity"
         base.change(planned.step.delta)
         assert base.image() == after
