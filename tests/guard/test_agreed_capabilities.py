@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.guard.agreed_kit import ANN, BOB, OWNING, P1, PROFILES, TREE, agreed, agreement, types
 from tests.guard.test_agreed_properties import HERE, PUBLISHERS, SUBSCRIBERS, people, publish_rules, published
 from tests.moderator.kit import OWNER, event, rule
@@ -34,7 +35,7 @@ def may(certificates: list[Certificate], of: Principal, action: Right, verified:
     return decide(EventRequest(of, action, verified, NOW), [authority]).restriction
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(publish_rules(), people(), st.sampled_from(Scope))
 def test_certificates_allow_what_rules_allow(
     stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope
@@ -60,7 +61,7 @@ def test_certificates_allow_what_rules_allow(
                         assert seen is (allowed and Short(about, publisher, reader) not in short)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(publish_rules(), people(), st.sampled_from(Scope))
 def test_never_more_where_events_do_not_say_from_whom_they_are(
     stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.guard.agreed_kit import ANN, BOB, EVE, P1, P2, P3, TREE, agreed, agreement, ask, profile, right, types
 from tests.moderator.kit import FORMULAS, event
 from tests.trust.kit import NOW
@@ -85,7 +86,7 @@ def published(of: Principal, about: TypeKey, publication: Publication) -> Transi
         return None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(publish_rules(), people(), st.sampled_from(Scope), st.sampled_from([Mode.SCOPED, Mode.LITERAL]), st.booleans())
 def test_delivered_is_what_rules_allow(
     rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope, mode: Mode, both: bool
@@ -120,7 +121,7 @@ def test_delivered_is_what_rules_allow(
                         assert seen["publisher"] == str(publisher)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(publish_rules(), people(), st.sampled_from(Scope))
 def test_where_events_do_not_say_from_whom_they_are_it_is_all_or_nothing(
     rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope

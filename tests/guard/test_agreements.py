@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from tests.guard.agreed_kit import ANN, agreement, types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.guard.agreed_kit import ANN, agreement, profile, types
 from tests.moderator.kit import event, rule
 from tests.trust.kit import CURRENT, key, refused, who
 
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto import digest
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
 from penstock.guard import Agreement, Combining
 from penstock.model import Principal, TypeKey
 from penstock.model.tree import Scope, TypeTree
@@ -17,7 +20,9 @@ from penstock.moderator.conflicts import Mode
 from penstock.moderator.rules import SubscribeRule
 from penstock.moderator.vocabulary import Vocabulary
 from penstock.selector import parse
+from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import read_signed, sign_value
+from penstock.trust.statements import read_statements, write_statements
 
 WISH = SubscribeRule("w", event("A1"), ANN, ANN, parse("company = 'B'"), CURRENT)
 WHOLE = agreement(
@@ -86,3 +91,16 @@ def shared(other: Principal) -> Vocabulary:
     """Return a tree in which somebody else has a type too."""
     tree = TypeTree.of({event("A1"): None, TypeKey(other, "B"): event("A1")})
     return replace(WHOLE.vocabulary, tree=tree)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_whatever_a_file_holds_it_is_read_or_refused(data: st.DataObject) -> None:
+    whole = write_statements([sign_value(WHOLE, key(1)), profile(ANN, role="engineer")])
+    place, octets = data.draw(st.integers(0, len(whole))), data.draw(st.binary(max_size=4))
+    changed = whole[:place] + octets + whole[place + data.draw(st.integers(0, 4)) :]
+    try:
+        read = [one.verify() for one in read_statements(changed, Agreement, ProfileClaim)]
+    except PenstockError:
+        return
+    assert write_statements(read) == whole

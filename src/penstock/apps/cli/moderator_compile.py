@@ -86,8 +86,8 @@ def compile_options(function: options.F) -> options.F:
 @click.pass_obj
 @example(
     """
-penstock moderator compile --file rules.yaml --key plant.key --out plant.agreement
-penstock net agree plant.agreement --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key
+penstock moderator compile --file rules.yaml --name plant --key plant.key --out plant.agreement
+penstock moderator compile --store sqlite:rules.db --rights alone --key plant.key --out plant.agreement
 """
 )
 def compile_(  # noqa: PLR0913  # one argument an option
