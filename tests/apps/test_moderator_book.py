@@ -184,6 +184,17 @@ def test_time_passes_before_anything_is_decided(book: Shell) -> None:
     assert book("moderator", "at", "soon").code == "date.malformed"
 
 
+def test_time_is_let_pass_once(book: Shell) -> None:
+    assert "no period has ended or begun" in book.ok("moderator", "pass").out
+    assert book.ok("moderator", "pass", "-o", "json").json["written"] is False
+    short = ("--event", "Line.Press", "--fnc-s", "role = 'engineer'", "--days", "1")
+    book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
+    book.now += timedelta(days=2)
+    assert "step 5: let time pass: done" in book.ok("moderator", "pass").out
+    assert "no period" in book.ok("moderator", "pass").out
+    assert book.ok("moderator", "show", "-o", "json").json["steps"] == 5
+
+
 def test_the_tree_changes(book: Shell) -> None:
     new = ("moderator", "type", "add", "Line.Dry", "--below", "Line", "--key", "bolt.key")
     assert book(*new).code == "moderator.not-yours"

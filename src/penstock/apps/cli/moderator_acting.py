@@ -10,7 +10,7 @@ import click
 from penstock.apps.cli import paint
 from penstock.apps.cli.files import Destination, read_sexp, within
 from penstock.apps.cli.moderator_answers import plan_data, show_plan
-from penstock.apps.cli.moderator_sources import Source, book_options, opened_book
+from penstock.apps.cli.moderator_sources import Source, book_options, is_due, opened_book
 from penstock.apps.cli.options import JSON, WHO, F, open_key, output_option, passphrase_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.authority.rulebook import RuleBook
@@ -20,7 +20,6 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent
-from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.facts import outcome
 from penstock.moderator.steps import Add, Note, Pass, Request, Resolve, Subscribe
 from penstock.moderator.undo import plan_request
@@ -140,7 +139,8 @@ class Acting:
             if self.destination.file is not None:
                 self.destination.put(self._signed(request))
             return plan
-        self.let_time_pass()
+        if not isinstance(request, Pass):
+            self.let_time_pass()
         if self._key is not None:
             return self.book.ask(self._key, request, note.when, note.why, self.consents)
         return self.book.take_unsigned(request, note)
@@ -161,11 +161,15 @@ class Acting:
 
     def let_time_pass(self) -> None:
         """Let periods that have ended end, and those begin that have begun, before anything else is decided."""
-        note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
-        if self.book.plan(Pass(), note).step.delta != NO_CHANGE:
+        if self.is_due():
+            note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
             plan = self.book.take_unsigned(Pass(), note)
             if self.output != JSON:
                 show_plan(plan, self.source, done=True)
+
+    def is_due(self) -> bool:
+        """Say whether anything comes of the time that has passed."""
+        return is_due(self.book, self.session.now)
 
     def key(self) -> SigningKey:
         """Return the key. Raises `MalformedError` (`cli.usage`) where none was given."""

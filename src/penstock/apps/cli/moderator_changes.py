@@ -228,7 +228,12 @@ def pass_(session: Session, /, **how: Any) -> None:
     Anybody may do so, without a signature. Other changes do so too before anything is decided.
     """
     with acting(session, **how) as act:
-        act.do(Pass(), act.book.founding.moderator if act.who is None else act.who)
+        if act.is_due():
+            act.do(Pass(), act.book.founding.moderator if act.who is None else act.who)
+        elif act.output == JSON:
+            say_json({"written": False, "outcome": "nothing is due"})
+        else:
+            paint.line("no period has ended or begun")
 
 
 @click.command()

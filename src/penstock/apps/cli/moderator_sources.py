@@ -194,9 +194,14 @@ def opened(
         yield from_file(file, load_names(names_file), now)
         return
     with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, book):
-        if book.plan(Pass(), Note(book.founding.moderator, now)).step.delta != NO_CHANGE:
+        if is_due(book, now):
             warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` takes that in"))
         yield source
+
+
+def is_due(book: RuleBook, now: datetime) -> bool:
+    """Say whether periods of rules have ended or begun, and nobody has let that come into effect."""
+    return book.plan(Pass(), Note(book.founding.moderator, now)).step.delta != NO_CHANGE
 
 
 @contextmanager
