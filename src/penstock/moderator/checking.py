@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.moderator.conflicts import Conflict, Mode
+from penstock.moderator.conflicts import Conflict, Mode, in_order
 from penstock.moderator.detect import Detector
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.vocabulary import Vocabulary
@@ -39,7 +39,7 @@ def check_rules(
             yield Checked(rule, problem=error)
             continue
         known[rule.id] = rule
-        yield Checked(rule, tuple(_at_one_time(rule, conflicts, known)))
+        yield Checked(rule, in_order(_at_one_time(rule, conflicts, known)))
 
 
 def _at_one_time(rule: PublishRule, conflicts: Iterable[Conflict], known: dict[str, PublishRule]) -> Iterator[Conflict]:
