@@ -5,23 +5,23 @@ equalities hold; targets and conditions become Python (`programs`); what has no 
 evaluator. Whatever fails on the quick way is asked again on the plain one, which knows what an error comes to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
-from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, algorithm
+from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, Child, algorithm
 from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, target_matches
+from penstock.policy.expressions import Expression
 from penstock.policy.index import Index, Needs, necessary
 from penstock.policy.lookup import Context, NoSources, Sources
-from penstock.policy.policies import Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
 from penstock.policy.programs import Program, condition_program, target_program
 from penstock.policy.requests import Facts, Request
 from penstock.policy.results import NOT_APPLICABLE, Decision, Outcome, PolicyId
 
-P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
-IN_P, IN_D, IN_DP = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D, Decision.INDETERMINATE_DP
+IN_DP: Final = Decision.INDETERMINATE_DP
 
 
 class CompiledPolicy:
@@ -29,14 +29,14 @@ class CompiledPolicy:
 
     def __init__(self, root: Root, sources: Sources | None = None) -> None:
         self._sources = sources or NoSources()
-        self._root = _compile_root(root, ())
+        self._root = _compile(root, ())
 
     def evaluate(self, context: Context) -> Outcome:
         """Return what the policy says about a request: just what `evaluate` returns."""
         return self._root.evaluate(context)
 
     def ask(self, facts: Facts, now: datetime) -> Outcome:
-        """Return what the policy says about a request in its shortest form."""
+        """Return what the policy says about a request in its shortest form, without the names of policies."""
         return self._root.evaluate(Context(None, now, self._sources, facts))
 
     def ask_request(self, request: Request, now: datetime) -> Outcome:
@@ -44,189 +44,219 @@ class CompiledPolicy:
         return self._root.evaluate(Context(request, now, self._sources))
 
 
-Evaluated: TypeAlias = Callable[[Context], Outcome]
-
-
-class _Unit:
-    """A rule, a policy or a policy set that was compiled."""
-
-    __slots__ = ("evaluate", "needs", "scope", "target")
-
-    def __init__(self, evaluate: Evaluated, target: Target, scope: "Scoped") -> None:
-        self.evaluate = evaluate
-        self.target = target
-        self.scope = scope
-        #: equalities without which it is not applicable
-        self.needs: Needs = necessary(target)
-
-    def applies(self, context: Context, /) -> bool | Outcome:
-        """Say whether the target matches."""
-        try:
-            return target_matches(self.target, self.scope(context))
-        except EvaluationError as error:
-            return Outcome(IN_DP, status_of(error))
-
-
 Scoped: TypeAlias = Callable[[Context], Scope]
 
 
-def _matcher(target: Target, scope: Scoped) -> Callable[[Context], bool]:
-    """Return what says whether a target matches; raises `EvaluationError` where that is not known."""
-    program = target_program(target)
-    if program is None:
-        return lambda _: True
+class _Unit:
+    """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
 
-    def matches(context: Context) -> bool:
+    __slots__ = ("_program", "needs", "target", "variables")
+
+    def __init__(self, target: Target, variables: Mapping[str, Expression]) -> None:
+        self.target = target
+        self.variables = variables
+        #: equalities without which it is not applicable
+        self.needs: Needs = necessary(target)
+        self._program = target_program(target)
+
+    def scope(self, context: Context) -> Scope:
+        """Return where expressions of it are evaluated."""
+        return Scope(context, self.variables)
+
+    def matches(self, context: Context) -> bool:
+        """Say whether the target matches. Raises `EvaluationError` where that is not known."""
+        if self._program is None:
+            return True
         try:
-            return bool(program(context, context.facts))
+            return bool(self._program(context, context.facts))
         except EvaluationError:
             # What failed may not matter, where something else does not match.
-            return target_matches(target, scope(context))
+            return target_matches(self.target, self.scope(context))
 
-    return matches
-
-
-# --- rules -----------------------------------------------------------------------------------------------------------
-
-
-def _compile_rule(rule: Rule, policy: Policy, variables: "dict[str, Program]") -> _Unit:
-    def scope(context: Context) -> Scope:
-        return Scope(context, policy.variables)
-
-    matches = target_program(rule.target)
-    condition = None if rule.condition is None else condition_program(rule.condition, policy.variables, variables)
-    effect, decided = rule.effect, Outcome(Decision.of(rule.effect))
-    spoiled = Decision.spoiled(effect)
-    duties = rule.duties if any(duty.on is effect for duty in (*rule.duties.obligations, *rule.duties.advice)) else None
-
-    def evaluate(context: Context, /) -> Outcome:
-        facts = context.facts
+    def applies(self, context: Context, /) -> bool | Outcome:
+        """Say whether the target matches, or what comes of it where that is not known."""
         try:
-            if matches is not None:
-                try:
-                    matched = matches(context, facts)
-                except EvaluationError:
-                    matched = target_matches(rule.target, scope(context))
-                if not matched:
-                    return NOT_APPLICABLE
-            if condition is not None and not condition(context, facts):
-                return NOT_APPLICABLE
-            if duties is None:
-                return decided
-            obligations, advice = duties_told(duties, effect, scope(context))
+            return self.matches(context)
         except EvaluationError as error:
-            return Outcome(spoiled, status_of(error))
-        return Outcome(decided.decision, obligations=obligations, advice=advice)
-
-    return _Unit(evaluate, rule.target, scope)
-
-
-# --- policies and policy sets ----------------------------------------------------------------------------------------
-
-
-def _compile_root(root: Root, around: tuple[str, ...]) -> _Unit:
-    return _compile_policy(root) if isinstance(root, Policy) else _compile_set(root, around)
-
-
-def _compile_policy(policy: Policy) -> _Unit:
-    def scope(context: Context) -> Scope:
-        return Scope(context, policy.variables)
-
-    variables: dict[str, Program] = {}
-    children = [_compile_rule(rule, policy, variables) for rule in policy.rules]
-    unit = _container(policy, children, rule_algorithm(policy.combining), scope)
-    unit.needs = _needs_of_policy(policy, unit.needs, children)
-    return unit
-
-
-def _compile_set(policies: PolicySet, around: tuple[str, ...]) -> _Unit:
-    inside = (*around, policies.id)
-    children = [_compile_member(member, inside) for member in policies.members]
-    return _container(policies, children, policy_algorithm(policies.combining), Scope)
-
-
-def _compile_member(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
-    if not isinstance(member, PolicyReference):
-        return _compile_root(member, around)
-    return _reference(member, around)
-
-
-def _reference(reference: PolicyReference, around: tuple[str, ...]) -> _Unit:
-    """Return what finds a policy when it is needed, and compiles it once."""
-    known: dict[int, tuple[Root, _Unit]] = {}
-
-    def found(context: Context) -> _Unit:
-        if reference.to_set and reference.id in around:
-            raise EvaluationError("xacml.cycle", f"policy set `{reference.id[:120]}` is within itself")
-        policy = context.sources.policy(reference)
-        kept = known.get(id(policy))
-        if kept is None or kept[0] is not policy:
-            known.clear()
-            kept = known[id(policy)] = (policy, _compile_root(policy, around))
-        return kept[1]
-
-    def evaluate(context: Context, /) -> Outcome:
-        try:
-            unit = found(context)
-        except PenstockError as error:
             return Outcome(IN_DP, status_of(error))
-        return unit.evaluate(context)
 
-    class _Referred(_Unit):
-        __slots__ = ()
-
-        def applies(self, context: Context, /) -> bool | Outcome:
-            try:
-                return found(context).applies(context)
-            except PenstockError as error:
-                return Outcome(IN_DP, status_of(error))
-
-    return _Referred(evaluate, (), Scope)
-
-
-def _container(root: Root, children: Sequence[_Unit], combine: Algorithm, scope: Scoped) -> _Unit:
-    matches = _matcher(root.target, scope)
-    always = not root.target
-    needs = [necessary(child.target) if combine in _BY_TARGET else child.needs for child in children]
-    chosen = None if _by_place(combine) else Index.of(needs, children)
-    quick = _quick(combine)
-    name = (PolicyId(root.id, root.version, isinstance(root, PolicySet)),)
-    told = {
-        effect: any(duty.on is effect for duty in (*root.duties.obligations, *root.duties.advice)) for effect in Effect
-    }
-
-    def combined(context: Context) -> Outcome:
-        candidates = children if chosen is None else chosen.candidates(context)
-        return quick(candidates, context)
-
-    def evaluate(context: Context, /) -> Outcome:
+    def evaluate(self, context: Context, /) -> Outcome:
+        """Return what it says."""
         try:
-            if not always and not matches(context):
+            if not self.matches(context):
                 return NOT_APPLICABLE
         except EvaluationError as error:
-            outcome = combined(context)
-            if outcome.decision is NA:
+            return self.doubtful(context, error)
+        return self.matched(context)
+
+    def doubtful(self, context: Context, error: EvaluationError) -> Outcome:
+        """Return what it says where it is not known whether the target matches."""
+        raise NotImplementedError
+
+    def matched(self, context: Context) -> Outcome:
+        """Return what it says where the target matches."""
+        raise NotImplementedError
+
+
+class _Found:
+    """A child whose target is known to match, because it was found by all that the target wants."""
+
+    __slots__ = ("applies", "evaluate")
+
+    def __init__(self, unit: _Unit) -> None:
+        self.evaluate = unit.matched
+        self.applies = unit.applies
+
+
+class _Rule(_Unit):
+    """A rule."""
+
+    __slots__ = ("_condition", "_decided", "_duties", "_effect")
+
+    def __init__(self, rule: Rule, policy: Policy, programs: dict[str, Program]) -> None:
+        super().__init__(rule.target, policy.variables)
+        self._effect = rule.effect
+        self._decided = _PERMITTED if rule.effect is Effect.PERMIT else _DENIED
+        self._duties = rule.duties if _told(rule.duties, rule.effect) else None
+        self._condition = (
+            None if rule.condition is None else condition_program(rule.condition, policy.variables, programs)
+        )
+
+    def doubtful(self, _context: Context, error: EvaluationError) -> Outcome:
+        return Outcome(Decision.spoiled(self._effect), status_of(error))
+
+    def matched(self, context: Context) -> Outcome:
+        condition = self._condition
+        try:
+            if condition is not None and not condition(context, context.facts):
                 return NOT_APPLICABLE
-            return Outcome(doubted(outcome.decision), status_of(error))
-        outcome = combined(context)
+            if self._duties is None:
+                return self._decided
+            obligations, advice = duties_told(self._duties, self._effect, self.scope(context))
+        except EvaluationError as error:
+            return Outcome(Decision.spoiled(self._effect), status_of(error))
+        return Outcome(self._decided.decision, obligations=obligations, advice=advice)
+
+
+class _Container(_Unit):
+    """A policy or a policy set."""
+
+    __slots__ = ("_children", "_combine", "_duties", "_index", "_name", "_single")
+
+    def __init__(
+        self, root: Root, children: Sequence[_Unit], combine: Algorithm, variables: Mapping[str, Expression]
+    ) -> None:
+        super().__init__(root.target, variables)
+        self._children = children
+        self._combine = combine
+        #: what a single child says is what it says alone
+        self._single = combine in _SINGLE
+        self._duties = root.duties if root.duties.obligations or root.duties.advice else None
+        self._name = PolicyId(root.id, root.version, isinstance(root, PolicySet))
+        self._index = None if _by_place(combine) else _indexed(children, by_target=combine in _BY_TARGET)
+
+    def _combined(self, context: Context) -> Outcome:
+        children: Sequence[Child[Context]] = self._children if self._index is None else self._index.candidates(context)
+        if self._single and len(children) == 1:
+            return children[0].evaluate(context)
+        return self._combine(children, context)
+
+    def doubtful(self, context: Context, error: EvaluationError) -> Outcome:
+        outcome = self._combined(context)
+        if outcome.decision is Decision.NOT_APPLICABLE:
+            return NOT_APPLICABLE
+        return Outcome(doubted(outcome.decision), status_of(error))
+
+    def matched(self, context: Context) -> Outcome:
+        outcome = self._combined(context)
         decision = outcome.decision
-        if decision is P or decision is D:
-            effect = Effect.PERMIT if decision is P else Effect.DENY
-            obligations, advice = outcome.obligations, outcome.advice
-            if told[effect]:
-                try:
-                    more, also = duties_told(root.duties, effect, scope(context))
-                except EvaluationError as error:
-                    return Outcome(Decision.spoiled(effect), status_of(error))
-                obligations, advice = (*obligations, *more), (*advice, *also)
-            return Outcome(decision, outcome.status, obligations, advice, (*outcome.applicable, *name))
+        if decision is Decision.PERMIT or decision is Decision.DENY:
+            return self._decided(outcome, context) if context.names or self._duties is not None else outcome
         if outcome.obligations or outcome.advice:
             return Outcome(decision, outcome.status, applicable=outcome.applicable)
         return outcome
 
-    return _Unit(evaluate, root.target, scope)
+    def _decided(self, outcome: Outcome, context: Context) -> Outcome:
+        """Return a decision with what this policy adds to it: what is to be done, and its name."""
+        effect = Effect.PERMIT if outcome.decision is Decision.PERMIT else Effect.DENY
+        obligations, advice = outcome.obligations, outcome.advice
+        if self._duties is not None:
+            try:
+                more, also = duties_told(self._duties, effect, self.scope(context))
+            except EvaluationError as error:
+                return Outcome(Decision.spoiled(effect), status_of(error))
+            obligations, advice = (*obligations, *more), (*advice, *also)
+        applicable = (*outcome.applicable, self._name) if context.names else ()
+        return Outcome(outcome.decision, outcome.status, obligations, advice, applicable)
 
 
+class _Referred(_Unit):
+    """A policy that is found when it is needed, and compiled once."""
+
+    __slots__ = ("_around", "_known", "_reference")
+
+    def __init__(self, reference: PolicyReference, around: tuple[str, ...]) -> None:
+        super().__init__((), {})
+        self._reference = reference
+        self._around = around
+        self._known: tuple[Root, _Unit] | None = None
+
+    def _found(self, context: Context) -> _Unit:
+        if self._reference.to_set and self._reference.id in self._around:
+            raise EvaluationError("xacml.cycle", f"policy set `{self._reference.id[:120]}` is within itself")
+        policy = context.sources.policy(self._reference)
+        known = self._known
+        if known is None or known[0] is not policy:
+            known = self._known = (policy, _compile(policy, self._around))
+        return known[1]
+
+    def applies(self, context: Context, /) -> bool | Outcome:
+        try:
+            return self._found(context).applies(context)
+        except PenstockError as error:
+            return Outcome(IN_DP, status_of(error))
+
+    def evaluate(self, context: Context, /) -> Outcome:
+        try:
+            unit = self._found(context)
+        except PenstockError as error:
+            return Outcome(IN_DP, status_of(error))
+        return unit.evaluate(context)
+
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+
+def _compile(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
+    match member:
+        case Policy():
+            return _compile_policy(member)
+        case PolicySet():
+            children = [_compile(one, (*around, member.id)) for one in member.members]
+            return _Container(member, children, policy_algorithm(member.combining), {})
+        case PolicyReference():
+            return _Referred(member, around)
+
+
+def _compile_policy(policy: Policy) -> _Unit:
+    programs: dict[str, Program] = {}
+    children = [_Rule(rule, policy, programs) for rule in policy.rules]
+    unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
+    unit.needs = _needs_of_policy(policy, unit.needs, children)
+    return unit
+
+
+def _indexed(children: Sequence[_Unit], *, by_target: bool) -> "Index[_Unit | _Found] | None":
+    needs = [necessary(child.target) if by_target else child.needs for child in children]
+    return Index.of(needs, children, [child.target for child in children], _Found)
+
+
+def _told(duties: Duties, effect: Effect) -> bool:
+    return any(duty.on is effect for duty in (*duties.obligations, *duties.advice))
+
+
+_PERMITTED: Final = Outcome(Decision.PERMIT)
+_DENIED: Final = Outcome(Decision.DENY)
 _V1: Final = "urn:oasis:names:tc:xacml:1.0:"
 _V3: Final = "urn:oasis:names:tc:xacml:3.0:"
 #: what goes by the places of children, of which none may be left out
@@ -234,7 +264,6 @@ _POSITIONAL: Final = (algorithm(f"{_V3}policy-combining-algorithm:on-permit-appl
 #: what asks targets alone which children apply, whatever is in them
 _BY_TARGET: Final = (algorithm(f"{_V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS),)
 _KNOWN: Final = (*RULE_ALGORITHMS.values(), *POLICY_ALGORITHMS.values())
-#: what a single child says is what it says alone
 _SINGLE: Final = tuple(
     algorithm(name.replace(":rule-", f":{kind}-"), known)
     for kind, known in (("rule", RULE_ALGORITHMS), ("policy", POLICY_ALGORITHMS))
@@ -251,21 +280,6 @@ _SINGLE: Final = tuple(
 def _by_place(combine: Algorithm) -> bool:
     """Say whether it matters which children there are besides those that are applicable; tuples may count those too."""
     return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
-
-
-def _quick(combine: Algorithm) -> Algorithm:
-    """Return an algorithm for which one child is no work: what a single one says is what all say."""
-    if combine not in _SINGLE:
-        return combine
-
-    def quick(children: Sequence[_Unit], context: Context, /) -> Outcome:
-        if not children:
-            return NOT_APPLICABLE
-        if len(children) == 1:
-            return children[0].evaluate(context)
-        return combine(children, context)
-
-    return quick  # type: ignore[return-value]  # it is given units alone
 
 
 def _needs_of_policy(policy: Policy, needs: Needs, children: Sequence[_Unit]) -> Needs:

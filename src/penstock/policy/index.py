@@ -7,7 +7,7 @@ NotApplicable and may be left out. What cannot be known is not left out: attribu
 
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -19,6 +19,7 @@ from penstock.policy.lookup import Context
 from penstock.policy.policies import AnyOf, Target
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 Needs: TypeAlias = Mapping[Designator, frozenset[Value]]
 """Values of which an attribute must have one."""
@@ -60,14 +61,22 @@ def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
 class Index(Generic[T]):
     """Children that are found by what they need."""
 
-    def __init__(self, children: Sequence[T], always: Sequence[int], groups: "Sequence[_Group]") -> None:
+    def __init__(
+        self, children: Sequence[T], found: Sequence[T], always: Sequence[int], groups: "Sequence[_Group]"
+    ) -> None:
         self._children = children
+        self._found = found
         self._always = tuple(always)
         self._groups = tuple(groups)
 
     @classmethod
-    def of(cls, needs: Sequence[Needs], children: Sequence[T]) -> "Index[T] | None":
-        """Return an index, or none where there is nothing to gain."""
+    def of(
+        cls, needs: Sequence[Needs], children: Sequence[U], targets: Sequence[Target], known: Callable[[U], T]
+    ) -> "Index[T | U] | None":
+        """Return an index, or none where there is nothing to gain.
+
+        A child that is found by all that its target wants is given as `known`: its target need not be asked again.
+        """
         if len(children) < _FEWEST:
             return None
         kinds = [_kind(one) for one in needs]
@@ -75,33 +84,45 @@ class Index(Generic[T]):
             usual = Counter(attribute for kind in kinds for attribute in kind)
             kinds = [(max(kind, key=lambda one: (usual[one], one.id)),) if kind else () for kind in kinds]
         groups: dict[tuple[Designator, ...], _Group] = {}
-        always = []
+        always: list[int] = []
+        found: list[T | U] = [*children]
         for place, kind in enumerate(kinds):
-            if kind:
-                groups.setdefault(kind, _Group(kind)).enter(place, [needs[place][attribute] for attribute in kind])
-            else:
+            if not kind:
                 always.append(place)
-        return cls(children, always, [*groups.values()]) if groups else None
+                continue
+            if kind not in groups:
+                groups[kind] = _Group(kind)
+            groups[kind].enter(place, [needs[place][attribute] for attribute in kind])
+            if _covered(targets[place], kind):
+                found[place] = known(children[place])
+        return Index(children, found, always, [*groups.values()]) if groups else None
 
     def candidates(self, context: Context) -> Sequence[T]:
         """Return the children that may apply, in their order."""
         try:
-            found = [places for group in self._groups if (places := group.places(context))]
-        except EvaluationError:
-            # It is not known what an attribute is: somebody else finds out what that comes to.
+            if len(self._groups) == 1 and not self._always:
+                places = self._groups[0].places(context)
+            else:
+                several = [places for group in self._groups if (places := group.places(context))]
+                several.append(self._always)
+                places = several[0] if len(several) == 1 else sorted({place for places in several for place in places})
+        except _Unknown:
+            # Whether they apply is for each of them to find out.
             return self._children
-        if self._always:
-            found.append(self._always)
-        children = self._children
-        if len(found) == 1:
-            return [children[place] for place in found[0]]
-        return [children[place] for place in sorted({place for places in found for place in places})]
+        except EvaluationError:
+            return self._children
+        found = self._found
+        return [found[place] for place in places]
+
+
+class _Unknown(Exception):  # noqa: N818  # nobody else sees it
+    """An attribute that must be present is not."""
 
 
 class _Group:
     """Children that need the same attributes, by their values."""
 
-    __slots__ = ("_attributes", "_keys", "_must", "_places", "_single", "_whole")
+    __slots__ = ("_attributes", "_keys", "_must", "_places", "_single")
 
     def __init__(self, attributes: tuple[Designator, ...]) -> None:
         self._attributes = attributes
@@ -109,30 +130,50 @@ class _Group:
         self._single = len(attributes) == 1
         self._must = any(attribute.must_be_present for attribute in attributes)
         self._places: dict[Value, list[int]] = {}
-        self._whole: list[int] = []
 
     def enter(self, place: int, values: Sequence[frozenset[Value]]) -> None:
-        self._whole.append(place)
+        """Enter a child under all combinations of the values that it needs."""
         for chosen in product(*values):
             self._places.setdefault(chosen[0] if self._single else chosen, []).append(place)
 
     def places(self, context: Context) -> Sequence[int]:
+        """Return where the children are that may apply. Raises `_Unknown`, `EvaluationError`."""
         facts = context.facts
-        if self._single:
-            bag = facts.get(self._keys[0]) or context.bag(self._attributes[0])
-            if len(bag) == 1:
-                return self._places.get(bag[0], ())
-            return self._whole if self._must and not bag else self._merged(bag)
-        bags = [facts.get(key) or context.bag(one) for key, one in zip(self._keys, self._attributes, strict=True)]
-        if self._must and not all(bags):
-            return self._whole
-        return self._merged(product(*bags))
+        bags: list[tuple[Value, ...]] = []
+        alone = True
+        for key in self._keys:
+            bag = facts.get(key)
+            if not bag:
+                bag = context.bag(self._attributes[len(bags)])
+                if not bag:
+                    if self._must:
+                        raise _Unknown
+                    return ()
+            alone = alone and len(bag) == 1
+            bags.append(bag)
+        if alone:
+            value = bags[0][0] if self._single else tuple([bag[0] for bag in bags])
+            return self._places.get(value, ())
+        return self._merged(bags[0] if self._single else product(*bags))
 
-    def _merged(self, values: "Sequence[Value] | product[tuple[Value, ...]]") -> Sequence[int]:
+    def _merged(self, values: Iterable[Value]) -> Sequence[int]:
         found = [places for value in values if (places := self._places.get(value))]
         if len(found) <= 1:
             return found[0] if found else ()
         return sorted({place for places in found for place in places})
+
+
+def _covered(target: Target, kind: tuple[Designator, ...]) -> bool:
+    """Say whether all that a target wants are values of these attributes, each in one place."""
+    seen: set[Designator] = set()
+    for any_of in target:
+        attributes = {match.attribute for all_of in any_of for match in all_of}
+        single = all(len(all_of) == 1 and all_of[0].function in _EQUALITIES for all_of in any_of)
+        (attribute, *others) = attributes
+        if not single or others or attribute in seen or attribute not in kind or attribute.must_be_present:
+            return False
+        seen.add(attribute)
+    return True
 
 
 def _kind(needs: Needs) -> tuple[Designator, ...]:

@@ -38,15 +38,15 @@ class Sources(Protocol):
 class Context:
     """One request, seen by a policy: what was looked up once stays the same until it is decided."""
 
-    __slots__ = ("_found", "_request", "facts", "memory", "now", "sources")
+    __slots__ = ("_found", "_request", "facts", "memory", "names", "now", "sources")
 
     def __init__(self, request: Request | None, now: datetime, sources: Sources, facts: Facts | None = None) -> None:
-        if request is None and facts is None:
-            raise TypeError("a context is that of a request, or of facts")
         self._request = request
         self.now = now
         self.sources = sources
-        self.facts: Facts = request.facts() if facts is None and request is not None else facts or {}
+        self.facts: Facts = facts or {} if request is None else request.facts()
+        #: whether it is wanted which policies were applicable
+        self.names = request is not None and request.return_policy_ids
         #: what compiled policies have worked out already
         self.memory: dict[object, Value] = {}
         self._found: dict[Designator | Selector, tuple[Value, ...]] = {}
