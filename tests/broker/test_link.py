@@ -64,7 +64,7 @@ def test_frames_keep_to_the_limits_whatever_is_posted(way: Way) -> None:
         for number in range(25):
             link.post(encode(number))
         for _ in range(3):
-            link.post(encode(bytes(50_000)))
+            link.post(encode(bytes(100_000)))
         link.post(encode(bytes(LIMITS.frame_bytes - 20)))
         await wait_for_the_end(link)
 
