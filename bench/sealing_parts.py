@@ -1,17 +1,17 @@
 """The processes of bench_sealing: `python sealing_parts.py <role> …`, set up as in Figure 7.7 of the dissertation.
 
-A publisher at one broker, a subscriber without a filter at the other. Brokers carry three types of so many attributes:
-plain, sealed by event and sealed by attribute, so that all are measured in the same processes. Who publishes or reads
-waits for lines `<events> <type> <rows>` on standard input; rows are the events of one message. To `cpu` everybody
-answers how much of the processor it has taken, in seconds.
+A publisher at one broker, a subscriber without a filter at another; there may be one between them. Brokers carry three
+types of so many attributes: plain, sealed by event and sealed by attribute, so that all are measured in the same
+processes. Who publishes or reads waits for lines `<events> <type> <rows>` on standard input; rows are the events of one
+message. To `cpu` everybody answers how much of the processor it has taken, in seconds.
 
     cache      brokers send the plaintext beside to each other, since both may read everything
     no-cache   they do not: the second broker has to open what the first one sealed
     presealed  with the cache, and nothing is sealed in the time that is measured: the blocks are made before
     gathering  without the cache, and events of several messages are sealed together, as nodes do by default
 
-In the first three a message is a block. `presealed` is what the dissertation measured for Figure 7.9: a broker that has
-plaintext and ciphertext, and passes them on.
+In the first three a message is a block. What the dissertation measured for Figure 7.9 is a broker that has plaintext
+and ciphertext, and passes them on: with `cache` that is the one between two others.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
 from penstock.trust.validity import ALWAYS
 
-OWNER, WRITER, READER, *BROKERS = (SigningKey(bytes([number]) * 32) for number in range(41, 46))
+OWNER, WRITER, READER, *BROKERS = (SigningKey(bytes([number]) * 32) for number in range(41, 47))
 NETWORK = NetworkName(OWNER.principal, "Bench")
 LEVELS = tuple(Sealing)
 LENGTH = 30
@@ -77,7 +77,7 @@ def _issue(who: SigningKey, tag: object) -> Certificate:
 
 
 def credentials(names: Iterable[str]) -> Credentials:
-    """Everybody may do everything: both brokers have the same rights, and the first one manages the keys."""
+    """Everybody may do everything: all brokers have the same rights, and the first one manages the keys."""
     rights = [Right.PUBLISH, Right.SUBSCRIBE]
     found = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)]
     for name in names:
@@ -113,12 +113,12 @@ class Presealed:
 
 
 async def broker(number: int, mode: str, width: int, *called: int) -> None:
-    """Run a broker that calls the first one, if it is told where that listens; it says when it has all keys."""
+    """Run a broker that calls the one before it, if it is told where that listens; it says when it has all keys."""
     numbers, signed = count(1), types(width)
     settings = NodeSettings(
         key=BROKERS[number],
         network=NETWORK,
-        peers=tuple(PeerAddress("127.0.0.1", port, BROKERS[0].principal) for port in called),
+        peers=tuple(PeerAddress("127.0.0.1", port, BROKERS[number - 1].principal) for port in called),
         credentials=credentials(signed),
         types=tuple(signed.values()),
         sealing=LINGERING if mode == "gathering" else Lingering(),
