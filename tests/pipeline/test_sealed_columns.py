@@ -74,3 +74,20 @@ def test_what_no_value_can_be_is_not_written() -> None:
         encode_array(pa.array([1 << 62]).cast(pa.timestamp("us", "UTC")), Kind.TIMESTAMP)
     latest = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
     assert encode_array(pa.array([latest]), Kind.TIMESTAMP) == encode_column([latest])
+
+
+def test_texts_are_not_cut_within_a_character() -> None:
+    texts = ["ä", "b"] * 600
+    octets = encode_column(texts)
+    assert decode_array(octets, len(texts), Kind.STRING).to_pylist() == texts
+    lengths = bytes((1, 2)) * 599 + bytes((1,))
+    assert octets[1:].startswith(bytes((2, 1)) * 599)
+    with refused("block.column"):
+        decode_array(octets[:1] + lengths + octets[1 + len(lengths) :], len(texts), Kind.STRING)
+
+
+def test_lengths_that_are_too_long_together_are_refused() -> None:
+    octets = encode_column(["a" * (1 << 16)] + ["b"] * 1_099)
+    lengths = (1 << 22).to_bytes(4, "little") * 1_099
+    with refused("block.column"):
+        decode_array(octets[:1] + lengths + octets[1 + len(lengths) :], 1_100, Kind.STRING)

@@ -51,6 +51,7 @@ def opened(by: Reading, log: Any) -> list[dict[str, Any]]:
     for row in found:
         row.pop("@type")
         source, number = row.pop("@source"), row.pop("@sender")
+        assert number is not None  # Spark is told that it never is
         assert (by.senders[number] if source is None else source) == str(BROKER.principal)
     return sorted(found, key=lambda row: row["@time"])
 

@@ -1,4 +1,4 @@
-"""Messages of a JetStream stream as records of the job `ingest`. No other job needs the extra `penstock[nats]`."""
+"""Messages of a JetStream stream, and those that the job `ingest` reads. Both need the extra `penstock[nats]`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +20,10 @@ _PATIENCE: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """CloudEvents in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
+class Stream:
+    """A JetStream stream that is read; `options` are those of docs/reference/jetstream.md."""
 
     options: Mapping[str, str]
-    types: tuple[VerifiedType, ...]
 
     @property
     def name(self) -> str:
@@ -36,13 +35,27 @@ class Messages:
         """None: messages stand in no files."""
         return
 
-    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
-        """Return the messages. Raises as `check_stream`, unless Spark runs behind a Spark Connect server."""
+    def messages(self, spark: SparkSession, *, stream: bool) -> DataFrame:
+        """Return the messages that there are, or as they arrive.
+
+        Raises as `check_stream`, unless Spark runs behind a Spark Connect server.
+        """
         # Of Spark Connect the session is another class, and it is the server that must reach the stream.
         if isinstance(spark, SparkSession):
             check_stream(parse_options(self.options))
         register(spark)
-        return read_jetstream(spark.read if streaming is None else spark.readStream, self.options)
+        return read_jetstream(spark.readStream if stream else spark.read, self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages(Stream):
+    """CloudEvents in a stream."""
+
+    types: tuple[VerifiedType, ...]
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the messages. Raises as `messages`."""
+        return self.messages(spark, stream=streaming is not None)
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
         """Return what becomes of them."""

@@ -28,6 +28,7 @@ from penstock.pipeline.jobs_ingest import EVENTS, QUARANTINE
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import (
     ATTRIBUTES,
+    FILES,
     HEAD,
     ROWS,
     SEALED,
@@ -43,8 +44,6 @@ from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import REASON
 
-_PLAIN: Final = {"parquet.enable.dictionary": "false"}
-"""No two sealed columns are equal: looking for it takes time and memory."""
 READY: Final = "ready"
 """The part of an output that says under which id a batch is published, once it is sealed."""
 
@@ -308,7 +307,7 @@ def _bad(tagged: DataFrame) -> DataFrame:
 
 
 def _write(frame: DataFrame, output: Output, part: str, batch: int) -> None:
-    frame.write.mode("overwrite").options(**_PLAIN).parquet(output.part(part, batch))
+    frame.write.mode("overwrite").options(**FILES).parquet(output.part(part, batch))
 
 
 def _counted(blocks: DataFrame) -> tuple[int, int]:

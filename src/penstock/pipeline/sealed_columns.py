@@ -56,6 +56,7 @@ NAN: Final = np.array([np.nan], _DOUBLE).view(WORD)[0]
 EARLIEST: Final = microseconds(datetime(1, 1, 1, tzinfo=UTC))
 LATEST: Final = microseconds(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
 """The instants that a timestamp can be, in microseconds since 1970. Arrow has more."""
+_BEYOND_ASCII: Final = 0x80
 _ZEROS: Final[Mapping[Kind, Any]] = {Kind.STRING: "", Kind.FLOAT: 0.0, Kind.BOOLEAN: False}
 
 
@@ -196,20 +197,24 @@ def _read_strings(octets: Octets, rows: int, width: int) -> Any:
     separable = rows <= SEPARATED_ROWS and not (text == 0).any()
     if len(lengths) != rows - 1 or separable or width != narrowest(int(lengths.max()), LONGEST):
         raise malformed()
-    ends = np.empty(rows + 1, np.int64)
-    ends[0] = 0
-    np.cumsum(lengths, out=ends[1:-1])
-    ends[-1] = len(text)
-    if ends[-2] > ends[-1]:
+    if int(lengths.sum(dtype=np.int64)) > len(text):
         raise malformed()
+    ends = np.empty(rows + 1, np.int32)
+    ends[0] = 0
+    np.cumsum(lengths, dtype=np.int32, out=ends[1:-1])
+    ends[-1] = len(text)
     return strings(ends, text)
 
 
-def strings(ends: NDArray[np.int64], octets: Octets) -> Any:
-    """Return an array of strings, of which it is said where they end. Raises `pa.ArrowInvalid` for what is no UTF-8."""
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(octets))]
+def strings(ends: NDArray[np.signedinteger[Any]], octets: Octets) -> Any:
+    """Return an array of strings, of which it is said where they end, one after the other.
+
+    Raises `pa.ArrowInvalid` for what is no UTF-8.
+    """
+    buffers = [None, pa.py_buffer(ends.astype(np.int32, copy=False)), pa.py_buffer(np.ascontiguousarray(octets))]
     found = pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers)
-    found.validate(full=True)
+    # Text that is ASCII is UTF-8 wherever it is cut, and looking at each string takes longer than all the rest.
+    found.validate(full=len(octets) > 0 and int(octets.max()) >= _BEYOND_ASCII)
     return found
 
 

@@ -48,6 +48,20 @@ SENDERS: Final = "senders"
 """What a commit says of it: the attributes that have a column, and senders, of whom there may be others."""
 
 
+FILES: Final = {
+    # No two sealed columns are equal: looking for it takes time and memory.
+    "parquet.enable.dictionary": "false",
+    # A row may be megabytes: how large they are is looked at from the first one on, not after a hundred, and a reader
+    # holds few of them at a time.
+    "parquet.block.size": str(16 << 20),
+    "parquet.block.size.row.check.min": "1",
+    "parquet.page.size.row.check.min": "1",
+}
+"""How a sealed log is written."""
+SETTINGS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20)}
+"""Settings of a session with which it is read faster: blocks on their way to Python that a processor's cache holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
     """Where keys are found, on each machine that seals or opens."""
@@ -86,14 +100,22 @@ def log_senders(spark: SparkSession, path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
-def map_arrow(frame: DataFrame, function: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType) -> DataFrame:
-    """Apply a function to the batches of a frame; Spark would not find columns whose names have a dot."""
-    columns = tuple(frame.columns)
+def map_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterator[Any]], Iterator[Any]],
+    schema: StructType,
+    columns: Iterable[str] | None = None,
+) -> DataFrame:
+    """Apply a function to the batches of a frame, or of some of its columns.
+
+    Spark would not find columns whose names have a dot.
+    """
+    own = tuple(frame.columns if columns is None else columns)
 
     def named(batches: Iterable[Any]) -> Iterator[Any]:
-        return function(batch.rename_columns(columns) for batch in batches)
+        return function(batch.rename_columns(own) for batch in batches)
 
-    return frame.toDF(*(f"c{place}" for place in range(len(columns)))).mapInArrow(named, schema)
+    return frame.selectExpr(*(f"`{name}` AS c{place}" for place, name in enumerate(own))).mapInArrow(named, schema)
 
 
 def columns_of(types: Iterable[EventType]) -> tuple[str, ...]:

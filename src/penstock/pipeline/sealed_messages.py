@@ -14,12 +14,10 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from penstock.codec.blocks import join, read_header
 from penstock.errors import PenstockError
 from penstock.model.types import EventType
-from penstock.pipeline.frames import quoted
 from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_options import parse_options
-from penstock.pipeline.jetstream_records import read_jetstream
 from penstock.pipeline.jobs import Streaming
-from penstock.pipeline.jobs_messages import check_stream
+from penstock.pipeline.jobs_messages import Stream, check_stream
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, columns_of, map_arrow, sealed_arrow, sealed_schema
 from penstock.pipeline.sealed_writing import LogRows
@@ -31,7 +29,7 @@ def split_messages(records: DataFrame, columns: Iterable[str]) -> DataFrame:
     """Return the payloads of messages (`@original`) as rows of a log with columns for some attributes."""
     cut = _Cut(tuple(columns))
     schema = StructType([*sealed_schema(cut.columns), StructField(BLOCK, BinaryType())])
-    return map_arrow(records.select(quoted(ORIGINAL)), cut.rows, schema)
+    return map_arrow(records, cut.rows, schema, [ORIGINAL])
 
 
 def block_messages(blocks: DataFrame) -> DataFrame:
@@ -92,41 +90,23 @@ class MessageSink:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageBlocks:
-    """The blocks in a JetStream stream; `options` are those of docs/reference/jetstream.md."""
+class MessageBlocks(Stream):
+    """The blocks in a stream."""
 
-    options: Mapping[str, str]
     types: tuple[EventType, ...]
-
-    @property
-    def name(self) -> str:
-        """The stream, without the address of its server."""
-        return f"nats:{parse_options(self.options).stream}"
-
-    @property
-    def files(self) -> None:
-        """None: messages stand in no files."""
-        return
 
     def senders(self, spark: SparkSession) -> tuple[str, ...]:  # noqa: ARG002  # a log would ask it
         """Nobody knows."""
         return ()
 
     def all(self, spark: SparkSession) -> DataFrame:
-        """Return the blocks that there are. Raises as `check_stream`."""
-        return self.arrived(self._messages(spark, stream=False))
+        """Return the blocks that there are. Raises as `messages`."""
+        return self.arrived(self.messages(spark, stream=False))
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:  # noqa: ARG002  # of files
-        """Return the messages as they arrive. Raises as `check_stream`."""
-        return self._messages(spark, stream=True)
+        """Return the messages as they arrive. Raises as `messages`."""
+        return self.messages(spark, stream=True)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the blocks in some messages."""
         return split_messages(batch, columns_of(self.types))
-
-    def _messages(self, spark: SparkSession, *, stream: bool) -> DataFrame:
-        # Of Spark Connect the session is another class, and it is the server that must reach the stream.
-        if isinstance(spark, SparkSession):
-            check_stream(parse_options(self.options))
-        register(spark)
-        return read_jetstream(spark.readStream if stream else spark.read, self.options)

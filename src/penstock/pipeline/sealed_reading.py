@@ -39,6 +39,8 @@ UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 """Codes of blocks that may open once more is known here."""
 _SENDER: Final = "@sender"
+_UNKNOWN: Final = -1
+"""The number of a sender whose name comes with each event."""
 _SMALL: Final = 8_192
 """Blocks of fewer events are put together before they go to Spark."""
 #: the flag in the second octet of a header
@@ -99,16 +101,15 @@ class Reading:
         Attributes whose key is not held are null, and their columns are not read.
         """
         whole = [name for name in blocks.columns if name in (BLOCK, AGAIN)]
-        read = blocks.select(*(quoted(name) for name in (*HEAD, *self.wanted, *whole)))
-        opened = self._strict if strict else self._opened
         schema = events_schema(self.types)
-        numbers = [StructField(name, IntegerType()) for name in (TYPE, _SENDER)]
-        found = map_arrow(read, opened, StructType([*numbers, *(field for field in schema if field.name != TYPE)]))
+        found = map_arrow(
+            blocks, self._strict if strict else self._opened, _numbered(schema), (*HEAD, *self.wanted, *whole)
+        )
         texts = {
-            TYPE: _named([str(t.name) for t in self.types], TYPE),
-            SOURCE: F.coalesce(quoted(SOURCE), _named(self.senders, _SENDER)),
+            TYPE: _named([str(t.name) for t in self.types], TYPE).alias(TYPE),
+            SOURCE: F.coalesce(_named(self.senders, _SENDER), quoted(SOURCE)).alias(SOURCE),
         }
-        return found.select(*(texts.get(name, quoted(name)).alias(name) for name in schema.names))
+        return found.select(*(texts.get(name, f"`{name}`") for name in schema.names))
 
     def failures(self, blocks: DataFrame) -> DataFrame:
         """Return the blocks that do not open, as they are, with the code in `@reason`."""
@@ -139,9 +140,19 @@ class Reading:
             yield from reader.read(batch)
 
 
+def _numbered(schema: StructType) -> StructType:
+    """Return the schema in which events leave tasks: their type and who sent them are numbers.
+
+    Whether a value is null, Spark asks for each one; what never is, is better declared so.
+    """
+    numbers = [StructField(name, IntegerType(), nullable=False) for name in (TYPE, _SENDER)]
+    rest = [StructField(f.name, f.dataType, nullable=f.name != ID) for f in schema if f.name != TYPE]
+    return StructType([*numbers, *rest])
+
+
 def _named(names: Sequence[str], number: str) -> Column:
-    """Return the name of a number."""
-    return F.element_at(F.array(*map(F.lit, names)).cast("array<string>"), quoted(number) + 1)
+    """Return the name of a number, or null."""
+    return F.get(F.array(*map(F.lit, names)).cast("array<string>"), quoted(number))
 
 
 class Failed(NamedTuple):
@@ -171,6 +182,7 @@ class _Reader:
         self._taken: set[bytes] | None = set() if reading.once else None
         fields = [(TYPE, pa.int32()), (_SENDER, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
         fields.append((SOURCE, pa.string()))
+        self._last: tuple[tuple[int, int, bytes], Sequence[Any]] = (0, 0, b""), ()
         self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
 
     def read(self, batch: Any) -> Iterator[Any | Failed]:
@@ -248,8 +260,8 @@ class _Reader:
         header = batch.column(HEADER)[row].as_py()
         if header is None:
             return self._cut(batch.column(BLOCK)[row].as_py() if BLOCK in batch.schema.names else None)
-        cells = {"": batch.column(FIRST)[row], **{name: batch.column(name)[row] for name in self._read}}
-        return header, {name: cell.as_py() for name, cell in cells.items() if cell.is_valid}
+        cells = {"": _cell(batch.column(FIRST), row), **{name: _cell(batch.column(name), row) for name in self._read}}
+        return header, {name: cell for name, cell in cells.items() if cell is not None}
 
     def _cut(self, block: bytes | None) -> tuple[bytes, Mapping[str, bytes]]:
         """Cut a block that came whole: when it came, its labels or its attributes were not known."""
@@ -270,16 +282,29 @@ class _Reader:
         return found
 
     def _events(self, opened: OpenedGroup, version: int) -> Any:
-        rows, sender = len(opened.ids), str(Principal(opened.sender))
-        known = self._senders.get(sender)
-        number = pa.nulls(rows, pa.int32()) if known is None else pa.repeat(pa.scalar(known, pa.int32()), rows)
-        source = pa.nulls(rows, pa.string()) if known is not None else pa.repeat(sender, rows)
-        fixed = [pa.repeat(pa.scalar(version, pa.int32()), rows), number, opened.ids, opened.times, source]
+        rows = len(opened.ids)
+        number, sender, source = self._common(rows, version, opened.sender)
         own = [
             found if (found := opened.columns.get(name)) is not None else pa.nulls(rows, ARROW_TYPES[kind])
             for name, kind in self._kinds.items()
         ]
-        return pa.RecordBatch.from_arrays([*fixed, *own], schema=self._schema)
+        return pa.RecordBatch.from_arrays([number, sender, opened.ids, opened.times, source, *own], schema=self._schema)
+
+    def _common(self, rows: int, version: int, sender: bytes) -> Sequence[Any]:
+        """Return what the events of a block have in common, so many times: blocks of one log are mostly alike."""
+        if self._last[0] != (rows, version, sender):
+            name = str(Principal(sender))
+            known = self._senders.get(name, _UNKNOWN)
+            numbers = [pa.repeat(pa.scalar(number, pa.int32()), rows) for number in (version, known)]
+            source = pa.repeat(name, rows) if known == _UNKNOWN else pa.nulls(rows, pa.string())
+            self._last = (rows, version, sender), (*numbers, source)
+        return self._last[1]
+
+
+def _cell(column: Any, row: int) -> bytes | None:
+    """Return a value of a binary column, copied once: a scalar of Arrow would be a copy more."""
+    one = column.slice(row, 1)
+    return None if one.null_count else places(one)[1].tobytes()
 
 
 def _are_signed(headers: Any) -> NDArray[np.bool_]:

@@ -28,7 +28,6 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.columns import micros
 from penstock.pipeline.constants import table
-from penstock.pipeline.frames import quoted
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.sealed_log import BLOCK, HEADER, KeyFiles, map_arrow
 from penstock.selector import ALWAYS as TRUE
@@ -153,7 +152,7 @@ class _Heads:
     def of(self, blocks: DataFrame) -> DataFrame:
         """Return sender, type and time of each block."""
         named = [name for name in (HEADER, BLOCK) if name in blocks.columns]
-        return map_arrow(blocks.select(*map(quoted, named)), self._read, _HEADS)
+        return map_arrow(blocks, self._read, _HEADS, named)
 
     def _read(self, batches: Iterable[Any]) -> Iterator[Any]:
         directory = Directory.of(self.keys.read(), self.types)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.apps.cli.pipeline_meter import Meter
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
+from penstock.pipeline.sealed_log import SETTINGS
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
@@ -136,7 +137,7 @@ def _local() -> dict[str, str]:
     cores = max(2, os.cpu_count() or 2)
     # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
     tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
-    return {**_LOCAL, **{name: str(number) for name, number in tasks.items()}}
+    return {**_LOCAL, **SETTINGS, **{name: str(number) for name, number in tasks.items()}}
 
 
 @contextmanager
