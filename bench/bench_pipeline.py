@@ -4,10 +4,7 @@ Each figure is the median over interleaved rounds; rows go into a no-op sink unl
 """
 
 import os
-import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,10 +36,9 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.validity import ALWAYS
+from spark_parts import medians, nothing, spark_session
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
-WARM = 3
-ROUNDS = 5
 OWNER = Principal(b"\1" * 32)
 PLATES = 1_000_000
 DENSE = "plate of few"
@@ -91,21 +87,6 @@ def policy(restrictions: Sequence[Restriction], readers: int) -> Policy:
     return BenchPolicy(Credentials(), subscribers, (Rules(rules),))
 
 
-def spark_session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.driver.memory": "6g",
-        "spark.log.level": "ERROR",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
 def write_events(spark: SparkSession, folder: Path) -> str:
     n = F.col("id")
     columns: dict[str, Column] = {
@@ -122,22 +103,6 @@ def write_events(spark: SparkSession, folder: Path) -> str:
     path = str(folder / "events")
     spark.range(0, ROWS, numPartitions=4).select(*(c.alias(name) for name, c in columns.items())).write.parquet(path)
     return path
-
-
-def nothing(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def medians(*jobs: Callable[[], None]) -> list[float]:
-    """Time jobs by turns; the first rounds do not count: Java compiles what it has seen a while."""
-    samples: list[list[float]] = [[] for _ in jobs]
-    for number in range(WARM + ROUNDS):
-        for job, times in zip(jobs, samples, strict=True):
-            start = time.perf_counter()
-            job()
-            if number >= WARM:
-                times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in samples]
 
 
 def masking(events: Callable[[], DataFrame]) -> Result:
@@ -235,7 +200,7 @@ def what_if(events: Callable[[], DataFrame]) -> Result:
 
 
 def run() -> list[Result]:
-    spark = spark_session()
+    spark = spark_session("6g")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = write_events(spark, folder)

@@ -5,11 +5,8 @@ function that hands batches of the same rows through Arrow, and does nothing wit
 """
 
 import os
-import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,17 +21,17 @@ from penstock.crypto.wrapping import Secret
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.types import Sealing
 from penstock.pipeline.frames import ID, SOURCE, TIME
-from penstock.pipeline.sealed_log import KeyFiles, map_arrow
+from penstock.pipeline.sealed_log import FILES, SETTINGS, KeyFiles, map_arrow
 from penstock.pipeline.sealed_reading import Reading, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import TYPE
 from penstock.store.keks import create_kek
 from penstock.store.key_rings import write_key_ring
+from spark_parts import medians, nothing, spark_session
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
 #: blocks of one event are twenty times as large as what they hold
 SINGLE = ROWS // 5
-WARM, ROUNDS = 2, 5
 OWNER = Principal(b"\1" * 32)
 KINDS = {
     "plate": Kind.STRING,
@@ -44,7 +41,6 @@ KINDS = {
     "seen": Kind.TIMESTAMP,
 }
 START = 1_760_000_000_000_000
-OPTIONS = {"parquet.enable.dictionary": "false"}
 
 
 def sighting(name: str, sealing: Sealing) -> EventType:
@@ -56,21 +52,6 @@ def sighting(name: str, sealing: Sealing) -> EventType:
 
 
 SIGHTING, WHOLE = sighting("Sighting", Sealing.ATTRIBUTE), sighting("Whole", Sealing.EVENT)
-
-
-def spark_session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.log.level": "ERROR",
-        "spark.driver.memory": "3g",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def key_files(folder: Path) -> KeyFiles:
@@ -99,27 +80,12 @@ def events(spark: SparkSession, rows: int, event_type: EventType) -> DataFrame:
     )
 
 
-def nothing(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
 def identity(frame: DataFrame) -> DataFrame:
     # Here, because workers do not know this module.
     def unchanged(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
     return map_arrow(frame, unchanged, frame.schema)
-
-
-def medians(*jobs: Callable[[], None]) -> list[float]:
-    samples: list[list[float]] = [[] for _ in jobs]
-    for number in range(WARM + ROUNDS):
-        for job, times in zip(jobs, samples, strict=True):
-            start = time.perf_counter()
-            job()
-            if number >= WARM:
-                times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in samples]
 
 
 class Bench:
@@ -136,7 +102,7 @@ class Bench:
 
     def seal(self, source: str, name: str, event_type: EventType, rows: int) -> None:
         writing = Writing(self.keys, (event_type,), OWNER, datetime(2026, 5, 1, tzinfo=UTC), rows)
-        writing.blocks(self.read(source)).write.mode("overwrite").options(**OPTIONS).parquet(self.path(name))
+        writing.blocks(self.read(source)).write.mode("overwrite").options(**FILES).parquet(self.path(name))
 
     def opened(self, name: str, event_type: EventType) -> DataFrame:
         blocks = self.read(name)
@@ -182,7 +148,7 @@ class Bench:
 
 
 def run() -> list[Result]:
-    spark = spark_session()
+    spark = spark_session("3g", SETTINGS)
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(spark, Path(name))
         results = [*bench.long(), *bench.single()]
