@@ -16,7 +16,7 @@ from penstock.errors import FailedError, RefusedError
 
 @click.group(cls=Verbs)
 def conformance() -> None:
-    """Test suites of standards."""
+    """Run the test suites of standards."""
 
 
 @conformance.command()
