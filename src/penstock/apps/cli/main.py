@@ -32,6 +32,8 @@ NOUNS = {
     "moderator": Noun(f"{_HERE}.moderator:moderator", "Conflicts between rules of publishers, and ways out."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline:pipeline", "Run the same policy over logs and streams, on Spark.", "spark"),
+    "pdp": Noun(f"{_HERE}.pdp:pdp", "Decide by attribute-based policies.", "xacml"),
+    "policy": Noun(f"{_HERE}.pdp:policy", "Attribute-based policies: check them.", "xacml"),
     "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards.", "xacml"),
     "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),
     "sexp": Noun(f"{_HERE}.sexps:sexp", "S-expressions in their three forms."),

@@ -1,0 +1,134 @@
+"""`penstock pdp`: decisions by attribute-based policies. So far: of a request in a file."""
+
+from collections.abc import Sequence
+
+import click
+
+from penstock.apps.cli import options
+from penstock.apps.cli.files import read_bytes, within
+from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.session import Session, say, say_block, say_json
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy import json_requests, xml_requests
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.decide import decide
+from penstock.policy.json_written import write_response
+from penstock.policy.policies import PolicySet, Root
+from penstock.policy.repository import Repository
+from penstock.policy.requests import Request
+from penstock.policy.results import Decision, Response, Result, Told
+from penstock.policy.xml_policies import read_policy
+
+XML = "xml"
+_MARKS = {Decision.PERMIT: "✓", Decision.DENY: "✗"}
+
+
+@click.group(cls=Verbs)
+def pdp() -> None:
+    """Decide by attribute-based policies."""
+
+
+@pdp.command()
+@click.argument("request_file", metavar="REQUEST", default="-")
+@click.option("--policy", "policy_file", required=True, metavar="FILE", help="The policy or policy set, in XML.")
+@click.option("--refer", "referred", multiple=True, metavar="FILE", help="A policy that it refers to; repeat it.")
+@options.at_option
+@options.output_option(XML)
+@click.pass_obj
+@example(
+    """
+penstock pdp evaluate request.xml --policy records.xml
+penstock pdp evaluate request.json --policy root.xml --refer records.xml --refer billing.xml -o json
+"""
+)
+def evaluate(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
+    *,
+    request_file: str,
+    policy_file: str,
+    referred: tuple[str, ...],
+    at: str | None,
+    output: str,
+) -> None:
+    """Decide the REQUEST in a file, in XML or in the JSON profile; - is standard input.
+
+    The status is 0 where everything that is asked is permitted, and 1 otherwise. With -o xml or json the answer is a
+    response of XACML. What goes wrong with a policy is Indeterminate, and is told with its reason.
+    """
+    root = _policy(policy_file)
+    known = Repository(_policy(file) for file in referred)
+    request = _request(request_file)
+    response = decide(CompiledPolicy(root).evaluate, request, options.moment(at, session), known)
+    if output == JSON:
+        found = write_response(response)
+        say_json(found if isinstance(found, dict) else {})
+    elif output == XML:
+        say_block(xml_requests.write_response(response).decode())
+    else:
+        for result in response.results:
+            _show(result)
+    _check(response)
+
+
+def _policy(file: str) -> Root:
+    data = read_bytes(file)
+    with within(file):
+        return read_policy(data)
+
+
+def _request(file: str) -> Request:
+    data = read_bytes(file)
+    with within(file):
+        if data.lstrip()[:1] == b"{":
+            return json_requests.read_request(data)
+        if data.lstrip()[:1] == b"<":
+            return xml_requests.read_request(data)
+        raise MalformedError("xacml.request", "a request is XML or JSON")
+
+
+def _show(result: Result) -> None:
+    reason = f": {result.status.message}" if result.status.message else ""
+    say(f"{_MARKS.get(result.decision, '?')} {result.decision.value}{reason}")
+    for one in result.status.missing:
+        say(f"  missing: {one.id} ({one.of}) of {one.category}")
+    for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
+        _show_duties(word, duties)
+    for policy in result.policies:
+        say(f"  {'policy set' if policy.is_set else 'policy'} {policy.id} {policy.version}")
+
+
+def _show_duties(word: str, duties: Sequence[Told]) -> None:
+    for duty in duties:
+        say(f"  {word} {duty.id}")
+        for one in duty.assigned:
+            say(f"    {one.id} = {one.of.write(one.value)}")
+
+
+def _check(response: Response) -> None:
+    denied = [result for result in response.results if result.decision is not Decision.PERMIT]
+    if denied:
+        raise RefusedError("pdp.not-permitted", f"the answer is {denied[0].decision.plain}")
+
+
+@click.group(cls=Verbs)
+def policy() -> None:
+    """Attribute-based policies: check them."""
+
+
+@policy.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@options.output_option()
+@example("penstock policy check records.xml billing.xml")
+def check(*, files: tuple[str, ...], output: str) -> None:
+    """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
+
+    The first thing that is wrong is told with its line and its element.
+    """
+    found = [(file, _policy(file)) for file in files]
+    if output == JSON:
+        say_json({"policies": [{"file": file, "id": root.id, "version": root.version} for file, root in found]})
+        return
+    for file, root in found:
+        say(f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}")
