@@ -7,6 +7,8 @@ import pytest
 from tests.apps.conftest import Ran, Shell
 from tests.apps.test_moderator import RULES
 
+from penstock.testing.postgres import PostgresServer
+
 STORE = "sqlite:rules.db"
 
 
@@ -260,3 +262,18 @@ def test_a_book_is_exported_and_verified(book: Shell) -> None:
     assert book.ok("moderator", "verify", "--head", verified["head"]).status == 0
     other = verified["head"][:-1] + ("0" if verified["head"][-1] != "0" else "1")
     assert book("moderator", "verify", "--head", other).code == "store.broken"
+
+
+def test_a_book_in_postgresql(penstock: Shell, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STORE", postgres.url(postgres.new_database()))
+    Path("rules.yaml").write_text(RULES, encoding="utf-8")
+    for name in ("plant", "acme", "bolt"):
+        penstock.ok("key", "new", f"{name}.key", "--name", name)
+    said = [penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key")]
+    said.append(penstock.ok("moderator", "add", "--from", "rules.yaml", "--key", "acme.key"))
+    said.append(penstock("moderator", "add", "--from", "rules.yaml", "--key", "bolt.key"))
+    assert statuses(penstock) == {"press": "in-force", "line": "rejected", "paint": "in-force"}
+    resolved = penstock.ok("moderator", "resolve", "line", "--by", "add-attributes", "--key", "bolt.key")
+    assert statuses(penstock)["line"] == "in-force"
+    said += [resolved, penstock.ok("moderator", "verify"), penstock.ok("moderator", "log")]
+    assert not [ran for ran in said if postgres.password in ran.out + ran.err]
