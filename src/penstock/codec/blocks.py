@@ -30,7 +30,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, read_route, write_route
 from penstock.codec.cells import Column, instant
-from penstock.codec.rows import events_of, lay_out
+from penstock.codec.rows import event_of, events_of, lay_out
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -127,6 +127,8 @@ class Block:
 
     def events(self) -> list[TransitEvent]:
         """Return the events, without the values of closed columns."""
+        if len(self.ids) == 1:
+            return [event_of(self.names, self.ids[0], self.times[0], self.columns)]
         nulls = any(None in column for column in self.columns if column is not None)
         return events_of(self.names, self.ids, self.times, self.columns, nulls=nulls)
 

@@ -5,7 +5,6 @@ octets and back, without a value of Python in between.
 """
 
 from collections.abc import Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.codec.block_names import Names, malformed, names
@@ -21,7 +20,7 @@ from penstock.codec.columns import (
     holds_strings,
     holds_timestamps,
 )
-from penstock.codec.rows import columns_of, events_of, lay_out
+from penstock.codec.rows import columns_of, event_of, events_of, lay_out
 from penstock.model.events import TransitEvent
 
 if TYPE_CHECKING:
@@ -86,10 +85,8 @@ def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
     if rows != 1:
         columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
         return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
-    pairs = zip(found.attributes, decode_cells(cells), strict=True)
-    values = {name: column[0] for name, column in pairs if column is not None and column[0] is not None}
     id_, time = cast("tuple[str, datetime | None]", (decode_cell(ids), decode_cell(times)))
-    return [TransitEvent(found.type, found.ancestors, MappingProxyType(values), id_, time)]
+    return [event_of(found, id_, time, decode_cells(cells))]
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
