@@ -238,8 +238,8 @@ def _show(found: ConflictReport, done: Done, out: str, output: str) -> None:
         f"{counted(counts.get('read', 0), 'row')} = {counted(counts.get('rules', 0), 'rule')} in force + "
         f"{counts.get('not_in_force', 0):,} not in force + {counts.get('quarantined', 0):,} in quarantine"
     )
-    say(f"{counted(counts.get('conflicts', 0), 'conflict')}; {done.seconds:.1f} s")
-    say(f"wrote {out}")
+    say(counted(counts.get("conflicts", 0), "conflict"))
+    say(f"wrote {out} in {done.seconds:.1f} s")
 
 
 def _cell(value: object) -> str:
