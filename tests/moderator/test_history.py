@@ -1,13 +1,13 @@
 """The stack of what may come back, and why entries do not."""
 
 from tests.moderator.kit import P1, P2, P3, event, rule
-from tests.moderator.life import NOW, add, ask, base_of, in_force
+from tests.moderator.life import NOW, add, ask, base_of, in_force, resolve
 
 from penstock.moderator.base import RuleBase
 from penstock.moderator.deltas import Change, Logged, LoggedAs
 from penstock.moderator.history import History
 from penstock.moderator.removal import fitting
-from penstock.moderator.steps import AddType, Leave, MoveType, Return, Withdraw
+from penstock.moderator.steps import AddType, Leave, MoveType, Return, Undo, Withdraw
 
 ENTRY = Logged((1, 0), LoggedAs.REJECTED, (rule("r", "A1"),))
 
@@ -83,6 +83,33 @@ def test_who_is_away_keeps_entries_out_until_it_is_back() -> None:
     assert [*base.history.open] == []
     ask(base, Return(P3))
     assert in_force(base)["d"] == "{(company, A)}"
+
+
+def test_an_entry_waits_for_all_of_its_own_rules() -> None:
+    base = base_of()
+    add(base, rule("a", "A1", "role = 'manager'"), rule("b", "A1", "company = 'A'", of=[P2]))
+    resolve(base, "b")
+    add(base, rule("c", "A1", "machine = 'M'", of=[P3]))
+    resolve(base, "c")
+    # What a and b agreed on cannot come back while b is withdrawn.
+    ask(base, Withdraw("b"))
+    (agreed,) = (entry for entry in base.history if [rule.id for rule in entry.rules] == ["a", "b"])
+    assert fitting(base, NOW) == []
+    assert agreed.place not in base.history.open
+    ask(base, Undo(base.next_number - 1))
+    assert [len(entry.rules) for entry in ask(base, Withdraw("c")).step.restored] == [2]
+
+
+def test_an_entry_that_is_in_force_waits_for_its_rules_to_change() -> None:
+    base = base_of()
+    add(base, rule("a", "A1"), rule("b", "A1", of=[P2]))
+    entry = Logged((9, 0), LoggedAs.MODIFIED, base.on(event("A1")))
+    base.history.change({entry.place: Change(None, entry)})
+    for rule_id in "ab":
+        assert fitting(base, NOW) == []
+        assert [*base.history.open] == []
+        base.history.release([rule_id])
+        assert [*base.history.open] == [entry.place]
 
 
 def test_after_a_move_all_is_looked_at_and_after_a_new_type_nothing_is() -> None:
