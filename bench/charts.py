@@ -50,10 +50,10 @@ def _svg(chart: Chart) -> str:
         _text(LEFT - 60, TOP - 6, chart.y, "start"),
     ]
     parts += [_text(x_axis.at(x), HEIGHT - BOTTOM + 16, f"{x:,.0f}", "middle") for x in sorted(set(xs))]
-    for tick in y_axis.tens():
+    for tick in y_axis.ticks():
         y = y_axis.at(tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{tick:,g}", "end"))
+        parts.append(_text(LEFT - 8, y + 4, f"{tick:,.3g}", "end"))
     for line, colour in zip(chart.lines, COLOURS, strict=False):
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -77,9 +77,10 @@ class _Axis:
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
-    def tens(self) -> list[float]:
+    def ticks(self) -> list[float]:
+        """Return powers of ten, or where there are too few of them the ends."""
         powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
-        return [10.0**power for power in powers]
+        return [10.0**power for power in powers] if len(powers) > 1 else [self.low, self.high]
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> str:
