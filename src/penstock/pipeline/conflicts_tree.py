@@ -43,7 +43,7 @@ def number_types(types: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Climbed:
-    """What the types know of those above them, kept until it is released."""
+    """What the types know of those above them."""
 
     known: DataFrame
 
@@ -60,21 +60,15 @@ class Climbed:
         """
         return self.known.select("type", "parent", _reason().alias("reason")).where("reason IS NOT NULL")
 
-    def release(self) -> None:
-        """Forget it."""
-        self.known.unpersist()
-
 
 def climb(numbered: DataFrame, bearing: DataFrame) -> Climbed:
     """Find the types above each; `bearing` names those (`type`) that have rules, each once."""
-    known = _first_step(numbered, bearing).persist()
+    # Cut off from how it was found each time: a plan that holds itself twice over doubles with each round.
+    known = _first_step(numbered, bearing).localCheckpoint()
     for _ in range(DEFAULT_LIMITS.type_depth.bit_length()):
         if not known.where("up >= 0").limit(1).collect():
             break
-        farther = _doubled(known).persist()
-        farther.count()
-        known.unpersist()
-        known = farther
+        known = _doubled(known).localCheckpoint()
     return Climbed(known)
 
 

@@ -261,14 +261,11 @@ class _Bench:
         )
         stated = self.put("stated", counted.select(*_STATED.names))
         climbed = climb(numbered, stated.select(F.col("event").alias("type")).distinct())
-        try:
-            self.put("types", climbed.tree)
-            lost = climbed.lost.select("reason", F.to_json(F.struct("type", "parent")).alias("original"))
-            twice = once.where("count > 1").select(F.lit("tree.duplicate").alias("reason"), "original")
-            bad = checked.where("reason IS NOT NULL").select("reason", "original")
-            self._types_aside = self.hold(lost.unionByName(twice).unionByName(bad))
-        finally:
-            climbed.release()
+        self.put("types", climbed.tree)
+        lost = climbed.lost.select("reason", F.to_json(F.struct("type", "parent")).alias("original"))
+        twice = once.where("count > 1").select(F.lit("tree.duplicate").alias("reason"), "original")
+        bad = checked.where("reason IS NOT NULL").select("reason", "original")
+        self._types_aside = self.hold(lost.unionByName(twice).unionByName(bad))
 
     _types_aside: DataFrame = field(init=False)
 
