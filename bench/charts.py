@@ -42,7 +42,10 @@ def write_page(path: Path, title: str, charts: Iterable[Chart]) -> None:
 def _svg(chart: Chart) -> str:
     xs = [x for line in chart.lines for x, _ in line.points]
     ys = [y for line in chart.lines for _, y in line.points]
-    x_axis, y_axis = _Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT), _Axis(min(ys), max(ys), HEIGHT - BOTTOM, TOP)
+    # From one power of ten to another, so that what is flat looks flat.
+    low = 10.0 ** math.floor(math.log10(min(ys)))
+    high = max(10 * low, 10.0 ** math.ceil(math.log10(max(ys))))
+    x_axis, y_axis = _Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT), _Axis(low, high, HEIGHT - BOTTOM, TOP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
         f"<title>{html.escape(chart.title)}</title>",
@@ -50,7 +53,7 @@ def _svg(chart: Chart) -> str:
         _text(LEFT - 60, TOP - 6, chart.y, "start"),
     ]
     parts += [_text(x_axis.at(x), HEIGHT - BOTTOM + 16, f"{x:,.0f}", "middle") for x in sorted(set(xs))]
-    for tick in y_axis.ticks():
+    for tick in y_axis.tens():
         y = y_axis.at(tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(_text(LEFT - 8, y + 4, f"{tick:,.3g}", "end"))
@@ -77,10 +80,9 @@ class _Axis:
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.end - self.start)
 
-    def ticks(self) -> list[float]:
-        """Return powers of ten, or where there are too few of them the ends."""
-        powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
-        return [10.0**power for power in powers] if len(powers) > 1 else [self.low, self.high]
+    def tens(self) -> list[float]:
+        powers = range(round(math.log10(self.low)), round(math.log10(self.high)) + 1)
+        return [10.0**power for power in powers]
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> str:
