@@ -56,7 +56,7 @@ def _svg(chart: Chart) -> str:
     for tick in y_axis.tens():
         y = y_axis.at(tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{tick:,.3g}", "end"))
+        parts.append(_text(LEFT - 8, y + 4, f"{tick:,g}", "end"))
     for line, colour in zip(chart.lines, COLOURS, strict=False):
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in line.points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

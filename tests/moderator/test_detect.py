@@ -6,7 +6,7 @@ import pytest
 from tests.moderator.kit import WORKFLOW, event, listing, rule, tree, words
 from tests.trust.kit import refused
 
-from penstock.model.limits import Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Function, Kind, Mode
 from penstock.moderator.detect import Detector
@@ -159,3 +159,13 @@ def test_above_a_thousand_rules_only_those_that_collide_are_looked_at(
         found.add(replace(found.remove(gone), fnc_s=fitting))
     assert found.conflicts(rule("top", "root", candidate)) == ()
     assert not looked
+
+
+def test_what_nobody_states_any_more_is_forgotten() -> None:
+    found = Detector(words(WORKFLOW), limits=replace(DEFAULT_LIMITS, moderator_answers=4))
+    found.add(rule("1", "A1", "age >= 7"))
+    for least in range(50):
+        found.conflicts(rule("2", "A2", f"age >= {least}"))
+    assert len(found._statements) <= 8  # what it takes is not to be seen from outside
+    assert found.conflicts(rule("3", "A10", "age >= 7")) == ()
+    assert found.conflicts(rule("3", "A10", "age >= 6"))[0].rules == ("1",)
