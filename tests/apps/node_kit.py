@@ -116,7 +116,7 @@ def running(shell: Shell, file: str, program: Sequence[str] = PROGRAM) -> Iterat
         process = subprocess.Popen(
             [*program, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
         )
-        with _bounded(process):
+        with bounded(process):
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, log.read_text()
@@ -124,7 +124,7 @@ def running(shell: Shell, file: str, program: Sequence[str] = PROGRAM) -> Iterat
 
 
 @contextmanager
-def _bounded(process: subprocess.Popen[str]) -> Iterator[None]:
+def bounded(process: subprocess.Popen[str]) -> Iterator[None]:
     """End a process with its test, and also when it takes so long that whoever reads from it may wait for ever."""
     with process:
         timer = threading.Timer(LONGEST, process.kill)
@@ -162,7 +162,7 @@ def start(shell: Shell, broker: Running, who: str, noun: str, *words: str) -> It
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    with _bounded(process):
+    with bounded(process):
         yield process
 
 

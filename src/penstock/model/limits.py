@@ -174,6 +174,15 @@ class Limits:
     http_time: int = 5_000
     http_connections: int = 64
     log_lines: int = 200
+    #: the decision service: octets of a question, time to send one, or to fetch the answer, and for all decisions of one
+    #: question; how long a connection may rest, and connections at once; decisions in one question; entities of a
+    #: bundle, which searches go through
+    pdp_bytes: int = 1 << 20
+    pdp_time: int = 5_000
+    pdp_idle: int = 75_000
+    pdp_connections: int = 1_024
+    pdp_evaluations: int = 1_000
+    pdp_entities: int = 100_000
 
     #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
     #: certificates that one owner has revoked, its agreements, and profiles; branches by which somebody has what was

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
+from threading import Lock
 from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
 from penstock.policy.datatypes import DataType, Value
 
@@ -35,7 +37,7 @@ class Attribute:
     include_in_result: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Key:
     """Which attribute is meant: category, id and type. There is one object for each, which is found by itself."""
 
@@ -47,10 +49,22 @@ class Key:
         return key_of, (self.category, self.id, self.of)
 
 
-@cache
+#: as long as somebody has them: names come with requests, from whoever may ask, and must not fill the memory
+_KEYS: Final[WeakValueDictionary[tuple[str, str, DataType], Key]] = WeakValueDictionary()
+_MAKING: Final = Lock()
+
+
 def key_of(category: str, name: str, of_type: DataType) -> Key:
     """Return the key of an attribute."""
-    return Key(category, name, of_type)
+    wanted = (category, name, of_type)
+    found = _KEYS.get(wanted)
+    if found is None:
+        # Policies are read beside decisions: two threads must not make two keys of one attribute.
+        with _MAKING:
+            found = _KEYS.get(wanted)
+            if found is None:
+                found = _KEYS[wanted] = Key(category, name, of_type)
+    return found
 
 
 Facts: TypeAlias = Mapping[Key, tuple[Value, ...]]

@@ -8,6 +8,7 @@ from penstock.apps.cli import options
 from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
+from penstock.apps.cli.pdp_serving import serve
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy import json_requests, xml_requests
@@ -27,6 +28,9 @@ _MARKS = {Decision.PERMIT: "✓", Decision.DENY: "✗"}
 @click.group(cls=Verbs)
 def pdp() -> None:
     """Decide by attribute-based policies."""
+
+
+pdp.add_command(serve)
 
 
 @pdp.command()

@@ -1,0 +1,205 @@
+"""Questions of AuthZEN 1.0 as facts of XACML, and its answers.
+
+| AuthZEN | attribute |
+|---|---|
+| `subject.id`, `resource.id`, `action.name` | `subject-id`, `resource-id`, `action-id` of XACML 1.0, strings |
+| `subject.type`, `resource.type` | `urn:penstock:authzen:subject-type`, `...:resource-type`, strings |
+| `properties` of each | attributes in the category of subjects, resources, actions, with the id that is their name |
+| `context` | attributes of the environment, likewise |
+
+A property is a string, a boolean, an integer or a double as JSON has it, a list a bag of them, null nothing; members of
+an object have its name before theirs, with a dot. What a request says of an entity goes before what the bundle knows.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from penstock.apps.http.bundles import Entities, Properties
+from penstock.errors import MalformedError
+from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
+from penstock.policy.json_requests import OBJECT, Json, JsonObject
+from penstock.policy.requests import (
+    ACTION,
+    ACTION_ID,
+    ENVIRONMENT,
+    RESOURCE,
+    RESOURCE_ID,
+    SUBJECT,
+    SUBJECT_ID,
+    Facts,
+    Key,
+    key_of,
+)
+from penstock.policy.results import Decision, Outcome, Told
+
+SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
+RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
+#: names that no property may have, since they say who or what is meant
+_RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
+_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
+_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
+_RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
+_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
+_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
+_TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
+_DEPTH: Final = 8
+#: names that come again and again; others are forgotten
+_key_of: Final = lru_cache(4_096)(key_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A subject or a resource; an action has no type, and its name is its id."""
+
+    type: str
+    id: str
+    properties: Properties
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """May this subject do this to that?"""
+
+    subject: Entity
+    action: Entity
+    resource: Entity
+    context: Properties
+
+
+def read_question(found: Mapping[str, Json], defaults: Mapping[str, Json] | None = None) -> Question:
+    """Read a question; what it lacks is taken whole from the defaults. Raises `MalformedError` (`pdp.request`)."""
+    whole = found if defaults is None else {**defaults, **found}
+    return Question(
+        read_entity(whole, "subject"), read_action(whole), read_entity(whole, "resource"), read_context(whole)
+    )
+
+
+def read_entity(found: Mapping[str, Json], name: str, *, searched: bool = False) -> Entity:
+    """Read a subject or a resource; one that is searched for has no id. Raises `MalformedError` (`pdp.request`)."""
+    entity = _member(found, name)
+    kind = _text(entity, "type", name)
+    return Entity(kind, "" if searched else _text(entity, "id", name), _object(entity, "properties"))
+
+
+def read_action(found: Mapping[str, Json]) -> Entity:
+    """Read an action. Raises `MalformedError` (`pdp.request`)."""
+    action = _member(found, "action")
+    return Entity("", _text(action, "name", "action"), _object(action, "properties"))
+
+
+def read_context(found: Mapping[str, Json]) -> Properties:
+    """Read what is said of the circumstances. Raises `MalformedError` (`pdp.request`)."""
+    return _object(found, "context")
+
+
+def facts_of(question: Question, known: Entities) -> Facts:
+    """Return the facts that policies see. Raises `MalformedError` (`pdp.request`)."""
+    subject, action, resource = question.subject, question.action, question.resource
+    facts: dict[Key, tuple[Value, ...]] = {
+        _SUBJECT_ID: (subject.id,),
+        _SUBJECT_TYPE: (subject.type,),
+        _RESOURCE_ID: (resource.id,),
+        _RESOURCE_TYPE: (resource.type,),
+        _ACTION_ID: (action.id,),
+    }
+    _tell(facts, SUBJECT, _known(known.subjects.get(subject.type), subject))
+    _tell(facts, RESOURCE, _known(known.resources.get(resource.type), resource))
+    _tell(facts, ACTION, _known(known.actions, action))
+    _tell(facts, ENVIRONMENT, question.context)
+    return facts
+
+
+def _known(those: Mapping[str, Properties] | None, entity: Entity) -> Properties:
+    before = None if those is None else those.get(entity.id)
+    return {**before, **entity.properties} if before else entity.properties
+
+
+def _tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Properties) -> None:
+    if not properties:
+        return
+    flat: dict[str, Json] = {}
+    _flatten(flat, "", properties, 0)
+    for name, value in flat.items():
+        of_type = _TYPES.get(type(value))
+        if of_type is not None:
+            facts[_key_of(category, name, of_type)] = (value,)
+        elif isinstance(value, list):
+            for one in value:
+                of_one = _TYPES.get(type(one))
+                key = _key_of(category, name, of_one or OBJECT)
+                facts[key] = (*facts.get(key, ()), one if of_one else JsonObject(json.dumps(one)))
+
+
+def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: int) -> None:
+    if depth > _DEPTH:
+        raise _wrong("properties are nested too deeply")
+    for name, value in properties.items():
+        full = prefix + name
+        if full in _RESERVED:
+            raise _wrong(f"no property may be called `{full}`")
+        if isinstance(value, dict):
+            _flatten(flat, f"{full}.", value, depth + 1)
+        elif full in flat:
+            raise _wrong(f"property `{full[:80]}` stands there twice")
+        else:
+            flat[full] = value
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def write_decision(outcome: Outcome) -> dict[str, Json]:
+    """Return a decision: true for Permit alone. What could not be decided, and what is to be done, is its context."""
+    decided: dict[str, Json] = {"decision": outcome.decision is Decision.PERMIT}
+    context: dict[str, Json] = {}
+    if outcome.decision.indeterminate:
+        context["error"] = {"code": outcome.status.code, "message": outcome.status.message}
+    for name, duties in (("obligations", outcome.obligations), ("advice", outcome.advice)):
+        if duties:
+            context[name] = [_write_duty(duty) for duty in duties]
+    if context:
+        decided["context"] = context
+    return decided
+
+
+def _write_duty(duty: Told) -> Json:
+    assigned: list[Json] = [{"id": one.id, "value": one.of.write(one.value)} for one in duty.assigned]
+    return {"id": duty.id, "attributes": assigned}
+
+
+def refused(code: str, message: str) -> dict[str, Json]:
+    """Return the answer to a question within others that cannot be decided."""
+    return {"decision": False, "context": {"error": {"code": code, "message": message}}}
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _member(found: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    value = found.get(name)
+    if not isinstance(value, dict):
+        raise _wrong(f"there is no `{name}` that is an object")
+    return value
+
+
+def _object(found: Mapping[str, Json], name: str) -> Properties:
+    value = found.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(f"`{name}` is no object")
+    return value
+
+
+def _text(found: Mapping[str, Json], name: str, of: str) -> str:
+    value = found.get(name)
+    if not isinstance(value, str) or not value:
+        raise _wrong(f"`{of}` has no `{name}` that is a text")
+    return value
+
+
+def _wrong(message: str) -> MalformedError:
+    return MalformedError("pdp.request", message)

@@ -1,0 +1,117 @@
+"""The decision log of the service: a CloudEvent a line, for each decision, written before it is told.
+
+Who asked, about whom and what, what was decided and under which revision; no properties, which may be anybody's
+secrets. One write for all decisions of a question; the file is opened anew when it was moved away.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import FailedError
+from penstock.policy.results import Decision
+
+KIND: Final = "io.penstock.pdp.decision"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One decision: about whom, what and which; of a question in XACML, nobody says so shortly."""
+
+    decision: Decision
+    subject: tuple[str, str] = ("", "")
+    action: str = ""
+    resource: tuple[str, str] = ("", "")
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What all decisions of a question have in common."""
+
+    id: str
+    time: datetime
+    endpoint: str
+    revision: str
+    caller: str | None
+    request_id: str | None
+
+
+class Journal:
+    """See the module. Raises `FailedError` (`log.write`) when a record could not be written."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self._path = path
+        self._source = source
+        self._file: int | None = None
+        self._unsynced = False
+
+    def write(self, asking: Asking, decided: Sequence[Decided]) -> None:
+        """Append the decisions of a question."""
+        lines = "".join(self._line(asking, place, one) for place, one in enumerate(decided)).encode()
+        try:
+            if self._file is None:
+                # For its owner alone: who asks for what is nobody else's business.
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            whole = os.write(self._file, lines) == len(lines)
+        except OSError as error:
+            raise self._failed(error.strerror or "it failed") from error
+        self._unsynced = True
+        if not whole:
+            # What was cut off stays a line of its own.
+            os.write(self._file, b"\n")
+            raise self._failed("not all of a record could be written")
+
+    def sync(self) -> None:
+        """Have the disk keep what was written, and look whether the file is still the one of that name."""
+        if self._file is None:
+            return
+        try:
+            if self._unsynced:
+                os.fsync(self._file)
+                self._unsynced = False
+            if not self._path.exists() or not os.path.samestat(self._path.stat(), os.fstat(self._file)):
+                self.close()
+        except OSError as error:
+            raise self._failed(error.strerror or "it failed") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _line(self, asking: Asking, place: int, one: Decided) -> str:
+        data: dict[str, object] = {
+            "endpoint": asking.endpoint,
+            "decision": one.decision.value,
+            "revision": asking.revision,
+            "subject": {"type": one.subject[0], "id": one.subject[1]},
+            "action": one.action,
+            "resource": {"type": one.resource[0], "id": one.resource[1]},
+        }
+        more = {"status": one.status, "caller": asking.caller, "request": asking.request_id}
+        data |= {name: value for name, value in more.items() if value}
+        event = {
+            "specversion": "1.0",
+            "id": f"{asking.id}-{place}",
+            "source": self._source,
+            "type": KIND,
+            "time": asking.time.isoformat(),
+            "datacontenttype": "application/json",
+            "data": data,
+        }
+        return _ENCODER.encode(event) + "\n"
+
+    def _failed(self, why: str) -> FailedError:
+        self.close()
+        hint = "nothing is allowed that cannot be recorded: make room, or name another file"
+        return FailedError("log.write", f"a decision cannot be written to `{self._path}`: {why}", hint=hint)
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))

@@ -1,0 +1,320 @@
+"""An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
+
+Strict where leniency would let two readers see different requests (RFC 9112, sections 5 and 6): lines end with CR LF,
+nothing is folded, a length stands once, and bodies in chunks are refused (411). How much is read, for how long, and
+from how many at once is bounded. Whatever goes wrong in an answer is a plain 500.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, Self, TypeAlias
+
+from penstock.errors import FailedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+TEXT: Final = "text/plain; charset=utf-8"
+#: tokens, targets and what may stand in a header (RFC 9110, section 5.5; RFC 9112, section 3)
+_START: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
+_END: Final = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: header names are in lower case."""
+
+    method: bytes
+    path: bytes
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer; headers are whole lines."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = TEXT
+    headers: bytes = b""
+
+
+Answering: TypeAlias = Callable[[Asked], Answer]
+"""What answers. It does not wait for anything."""
+
+
+def plain(status: HTTPStatus, headers: bytes = b"") -> Answer:
+    """Return an answer that is a status and no more."""
+    return Answer(f"{status.phrase.lower()}\n".encode(), status, headers=headers)
+
+
+class _Wrong(Exception):  # noqa: N818  # it never leaves this file
+    """What is read is no request that is answered."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Head:
+    """A request of which the body is still to come."""
+
+    method: bytes
+    path: bytes
+    headers: dict[bytes, bytes]
+    size: int
+    keep: bool
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a server has seen."""
+
+    answers: dict[int, int] = field(default_factory=dict)
+    turned_away: int = 0
+    timed_out: int = 0
+
+
+class HttpService:
+    """See the module."""
+
+    def __init__(self, answer: Answering, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.answer = answer
+        self.limits = limits
+        self.counts = Counts()
+        self.open: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.stopping = False
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
+        """Listen; port 0 takes any that is free. Raises `FailedError` (`pdp.listen`)."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), host, port, ssl=tls, backlog=1024)
+        except OSError as error:
+            raise FailedError("pdp.listen", f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
+        self._sweeper = asyncio.create_task(self._sweep())
+        return self
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at; 0 while it does not."""
+        sockets = () if self._server is None else self._server.sockets
+        return int(sockets[0].getsockname()[1]) if sockets else 0
+
+    async def stop(self) -> None:
+        """Listen no more, and close connections; what was asked is answered already."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in [*self.open]:
+            connection.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        # A turn of the loop: what closes sends what it still has.
+        await asyncio.sleep(0)
+
+    async def _sweep(self) -> None:
+        """End connections that take too long over a request, or that nobody uses."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(1.0, self.limits.pdp_time / 4_000))
+            now = loop.time()
+            for connection in [*self.open]:
+                allowed = self.limits.pdp_time if connection.waited_for else self.limits.pdp_idle
+                if now - connection.since > allowed / 1000:
+                    self.counts.timed_out += connection.waited_for
+                    connection.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: what was read and not yet answered, and since when."""
+
+    __slots__ = ("_buffer", "_full", "_head", "_service", "_transport", "since")
+
+    def __init__(self, service: HttpService) -> None:
+        self._service = service
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._head: _Head | None = None
+        self._full = False
+        self.since = 0.0
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether a request is half here, or an answer is not fetched."""
+        return bool(self._buffer) or self._head is not None or self._full
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are too many."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(type(transport))
+        self._transport = transport
+        if self._service.stopping or len(self._service.open) >= self._service.limits.pdp_connections:
+            self._service.counts.turned_away += 1
+            transport.abort()
+            return
+        self.since = asyncio.get_running_loop().time()
+        self._service.open.add(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Forget it."""
+        self._service.open.discard(self)
+        self._transport = None
+
+    def close(self) -> None:
+        """Close it when what was answered is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """Answer no more before what is answered was fetched."""
+        self._full = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._full = False
+        if self._transport is not None:
+            self._transport.resume_reading()
+            self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is here whole."""
+        if not self.waited_for:
+            self.since = asyncio.get_running_loop().time()
+        self._buffer = self._buffer + data if self._buffer else data
+        self._go_on()
+
+    def _go_on(self) -> None:
+        transport = self._transport
+        try:
+            while transport is not None and not self._full and not transport.is_closing():
+                asked = self._next()
+                if asked is None:
+                    return
+                self._send(transport, *asked)
+        except _Wrong as wrong:
+            # What follows cannot be told from what was wrong.
+            self._buffer = b""
+            if transport is not None:
+                self._write(transport, plain(wrong.status), keep=False, with_body=True)
+
+    def _next(self) -> tuple[Asked, bool] | None:
+        """Take a request from what was read; whether the connection stays open after it."""
+        head = self._head
+        if head is None:
+            end = self._buffer.find(_END, 0, self._service.limits.http_bytes)
+            if end < 0:
+                if len(self._buffer) >= self._service.limits.http_bytes:
+                    raise _Wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                return None
+            head = self._head = _read_head(self._buffer[:end], self._service.limits)
+            self._buffer = self._buffer[end + 4 :]
+            if head.headers.get(b"expect", b"").lower() == b"100-continue" and len(self._buffer) < head.size:
+                self._say_continue()
+        if len(self._buffer) < head.size:
+            return None
+        body, self._buffer = self._buffer[: head.size], self._buffer[head.size :]
+        self._head = None
+        return Asked(head.method, head.path, head.headers, body), head.keep
+
+    def _say_continue(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _send(self, transport: asyncio.Transport, asked: Asked, keep: bool) -> None:
+        try:
+            answer = self._service.answer(asked)
+        except Exception as error:  # noqa: BLE001  # whatever it is, who asked is told no more than that
+            asyncio.get_running_loop().call_exception_handler({"message": "no answer", "exception": error})
+            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+        self._write(transport, answer, keep=keep and not self._service.stopping, with_body=asked.method != b"HEAD")
+        if self._buffer:
+            self.since = asyncio.get_running_loop().time()
+
+    def _write(self, transport: asyncio.Transport, answer: Answer, *, keep: bool, with_body: bool) -> None:
+        answers, status = self._service.counts.answers, answer.status.value
+        answers[status] = answers.get(status, 0) + 1
+        lines = b"%b%d\r\n%b%b\r\n" % (
+            _fixed(answer.status, answer.content_type),
+            len(answer.body),
+            answer.headers,
+            b"" if keep else b"Connection: close\r\n",
+        )
+        transport.write(lines + answer.body if with_body else lines)
+        if not keep:
+            transport.close()
+
+
+_FIXED: dict[tuple[HTTPStatus, str], bytes] = {}
+
+
+def _fixed(status: HTTPStatus, content_type: str) -> bytes:
+    """Return what all answers of a kind begin with, up to their length."""
+    found = _FIXED.get((status, content_type))
+    if found is None:
+        found = _FIXED[status, content_type] = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
+            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Length: "
+        ).encode()
+    return found
+
+
+def _read_head(head: bytes, limits: Limits) -> _Head:
+    """Read a request line and headers."""
+    first, *lines = head.split(b"\r\n")
+    start = _START.fullmatch(first)
+    if start is None:
+        raise _Wrong(HTTPStatus.BAD_REQUEST)
+    method, target, minor = start.groups()
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise _Wrong(HTTPStatus.BAD_REQUEST)
+        name, value = found.groups()
+        name = name.lower()
+        if name in headers:
+            # A list may be split (RFC 9110, section 5.3); who asks, how long and of what kind may not.
+            if name in _ONCE:
+                raise _Wrong(HTTPStatus.BAD_REQUEST)
+            headers[name] += b", " + value.rstrip(b" \t")
+        else:
+            headers[name] = value.rstrip(b" \t")
+    if minor == b"1" and b"host" not in headers:
+        raise _Wrong(HTTPStatus.BAD_REQUEST)
+    connection = headers.get(b"connection", b"").lower()
+    keep = connection != b"close" if minor == b"1" else connection == b"keep-alive"
+    return _Head(method, target.partition(b"?")[0], headers, _size(headers, limits), keep)
+
+
+_ONCE: Final = frozenset({b"host", b"content-length", b"content-type", b"authorization", b"x-request-id"})
+
+
+def _size(headers: Mapping[bytes, bytes], limits: Limits) -> int:
+    if b"transfer-encoding" in headers:
+        # RFC 9112, section 6.3: a length besides it is an attack; without one we may ask for it.
+        both = b"content-length" in headers
+        raise _Wrong(HTTPStatus.BAD_REQUEST if both else HTTPStatus.LENGTH_REQUIRED)
+    text = headers.get(b"content-length")
+    if text is None:
+        return 0
+    if not text.isdigit() or len(text) > 18:
+        raise _Wrong(HTTPStatus.BAD_REQUEST)
+    if int(text) > limits.pdp_bytes:
+        raise _Wrong(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return int(text)

@@ -1,0 +1,237 @@
+"""The decision service without its sockets: a request of HTTP in, an answer out.
+
+The order is the same for all questions: (1) what it is about, (2) who asks, (3) the kind of content, (4) the question
+itself, (5) the decision, under the one bundle that was there when it began, (6) the record, and only then (7) the
+answer. Whatever fails before (7) ends in an answer that permits nothing.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+from penstock.apps.http.bundles import Bundle
+from penstock.apps.http.callers import Callers
+from penstock.apps.http.counting import Counting
+from penstock.apps.http.deciding import Deciding
+from penstock.apps.http.journal import Asking, Journal
+from penstock.apps.http.server import Answer, Asked, plain
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy import json_requests, xml_requests
+from penstock.policy.json_requests import Json, read_json
+from penstock.policy.json_written import write_response
+
+JSON: Final = "application/json"
+XACML_XML: Final = "application/xacml+xml"
+XACML_JSON: Final = "application/xacml+json"
+DISCOVERY: Final = "/.well-known/authzen-configuration"
+HOME: Final = "/"
+AUTHORIZE: Final = "/authorize"
+#: endpoints of AuthZEN by the names that the discovery document has for them
+ENDPOINTS: Final = {
+    "access_evaluation_endpoint": "/access/v1/evaluation",
+    "access_evaluations_endpoint": "/access/v1/evaluations",
+    "search_subject_endpoint": "/access/v1/search/subject",
+    "search_resource_endpoint": "/access/v1/search/resource",
+    "search_action_endpoint": "/access/v1/search/action",
+}
+#: XACML REST profile, section 2.2: where the decisions are
+_HOME_PAGE: Final = (
+    '<?xml version="1.0"?>\n<resources xmlns="http://ietf.org/ns/home-documents" '
+    'xmlns:atom="http://www.w3.org/2005/Atom">\n'
+    '  <resource rel="http://docs.oasis-open.org/ns/xacml/relation/pdp">'
+    f'<atom:link href="{AUTHORIZE}"/></resource>\n</resources>\n'
+).encode()
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
+#: answers to most questions, ready
+_YES_OR_NO: Final = {True: b'{"decision":true}', False: b'{"decision":false}'}
+_Decide: TypeAlias = Callable[[Deciding, dict[str, Json]], dict[str, Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a service is told when it starts."""
+
+    url: str
+    callers: Callers | None = None
+    journal: Journal | None = None
+    limits: Limits = DEFAULT_LIMITS
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    timer: Callable[[], float] = time.perf_counter
+    #: what its decisions' ids begin with, so that no two services give the same
+    prefix: str = "0"
+
+
+class DecisionService:
+    """See the module. `bundle` may be set to another at any time: each question takes it once."""
+
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+        self.bundle = bundle
+        self.settings = settings
+        self.counting = Counting()
+        self.counting.revision = bundle.revision
+        #: why a newer bundle could not be taken, and why decisions cannot be recorded
+        self.stale: PenstockError | None = None
+        self.unrecorded: PenstockError | None = None
+        self._number = 0
+        self._posts: Mapping[bytes, Callable[[Asked, str | None], Answer]] = {
+            AUTHORIZE.encode(): self._authorize,
+            **{ENDPOINTS[name].encode(): self._authzen(ENDPOINTS[name], decide) for name, decide in _DECIDING.items()},
+        }
+        self._pages: Mapping[bytes, Callable[[], Answer]] = {
+            DISCOVERY.encode(): self._discovery,
+            HOME.encode(): lambda: Answer(_HOME_PAGE, content_type="application/xml"),
+            b"/health": self._health,
+            b"/metrics": self.counting.page,
+        }
+
+    def take(self, bundle: Bundle) -> None:
+        """Decide by another bundle from the next question on."""
+        self.bundle = bundle
+        self.counting.revision = bundle.revision
+        self.stale = None
+
+    def answer(self, asked: Asked) -> Answer:
+        """Answer a request."""
+        known = asked.headers.get(b"x-request-id")
+        answer = self._routed(asked)
+        if known is None:
+            return answer
+        headers = b"%bX-Request-ID: %b\r\n" % (answer.headers, known)
+        return Answer(answer.body, answer.status, answer.content_type, headers)
+
+    def _routed(self, asked: Asked) -> Answer:
+        # (1) what it is about
+        post = self._posts.get(asked.path)
+        if post is None:
+            return self._page(asked)
+        if asked.method != b"POST":
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n")
+        # (2) who asks
+        caller, callers = None, self.settings.callers
+        if callers is not None:
+            caller = callers.name(asked.headers.get(b"authorization", b""))
+            if caller is None:
+                self.counting.refused_callers += 1
+                return _failed(HTTPStatus.UNAUTHORIZED, "pdp.caller", _WHO, b"WWW-Authenticate: Bearer\r\n")
+        try:
+            return post(asked, caller)
+        except MalformedError as error:
+            return _failed(HTTPStatus.BAD_REQUEST, error.code, error.message)
+        except PenstockError as error:
+            # What is wrong here is for the log, and not for those who ask.
+            return _failed(HTTPStatus.SERVICE_UNAVAILABLE, error.code, "no decision can be made now")
+
+    def _page(self, asked: Asked) -> Answer:
+        page = self._pages.get(asked.path)
+        if page is None:
+            return plain(HTTPStatus.NOT_FOUND)
+        if asked.method not in (b"GET", b"HEAD"):
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
+        return page()
+
+    # --- AuthZEN ------------------------------------------------------------------------------------------------
+
+    def _authzen(self, endpoint: str, decide: _Decide) -> Callable[[Asked, str | None], Answer]:
+        def answer(asked: Asked, caller: str | None) -> Answer:
+            # (3) the kind of content
+            if _media_type(asked, b"content-type") != JSON:
+                return _failed(HTTPStatus.BAD_REQUEST, "pdp.request", f"the content is not {JSON}")
+            # (4) the question
+            found = read_json(asked.body, self.settings.limits)
+            if not isinstance(found, dict):
+                raise MalformedError("pdp.request", "the question is no object")
+            # (5) the decision
+            began, deciding = self._begin()
+            told = decide(deciding, found)
+            # (6) the record, before anybody is told
+            headers = self._record(asked, caller, endpoint, deciding, began)
+            # (7) the answer
+            body = _YES_OR_NO[bool(told["decision"])] if len(told) == 1 and "decision" in told else None
+            return Answer(body or _ENCODE(told).encode(), content_type=JSON, headers=headers)
+
+        return answer
+
+    def _begin(self) -> tuple[float, Deciding]:
+        settings = self.settings
+        began = settings.timer()
+        return began, Deciding(self.bundle, settings.clock(), settings.limits, settings.timer)
+
+    def _record(self, asked: Asked, caller: str | None, endpoint: str, deciding: Deciding, began: float) -> bytes:
+        """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
+        counting, revision = self.counting, deciding.bundle.revision
+        self._number += 1
+        name = f"{self.settings.prefix}-{self._number:x}"
+        for one in deciding.decided:
+            counting.decisions[one.decision] += 1
+        counting.took(self.settings.timer() - began)
+        if self.settings.journal is not None:
+            request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
+            asking = Asking(name, deciding.now, endpoint, revision, caller, request)
+            try:
+                self.settings.journal.write(asking, deciding.decided)
+            except PenstockError as error:
+                self.unrecorded = error
+                raise
+            self.unrecorded = None
+        return f"X-Decision-ID: {name}\r\nX-Policy-Revision: {revision}\r\n".encode()
+
+    # --- XACML REST ---------------------------------------------------------------------------------------------
+
+    def _authorize(self, asked: Asked, caller: str | None) -> Answer:
+        kind = _media_type(asked, b"content-type")
+        as_json = kind in (JSON, XACML_JSON)
+        if not as_json and kind not in (XACML_XML, "application/xml", "text/xml"):
+            message = f"the content is neither {XACML_XML} nor {XACML_JSON}"
+            return _failed(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "pdp.request", message)
+        read = json_requests.read_request if as_json else xml_requests.read_request
+        request = read(asked.body, limits=self.settings.limits)
+        began, deciding = self._begin()
+        response = deciding.xacml(request)
+        headers = self._record(asked, caller, AUTHORIZE, deciding, began)
+        accepted = asked.headers.get(b"accept", b"").lower()
+        # REST profile, section 2.2.2: the answer is as is wanted, or else as the question.
+        if b"json" in accepted or (as_json and b"xml" not in accepted):
+            return Answer(_ENCODE(write_response(response)).encode(), content_type=XACML_JSON, headers=headers)
+        return Answer(xml_requests.write_response(response), content_type=XACML_XML, headers=headers)
+
+    # --- pages --------------------------------------------------------------------------------------------------
+
+    def _discovery(self) -> Answer:
+        url = self.settings.url
+        return _json({"policy_decision_point": url, **{name: url + path for name, path in ENDPOINTS.items()}})
+
+    def _health(self) -> Answer:
+        told: dict[str, Json] = {"status": "ok", "revision": self.bundle.revision}
+        if self.stale is not None:
+            told |= {"status": "stale", "code": self.stale.code}
+        if self.unrecorded is not None:
+            told |= {"status": "failing", "code": self.unrecorded.code}
+            return _json(told, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(told)
+
+
+_WHO: Final = "a token of a caller is wanted"
+_DECIDING: Final[Mapping[str, _Decide]] = {
+    "access_evaluation_endpoint": Deciding.evaluation,
+    "access_evaluations_endpoint": Deciding.evaluations,
+    "search_subject_endpoint": Deciding.search_subject,
+    "search_resource_endpoint": Deciding.search_resource,
+    "search_action_endpoint": Deciding.search_action,
+}
+
+
+def _media_type(asked: Asked, header: bytes) -> str:
+    return asked.headers.get(header, b"").partition(b";")[0].strip().lower().decode("latin-1")
+
+
+def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: bytes = b"") -> Answer:
+    return Answer(_ENCODE(told).encode(), status, JSON, headers)
+
+
+def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> Answer:
+    return _json({"error": {"code": code, "message": message}}, status, headers)
