@@ -9,6 +9,7 @@ from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pdp_serving import serve
+from penstock.apps.cli.policy_analysis import analyse, diff
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy import json_requests, xml_requests
@@ -119,6 +120,10 @@ def _check(response: Response) -> None:
 @click.group(cls=Verbs)
 def policy() -> None:
     """Attribute-based policies: check them."""
+
+
+policy.add_command(analyse)
+policy.add_command(diff)
 
 
 @policy.command()

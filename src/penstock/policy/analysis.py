@@ -1,0 +1,255 @@
+"""Questions about all requests at once, each answered with a request that shows it.
+
+They are answered for a fragment: attributes of strings, URIs, truth, integers, doubles, dates and times, with at most
+one value each and no issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`;
+targets, conditions, variables, obligations; the combining algorithms of the standard. What lies outside is told with
+its name and its place. Requests with several values for one attribute are not looked at: about them nothing is said.
+
+Within the fragment nothing is approximated, errors included. What the solver cannot settle within its limits is
+UNKNOWN, never a guess, and each request is evaluated by the plain evaluator before it is returned.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.datatypes import Value
+from penstock.policy.index import necessary
+from penstock.policy.lookup import NoSources, Sources
+from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.requests import Facts, Key
+from penstock.policy.results import Decision
+from penstock.selector.analysis import Verdict
+
+if TYPE_CHECKING:
+    from penstock.policy.analysis_solver import Search, Ways
+
+PERMIT, DENY = Decision.PERMIT.plain, Decision.DENY.plain
+DECISIONS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
+_FIRST: Final = "urn:oasis:names:tc:xacml:1.0:{}-combining-algorithm:first-applicable"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A verdict and, where one can exist, a request that shows it. It has no truth value: compare `verdict`."""
+
+    verdict: Verdict
+    witness: Facts | None = None
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an answer has no truth value; compare its verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Requests that are decided in another way than before: one of them, or that it is not known whether there is."""
+
+    before: str
+    after: str
+    found: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRule:
+    """A rule, where it stands: the ids of the policies around it, from the outermost, and its place in each."""
+
+    rule: Rule
+    within: tuple[str, ...]
+    path: tuple[int, ...]
+    targets: tuple[Target, ...]
+    #: the rule with the targets around it, and nothing else
+    alone: Root
+
+    def __str__(self) -> str:
+        return " / ".join((*self.within, self.rule.id))
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRule:
+    """A rule that does nothing: it never applies, or every decision is the same without it; YES, or UNKNOWN."""
+
+    rule: PlacedRule
+    #: whether it never applies
+    never: bool
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A rule that permits and one that denies, and a request to which both apply."""
+
+    permit: PlacedRule
+    deny: PlacedRule
+    found: Answer
+
+
+class Analysis:
+    """Questions about some policies. What they refer to is found once, when they are given.
+
+    Raises `MalformedError` (`xacml.fragment`) for policies that are not understood, here or when something is asked.
+    """
+
+    def __init__(self, *roots: Root, sources: Sources | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        known = NoSources() if sources is None else sources
+        self.roots = tuple(_resolved(root, known, ()) for root in roots)
+        self._limits = limits
+        self._search: Search | None = None
+
+    # --- two policies -------------------------------------------------------------------------------------------
+
+    def implies(self) -> Answer:
+        """Say whether the second permits all that the first permits; NO carries a request that only the first does."""
+        return self._none(self.roots, frozenset((PERMIT, other) for other in DECISIONS if other != PERMIT))
+
+    def equivalent(self) -> Answer:
+        """Say whether both decide alike; NO carries a request that they decide differently."""
+        return self._none(self.roots, _DIFFERENT)
+
+    def disjoint(self) -> Answer:
+        """Say whether nothing is permitted by both; NO carries a request that is."""
+        return self._none(self.roots, frozenset({(PERMIT, PERMIT)}))
+
+    def changes(self) -> Sequence[Change]:
+        """Return each way in which decisions of the second policy differ from those of the first."""
+        found = (Change(*way, self._exists(self.roots, frozenset({way}))) for way in product(DECISIONS, DECISIONS))
+        return [one for one in found if one.before != one.after and one.found.verdict is not Verdict.NO]
+
+    # --- rules of one -------------------------------------------------------------------------------------------
+
+    def rules(self) -> Sequence[PlacedRule]:
+        """Return all rules of the first policy, in their order."""
+        return [*_placed(self.roots[0])]
+
+    def idle_rules(self) -> Sequence[IdleRule]:
+        """Return the rules of the first policy that do nothing; those that have obligations or advice do something."""
+        found = (self._idle(rule) for rule in self.rules())
+        return [one for one in found if one.verdict is not Verdict.NO]
+
+    def _idle(self, placed: PlacedRule) -> IdleRule:
+        applies = frozenset({(Decision.of(placed.rule.effect).plain,)})
+        never = self._none([placed.alone], applies).verdict
+        duties = placed.rule.duties
+        if never is not Verdict.NO or duties.obligations or duties.advice:
+            return IdleRule(placed, never=True, verdict=never)
+        root = self.roots[0]
+        same = self._none([root, _without(root, placed.path)], _DIFFERENT).verdict
+        return IdleRule(placed, never=False, verdict=same)
+
+    def conflicts(self, *, conditions: bool = True) -> Sequence[Conflict]:
+        """Return the pairs of rules of the first policy that overlap and say the opposite, conditions or targets only.
+
+        A rule applies where its target and those around it match and its condition holds, whatever other rules say.
+        """
+        rules = self.rules()
+        alone = {one.path: one.alone if conditions else _unconditional(one.alone) for one in rules}
+        needs = {one.path: _needs(one.targets) for one in rules}
+        found = []
+        for permit, deny in product(rules, rules):
+            if permit.rule.effect is Effect.DENY or deny.rule.effect is Effect.PERMIT:
+                continue
+            if _apart(needs[permit.path], needs[deny.path]):
+                continue
+            both = self._exists((alone[permit.path], alone[deny.path]), frozenset({(PERMIT, DENY)}))
+            if both.verdict is not Verdict.NO:
+                found.append(Conflict(permit, deny, both))
+        return found
+
+    # --- the solver ---------------------------------------------------------------------------------------------
+
+    def _exists(self, roots: Sequence[Root], wanted: "Ways") -> Answer:
+        # z3 takes a third of a second to import, which a program that never asks it should not pay.
+        from penstock.policy import analysis_solver  # noqa: PLC0415
+
+        if self._search is None:
+            self._search = analysis_solver.Search(self.roots, self._limits)
+        try:
+            found = self._search.find(roots, wanted)
+        except analysis_solver.UnsettledError:
+            return Answer(Verdict.UNKNOWN)
+        return Answer(Verdict.NO if found is None else Verdict.YES, found)
+
+    def _none(self, roots: Sequence[Root], wanted: "Ways") -> Answer:
+        found = self._exists(roots, wanted)
+        opposite = {Verdict.YES: Verdict.NO, Verdict.NO: Verdict.YES}
+        return Answer(opposite.get(found.verdict, found.verdict), found.witness)
+
+
+_DIFFERENT: Final = frozenset(way for way in product(DECISIONS, DECISIONS) if way[0] != way[1])
+
+
+def _resolved(root: Root, sources: Sources, around: tuple[str, ...]) -> Root:
+    """Return a policy with what it refers to in the place of its references."""
+    if isinstance(root, Policy):
+        return root
+    around = (*around, root.id)
+    return replace(root, members=tuple(_member(one, sources, around) for one in root.members))
+
+
+def _member(member: Policy | PolicySet | PolicyReference, sources: Sources, around: tuple[str, ...]) -> Root:
+    if not isinstance(member, PolicyReference):
+        return _resolved(member, sources, around)
+    try:
+        if member.to_set and member.id in around:
+            raise MalformedError("xacml.cycle", f"policy set `{member.id[:120]}` is within itself")
+        return _resolved(sources.policy(member), sources, around)
+    except PenstockError as error:
+        if error.code == "xacml.fragment":
+            raise
+        raise MalformedError(
+            "xacml.fragment",
+            f"policy set `{around[-1][:120]}`: {error.message}",
+            hint="give the policies that it refers to",
+            construct=f"reference to `{member.id[:120]}`",
+            element=f"policy set `{around[-1][:120]}`",
+        ) from error
+
+
+def _placed(
+    root: Root, within: tuple[str, ...] = (), path: tuple[int, ...] = (), around: tuple[PolicySet, ...] = ()
+) -> Iterator[PlacedRule]:
+    within = (*within, root.id)
+    if isinstance(root, PolicySet):
+        for place, member in enumerate(root.members):
+            if not isinstance(member, PolicyReference):
+                yield from _placed(member, within, (*path, place), (*around, root))
+        return
+    for place, rule in enumerate(root.rules):
+        alone: Root = replace(root, rules=(rule,), combining=_FIRST.format("rule"), duties=Duties())
+        for outer in reversed(around):
+            alone = replace(outer, members=(alone,), combining=_FIRST.format("policy"), duties=Duties())
+        targets = (*(one.target for one in around), root.target, rule.target)
+        yield PlacedRule(rule, within, (*path, place), targets, alone)
+
+
+def _without(root: Root, path: tuple[int, ...]) -> Root:
+    """Return a policy without the rule at a place."""
+    place, *rest = path
+    if isinstance(root, Policy):
+        return replace(root, rules=root.rules[:place] + root.rules[place + 1 :])
+    member = root.members[place]
+    changed = member if isinstance(member, PolicyReference) else _without(member, tuple(rest))
+    return replace(root, members=(*root.members[:place], changed, *root.members[place + 1 :]))
+
+
+def _unconditional(root: Root) -> Root:
+    if isinstance(root, Policy):
+        return replace(root, rules=tuple(replace(one, condition=None, duties=Duties()) for one in root.rules))
+    members = (one if isinstance(one, PolicyReference) else _unconditional(one) for one in root.members)
+    return replace(root, members=tuple(members))
+
+
+def _needs(targets: Sequence[Target]) -> Mapping[Key, frozenset[Value]]:
+    """Return the values of which attributes must have one, for all targets to match."""
+    found: dict[Key, frozenset[Value]] = {}
+    for target in targets:
+        for attribute, values in necessary(target).items():
+            found[attribute.key] = found[attribute.key] & values if attribute.key in found else values
+    return found
+
+
+def _apart(one: Mapping[Key, frozenset[Value]], other: Mapping[Key, frozenset[Value]]) -> bool:
+    """Say whether an attribute with one value cannot have what both need."""
+    return any(not (values & other[key]) for key, values in one.items() if key in other)

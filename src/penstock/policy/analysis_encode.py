@@ -1,0 +1,434 @@
+"""Policies of the fragment that analysis understands, as formulas: when each decision comes.
+
+An attribute is whether it is there, and the place of its value in the scale of its type. A truth is the pair of
+formulas that say when it holds and when it does not; where neither does, the plain evaluator meets an error. Nothing is
+approximated: the order in which arguments are looked at, attributes that must be present and obligations that cannot
+be told count as they do there.
+
+This module imports z3, which takes a while; analysis.py imports it on first use.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import z3
+
+from penstock.errors import MalformedError
+from penstock.policy.analysis_combine import Child, Formula, Logic, Outcomes, Truth, algorithm
+from penstock.policy.analysis_scales import Scale, known_type
+from penstock.policy.combine import IN_D, IN_P, NA, D, P
+from penstock.policy.datatypes import BOOLEAN, INTEGER, DataType, Value
+from penstock.policy.expressions import (
+    Apply,
+    ApplyEach,
+    ApplyPath,
+    Designator,
+    Expression,
+    Literal,
+    Reference,
+    Selector,
+)
+from penstock.policy.functions import V1
+from penstock.policy.policies import Duties, Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.results import Decision
+from penstock.policy.signatures import Bag, Function
+
+if TYPE_CHECKING:
+    from penstock.policy.requests import Key
+
+_ORDERS: Final[Mapping[str, Callable[[Formula, Formula], Formula]]] = {
+    "greater-than": lambda a, b: a > b,
+    "greater-than-or-equal": lambda a, b: a >= b,
+    "less-than": lambda a, b: a < b,
+    "less-than-or-equal": lambda a, b: a <= b,
+}
+_LOGIC: Final = (f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of")
+Variables = Mapping[str, Expression]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A value: when there is one without an error, and its place."""
+
+    fine: Formula
+    place: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Bagged:
+    """A bag: when there is one without an error, and which values it may have, each with when it is there."""
+
+    fine: Formula
+    members: tuple[tuple[Formula, Formula], ...]
+
+
+class Encoder:
+    """Formulas for some policies, which share their attributes and scales."""
+
+    def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool]) -> None:
+        self.logic = Logic()
+        self.constraints: list[Formula] = []
+        #: whether an attribute is there, and the place of its value
+        self.attributes: dict[Key, tuple[Formula, Formula]] = {}
+        self._always = always
+        named = _Named()
+        for root in roots:
+            named.root(root)
+        self.scales = {
+            of_type: Scale(of_type, named.values.get(of_type, ()), sum(key.of is of_type for key in named.keys))
+            for of_type in {*named.values, *(key.of for key in named.keys)}
+            if known_type(of_type)
+        }
+        self._around: list[str] = []
+        self._rules: dict[tuple[int, int], tuple[Rule, Variables, Child]] = {}
+        self._variables: dict[tuple[int, str], tuple[Variables, Any]] = {}
+
+    # --- policies -----------------------------------------------------------------------------------------------
+
+    def root(self, root: Root) -> Child:
+        """Return when a policy or a policy set says what. Raises `MalformedError` (`xacml.fragment`)."""
+        with self._within(root, "policy set" if isinstance(root, PolicySet) else "policy"):
+            variables = root.variables if isinstance(root, Policy) else {}
+            applies = self._target(root.target)
+            combine = algorithm(root.combining)
+            if combine is None:
+                raise self._outside(f"combining algorithm `{root.combining[:120]}`")
+            said = combine(self.logic, [*self._children(root)])
+            told = {effect: self._told(root.duties, effect, variables) for effect in Effect}
+            return Child(self._contained(applies, said, told), applies)
+
+    def _children(self, root: Root) -> Iterator[Child]:
+        if isinstance(root, Policy):
+            yield from (self._rule(rule, root.variables) for rule in root.rules)
+            return
+        for member in root.members:
+            if isinstance(member, PolicyReference):
+                raise self._outside(f"reference to `{member.id[:120]}`")
+            yield self.root(member)
+
+    def _contained(self, applies: Truth, said: Outcomes, told: Mapping[Effect, Formula]) -> Outcomes:
+        """Section 7.12 to 7.14: what is left where the target does not match, or nobody knows."""
+        matches, unknown = applies.holds, z3.Not(z3.Or(applies.holds, applies.fails))
+        permits, denies = z3.And(matches, told[Effect.PERMIT]), z3.And(matches, told[Effect.DENY])
+        found = {decision: z3.And(z3.Not(applies.fails), said[decision]) for decision in Decision}
+        spoiled_p = z3.And(said[P], z3.Or(unknown, z3.And(matches, z3.Not(told[Effect.PERMIT]))))
+        spoiled_d = z3.And(said[D], z3.Or(unknown, z3.And(matches, z3.Not(told[Effect.DENY]))))
+        return {
+            **found,
+            P: z3.And(permits, said[P]),
+            D: z3.And(denies, said[D]),
+            NA: z3.Or(applies.fails, said[NA]),
+            IN_P: z3.Or(found[IN_P], spoiled_p),
+            IN_D: z3.Or(found[IN_D], spoiled_d),
+        }
+
+    def _rule(self, rule: Rule, variables: Variables) -> Child:
+        key = (id(rule), id(variables))
+        if key not in self._rules:
+            with self._within(rule, "rule"):
+                # What is kept holds what its key is made of.
+                self._rules[key] = (rule, variables, self._ruled(rule, variables))
+        return self._rules[key][2]
+
+    def _ruled(self, rule: Rule, variables: Variables) -> Child:
+        """Section 7.11."""
+        applies = self._target(rule.target)
+        always = Truth(self.logic.constant(True), self.logic.constant(False))
+        condition = always if rule.condition is None else self._truth(rule.condition, variables)
+        told = self._told(rule.duties, rule.effect, variables)
+        says = self.logic.first(
+            (NA, z3.Or(applies.fails, z3.And(applies.holds, condition.fails))),
+            (Decision.of(rule.effect), self.logic.all([applies.holds, condition.holds, told])),
+            (Decision.spoiled(rule.effect), self.logic.constant(True)),
+        )
+        return Child(says, applies)
+
+    def _told(self, duties: Duties, effect: Effect, variables: Variables) -> Formula:
+        """Return when obligations and advice can be told."""
+        return self.logic.all(
+            self._fine(assignment.expression, variables)
+            for duty in (*duties.obligations, *duties.advice)
+            if duty.on is effect
+            for assignment in duty.assignments
+        )
+
+    def _fine(self, expression: Expression, variables: Variables) -> Formula:
+        if isinstance(expression, Literal):
+            return self.logic.constant(True)
+        if isinstance(expression.gives, Bag):
+            return self._bag(expression, variables).fine
+        if expression.gives is BOOLEAN:
+            truth = self._truth(expression, variables)
+            return z3.Or(truth.holds, truth.fails)
+        return self._term(expression, variables).fine
+
+    # --- targets ------------------------------------------------------------------------------------------------
+
+    def _target(self, target: Target) -> Truth:
+        """Section 7.7: one that fails decides, also beside errors."""
+        return self._every(
+            self._some(self._every(self._match(one) for one in all_of) for all_of in any_of) for any_of in target
+        )
+
+    def _some(self, truths: Iterable[Truth]) -> Truth:
+        truths = [*truths]
+        return Truth(self.logic.any(one.holds for one in truths), self.logic.all(one.fails for one in truths))
+
+    def _every(self, truths: Iterable[Truth]) -> Truth:
+        truths = [*truths]
+        return Truth(self.logic.all(one.holds for one in truths), self.logic.any(one.fails for one in truths))
+
+    def _match(self, match: Match) -> Truth:
+        compare = self._comparison(match.function)
+        bag = self._bag(match.attribute, {})
+        named = self._literal(match.value, match.of).place
+        holds = self.logic.any(z3.And(there, compare(named, place)) for there, place in bag.members)
+        return Truth(z3.And(bag.fine, holds), z3.And(bag.fine, z3.Not(holds)))
+
+    def _comparison(self, function: Function) -> Callable[[Formula, Formula], Formula]:
+        of_type = function.takes[0]
+        if isinstance(of_type, DataType) and function.takes == (of_type, of_type) and known_type(of_type):
+            if function.id == f"{V1}{of_type}-equal":
+                return lambda a, b: a == b
+            compare = _ORDERS.get(function.id.removeprefix(f"{V1}{of_type}-"))
+            if compare is not None:
+                return self._ordered(compare, self.scales[of_type].unordered)
+        raise self._outside(f"function `{function.name}`")
+
+    def _ordered(
+        self, compare: Callable[[Formula, Formula], Formula], unordered: int | None
+    ) -> Callable[[Formula, Formula], Formula]:
+        if unordered is None:
+            return compare
+        return lambda a, b: self.logic.all([compare(a, b), a != unordered, b != unordered])
+
+    # --- expressions --------------------------------------------------------------------------------------------
+
+    def _truth(self, expression: Expression, variables: Variables) -> Truth:
+        match expression:
+            case Literal(value):
+                return Truth(self.logic.constant(value), self.logic.constant(not value))
+            case Reference(name):
+                return self._variable(self._truth, name, variables)
+            case Apply(function, arguments) if function.id in _LOGIC:
+                return self._combined(function, arguments, variables)
+            case Apply(function, (one, bag)) if function.name == f"{_of(bag)}-is-in":
+                return self._is_in(self._value(one, variables), self._bag(bag, variables))
+            case Apply(function, (one, other)) if not isinstance(one.gives, Bag):
+                compare = self._comparison(function)
+                first, second = self._value(one, variables), self._value(other, variables)
+                return self._decided(z3.And(first.fine, second.fine), compare(first.place, second.place))
+            case Apply(function) if function.name == "boolean-one-and-only":
+                term = self._term(expression, variables)
+                return self._decided(term.fine, term.place == self.scales[BOOLEAN].place(True))
+        raise self._outside(_construct(expression))
+
+    def _variable(self, encode: "Callable[[Expression, Variables], T]", name: str, variables: Variables) -> T:
+        """Return what a variable stands for, once."""
+        key = (id(variables), name)
+        if key not in self._variables:
+            self._variables[key] = (variables, encode(variables[name], variables))
+        found: T = self._variables[key][1]
+        return found
+
+    def _decided(self, fine: Formula, holds: Formula) -> Truth:
+        return Truth(z3.And(fine, holds), z3.And(fine, z3.Not(holds)))
+
+    def _combined(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> Truth:
+        """A.3.5: arguments are looked at in their order, and no more of them than need be."""
+        if function.id == f"{V1}n-of":
+            return self._n_of(arguments, variables)
+        truths = [self._truth(argument, variables) for argument in arguments]
+        if function.id == f"{V1}not":
+            return Truth(truths[0].fails, truths[0].holds)
+        decisive = function.id == f"{V1}or"
+        found, others = self.logic.constant(False), self.logic.constant(True)
+        for truth in truths:
+            decides, goes_on = (truth.holds, truth.fails) if decisive else (truth.fails, truth.holds)
+            found = z3.Or(found, z3.And(others, decides))
+            others = z3.And(others, goes_on)
+        return Truth(found, others) if decisive else Truth(others, found)
+
+    def _n_of(self, arguments: Sequence[Expression], variables: Variables) -> Truth:
+        number = arguments[0]
+        if not isinstance(number, Literal):
+            raise self._outside("`n-of` with a number that is computed")
+        truths = [self._truth(argument, variables) for argument in arguments[1:]]
+        yes, no = self.logic.constant(True), self.logic.constant(False)
+        if number.value > len(truths):
+            return Truth(no, no)
+        # From the last argument on: what comes of wanting so many of those that are left.
+        rest = [Truth(yes, no)] + [Truth(no, yes)] * max(number.value, 0)
+        for left, truth in enumerate(reversed(truths), 1):
+            pairs = pairwise(rest[: left + 1])
+            rest[1 : left + 1] = [_one_more(truth, fewer, same) for fewer, same in pairs]
+        return rest[-1]
+
+    def _is_in(self, one: Term, bag: Bagged) -> Truth:
+        holds = self.logic.any(z3.And(there, place == one.place) for there, place in bag.members)
+        return self._decided(z3.And(one.fine, bag.fine), holds)
+
+    def _value(self, expression: Expression, variables: Variables) -> Term:
+        """Return a value of any type, also of truth that is computed."""
+        computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
+        if expression.gives is BOOLEAN and computed:
+            truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
+            places = (z3.IntVal(scale.place(value), self.logic.context) for value in (True, False))
+            return Term(z3.Or(truth.holds, truth.fails), z3.If(truth.holds, *places))
+        return self._term(expression, variables)
+
+    def _term(self, expression: Expression, variables: Variables) -> Term:
+        match expression:
+            case Literal(value, of_type):
+                return self._literal(value, of_type)
+            case Reference(name):
+                return self._variable(self._value, name, variables)
+            case Apply(function, (inner,)) if function.name == f"{_of(inner)}-one-and-only":
+                return self._only(self._bag(inner, variables))
+            case Apply(function, (inner,)) if function.name == f"{_of(inner)}-bag-size":
+                return self._size(self._bag(inner, variables))
+        raise self._outside(_construct(expression))
+
+    def _only(self, bag: Bagged) -> Term:
+        if len(bag.members) != 1:
+            return Term(self.logic.constant(False), z3.IntVal(0, self.logic.context))
+        ((there, place),) = bag.members
+        return Term(z3.And(bag.fine, there), place)
+
+    def _size(self, bag: Bagged) -> Term:
+        size = self._literal(len(bag.members), INTEGER).place
+        if len(bag.members) == 1:
+            size = z3.If(bag.members[0][0], size, self._literal(0, INTEGER).place)
+        return Term(bag.fine, size)
+
+    def _bag(self, expression: Expression, variables: Variables) -> Bagged:
+        match expression:
+            case Designator():
+                return self._designated(expression)
+            case Reference(name):
+                return self._variable(self._bag, name, variables)
+            case Apply(function, arguments) if function.name.endswith("-bag"):
+                terms = [self._value(argument, variables) for argument in arguments]
+                fine = self.logic.all(term.fine for term in terms)
+                return Bagged(fine, tuple((self.logic.constant(True), term.place) for term in terms))
+        raise self._outside(_construct(expression))
+
+    def _designated(self, wanted: Designator) -> Bagged:
+        if wanted.issuer is not None:
+            raise self._outside(f"attribute `{wanted.id[:120]}` of an issuer")
+        if not known_type(wanted.of):
+            raise self._outside(f"attribute `{wanted.id[:120]}` of type `{wanted.of}`")
+        if wanted.key not in self.attributes:
+            self.attributes[wanted.key] = self._attribute(wanted)
+        there, place = self.attributes[wanted.key]
+        return Bagged(there if wanted.must_be_present else self.logic.constant(True), ((there, place),))
+
+    def _attribute(self, wanted: Designator) -> tuple[Formula, Formula]:
+        number = len(self.attributes)
+        there, place = z3.Bool(f"there {number}", self.logic.context), z3.Int(f"place {number}", self.logic.context)
+        self.constraints += [place >= 0, place < len(self.scales[wanted.of].values)]
+        if self._always(wanted):
+            self.constraints.append(there)
+        return there, place
+
+    def _literal(self, value: Value, of_type: DataType) -> Term:
+        if not known_type(of_type):
+            raise self._outside(f"value of type `{of_type}`")
+        place = z3.IntVal(self.scales[of_type].place(value), self.logic.context)
+        return Term(self.logic.constant(True), place)
+
+    # --- what is not understood ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _within(self, element: Rule | Root, kind: str) -> Iterator[None]:
+        self._around.append(f"{kind} `{element.id[:120]}`")
+        yield
+        self._around.pop()
+
+    def _outside(self, construct: str) -> MalformedError:
+        element = " of ".join(reversed(self._around))
+        return MalformedError(
+            "xacml.fragment",
+            f"{element}: {construct} is not understood by the analysis",
+            hint="it understands comparisons, is-in and logic of attributes with at most one value, without issuers",
+            construct=construct,
+            element=element,
+        )
+
+
+def _one_more(truth: Truth, fewer: Truth, same: Truth) -> Truth:
+    """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
+    return Truth(
+        z3.Or(z3.And(truth.holds, fewer.holds), z3.And(truth.fails, same.holds)),
+        z3.Or(z3.And(truth.holds, fewer.fails), z3.And(truth.fails, same.fails)),
+    )
+
+
+def _of(expression: Expression) -> str:
+    return str(expression.gives.of) if isinstance(expression.gives, Bag) else ""
+
+
+def _construct(expression: Expression) -> str:
+    match expression:
+        case Apply(function):
+            return f"function `{function.name}`"
+        case ApplyEach(name) | ApplyPath(name):
+            return f"function `{name}`"
+        case Selector():
+            return "an attribute selector"
+    return "an attribute" if isinstance(expression, Designator) else "an expression"
+
+
+class _Named:
+    """The values and attributes that policies name."""
+
+    def __init__(self) -> None:
+        self.values: dict[DataType, set[Value]] = {BOOLEAN: set()}
+        self.keys: set[Key] = set()
+
+    def root(self, root: Root) -> None:
+        self._target(root.target)
+        self._duties(root.duties)
+        if isinstance(root, PolicySet):
+            for member in root.members:
+                if not isinstance(member, PolicyReference):
+                    self.root(member)
+            return
+        for expression in root.variables.values():
+            self._expression(expression)
+        for rule in root.rules:
+            self._target(rule.target)
+            self._duties(rule.duties)
+            if rule.condition is not None:
+                self._expression(rule.condition)
+
+    def _target(self, target: Target) -> None:
+        for match in (match for any_of in target for all_of in any_of for match in all_of):
+            self._value(match.value, match.of)
+            self._expression(match.attribute)
+
+    def _duties(self, duties: Duties) -> None:
+        for duty in (*duties.obligations, *duties.advice):
+            for assignment in duty.assignments:
+                self._expression(assignment.expression)
+
+    def _expression(self, expression: Expression) -> None:
+        match expression:
+            case Literal(value, of_type):
+                self._value(value, of_type)
+            case Designator():
+                self.keys.add(expression.key)
+            case Apply(function, arguments):
+                if function.name.endswith(("-bag", "-bag-size")):
+                    # what a bag may have for its size
+                    self.values.setdefault(INTEGER, set()).update((0, 1, len(arguments)))
+                for argument in arguments:
+                    self._expression(argument)
+
+    def _value(self, value: Value, of_type: DataType) -> None:
+        if known_type(of_type):
+            self.values.setdefault(of_type, set()).add(value)
