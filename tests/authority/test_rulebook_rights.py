@@ -208,10 +208,16 @@ def test_steps_are_undone_by_those_who_asked_for_them(book: RuleBook) -> None:
     refuses(book, "moderator.not-yours", K2, Undo(1))
     refuses(book, "moderator.not-yours", K1, Undo(1, replay=True))
     refuses(book, "moderator.unknown-step", K1, Undo(2))
+    # What somebody states is for nobody else to take back, nor to bring back.
+    refuses(book, "moderator.not-yours", MODERATOR, Undo(1))
     book.ask(K1, Undo(1), NOW)
-    book.ask(MODERATOR, Undo(2), NOW)
+    refuses(book, "moderator.not-yours", MODERATOR, Undo(2))
+    book.ask(K1, Undo(2), NOW)
     book.ask(MODERATOR, Undo(1, replay=True), NOW)
     assert not book.base.standings
+    book.ask(K1, Add(rule("r1", "A1")), NOW)
+    book.ask(K1, Withdraw("r1"), NOW)
+    refuses(book, "moderator.not-yours", MODERATOR, Undo(6))
     book.verify()
 
 
@@ -274,6 +280,50 @@ def test_a_consent_counts_once(book: RuleBook) -> None:
     book.ask(K2, Undo(3), NOW)
     refuses(book, "moderator.consent", K2, chosen, consent)
     book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+
+
+def test_a_relaxation_that_was_taken_back_is_agreed_to_again(book: RuleBook) -> None:
+    chosen = colliding(book)
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+    book.ask(K2, Undo(3), NOW)
+    refuses(book, "moderator.consent", K2, Undo(4))
+    refuses(book, "moderator.consent", MODERATOR, Undo(4), agreed(book, K2, planned(book, Undo(4), P2)))
+    book.ask(K2, Undo(4), NOW, consents=[agreed(book, K1, planned(book, Undo(4)))])
+    book.ask(K2, Withdraw("r2"), NOW)
+    refuses(book, "moderator.consent", K2, Undo(6))
+    book.verify()
+
+
+def test_to_take_back_a_tightening_needs_nobody(book: RuleBook) -> None:
+    colliding(book)
+    book.ask(K2, Resolve("r2", Strategy.ADD), NOW)
+    book.ask(K2, Undo(3), NOW)
+    assert book.base.standing("r1").form == rule("r1", "A1", ENGINEERS)
+
+
+def test_what_was_agreed_to_once_does_not_come_back_with_its_publisher(book: RuleBook) -> None:
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K2, Add(rule("r2", "A1", of=[P2])), NOW)
+    chosen = Resolve("r2", Strategy.DELETE, frozenset({P1}))
+    book.ask(K2, chosen, NOW, consents=[agreed(book, K1, planned(book, chosen))])
+    book.ask(K3, Add(rule("r3", "A1", "machine = 'M'", of=[P3])), NOW)
+    book.ask(K3, Resolve("r3", Strategy.ADD), NOW)
+    book.ask(K1, Leave(P1), NOW)
+    book.ask(K1, Return(P1), NOW)
+    book.ask(K3, Withdraw("r3"), NOW)
+    assert book.base.standing("r1").status is Status.REJECTED
+
+
+def test_a_rule_of_several_is_relaxed_by_all_of_them(book: RuleBook) -> None:
+    ours = Add(rule("r1", "A1", ENGINEERS, of=[P1, P2]))
+    book.ask(K1, ours, NOW, consents=[agreed(book, K2, ours)])
+    book.ask(K3, Add(rule("r3", "A1", of=[P3])), NOW)
+    one = Resolve("r3", Strategy.DELETE, frozenset({P1}))
+    refuses(book, "moderator.consent", K3, one)
+    both = Resolve("r3", Strategy.DELETE, frozenset({P1, P2}))
+    step = planned(book, both, P3)
+    refuses(book, "moderator.consent", K3, both, agreed(book, K1, step))
+    book.ask(K3, both, NOW, consents=[agreed(book, K1, step), agreed(book, K2, step)])
 
 
 def test_a_consent_is_not_given_for_later(book: RuleBook) -> None:

@@ -8,13 +8,16 @@
 | somebody leaves | it, the moderator | |
 | somebody comes back | it | |
 | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
-| a step is undone | whoever asked for it, the moderator; that time passed, or with a replay: the moderator alone | |
+| a rule's being stated, or withdrawn, is undone | whoever asked for it | whose rules are relaxed by it |
+| another step is undone | whoever asked for it, the moderator | whose rules are relaxed by it |
+| that time passed is undone, or a step with a replay | the moderator | whose rules are relaxed by it |
 | time passes | anybody, without a signature | |
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from penstock.authority.rulebook_records import Taken
 from penstock.authority.signed_requests import Asked
@@ -25,8 +28,11 @@ from penstock.moderator import steps
 from penstock.moderator.base import RuleBase
 from penstock.moderator.consents import Consent, subject_of
 from penstock.moderator.founding import Founding
-from penstock.moderator.steps import Pass, Request, Step
+from penstock.moderator.propose import relaxed_by
+from penstock.moderator.steps import Pass, Request, Step, Undo
 from penstock.trust.signed import SignedValue, UnverifiedValue
+
+_OWN: Final = (steps.Add, steps.Subscribe, steps.Withdraw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,11 @@ class Rights:
                 raise _no_consent(value.by, "agreed to what was done before")
             agreed.add(value.by)
         # (6) Those who need not agree do no harm.
-        missing = sorted(self._speakers(base, step.request, step.note.who).agree - agreed)
+        agree = self._speakers(base, step.request, step.note.who).agree
+        if isinstance(step.request, Undo):
+            # A relaxation that was agreed to, and taken back, does not come again without being agreed to again.
+            agree |= relaxed_by(base, step.delta)
+        missing = sorted(agree - agreed)
         if missing:
             raise _no_consent(missing[0], "has not agreed", *missing)
 
@@ -162,14 +172,24 @@ class Rights:
             case steps.Undo(number, replay):
                 step = base.step(number)
                 # That time passes is nobody's word to take back, and others' steps are not to be asked for again.
-                own = not replay and not isinstance(step.request, Pass)
-                return _Speakers(frozenset({step.note.who, moderator} if own else {moderator}))
+                if replay or isinstance(step.request, Pass):
+                    return _Speakers(frozenset({moderator}))
+                # What somebody states, withdraws, or takes back of that, is for nobody else to turn round.
+                own = isinstance(_undone_at_last(base, step).request, _OWN)
+                return _Speakers(frozenset({step.note.who} if own else {step.note.who, moderator}))
             case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
                 owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
                 relaxed = request.consents if isinstance(request, steps.MoveType) else frozenset()
                 return _Speakers(owners, owners | relaxed)
             case steps.RemoveType(event):
                 return _Speakers(frozenset({event.owner}))
+
+
+def _undone_at_last(base: RuleBase, step: Step) -> Step:
+    """Return the step that is undone, perhaps by way of others that were undone."""
+    while isinstance(step.request, Undo):
+        step = base.step(step.request.number)
+    return step
 
 
 def _used_up(base: RuleBase, step: Step, since: int) -> bool:

@@ -18,7 +18,7 @@ from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.moderator.records import request_to_sexp
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import MoveType, Request, Resolve, Step, Strategy
+from penstock.moderator.steps import MoveType, Request, Resolve, Step, Strategy, Undo
 from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
 
 
@@ -87,6 +87,11 @@ def subject_of(step: Step) -> bytes:
             # Who agrees is not what they agree to.
             asked = request_to_sexp(replace(move, consents=frozenset()))
             return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
+        case Undo() as undo:
+            # What was once agreed to comes back by it, or goes.
+            return digest(
+                (b"undo", request_to_sexp(undo), *(form.to_sexp() for _, form in sorted(_forms(step).items())))
+            )
         case request:
             return request_digest(request)
 

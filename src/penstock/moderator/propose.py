@@ -12,6 +12,7 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Function
+from penstock.moderator.deltas import Delta
 from penstock.moderator.lists import parts
 from penstock.moderator.resolution import Forms, function_of, resolve
 from penstock.moderator.rules import PublishRule
@@ -114,14 +115,32 @@ def weigh(
 ) -> Resolution:
     """Return a way out with what it costs: which rules change, who has to agree, and how many gain and lose."""
     relaxed = {
-        revision.before.stated_by
+        speaker
         for revision in revisions
         if not implies(base, revision.after, revision.before)
         and not implies(base, revision.after, _stated(base, revision.before))
+        for speaker in whose(revision.before)
     }
     gained, lost = _count(revisions, subscribers)
     touched = sum(1 for revision in revisions if revision.before.id in base.detector.rules)
     return Resolution(strategy, forms, tuple(revisions), touched, frozenset(relaxed), gained, lost)
+
+
+def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
+    """Return those whose rules come into a form that admits somebody whom they admit neither now nor as stated."""
+    found: set[Principal] = set()
+    for change in delta.rules.values():
+        before, after = change.before, change.after
+        if after is None or after.form is None or implies(base, after.form, after.stated):
+            continue
+        if before is None or before.form is None or not implies(base, after.form, before.form):
+            found |= whose(after.stated)
+    return frozenset(found)
+
+
+def whose(rule: PublishRule) -> frozenset[Principal]:
+    """Return all who have to agree where a rule is relaxed: whoever stated it, and those whom it binds with it."""
+    return frozenset({rule.stated_by, *rule.publishers})
 
 
 def _stated(base: RuleBase, rule: PublishRule) -> PublishRule:

@@ -138,6 +138,9 @@ def _lacks(
             continue
         if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
             return frozenset({rule.id})
+        # What its publisher agreed to once, for others' sake, is not what it states when it comes back.
+        if standing.form is None and rule != standing.stated and not implies(base, rule, standing.stated):
+            return frozenset({rule.id})
         progress = True
     return None if progress else frozenset(rule.id for rule in entry.rules)
 
