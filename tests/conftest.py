@@ -20,6 +20,9 @@ from penstock.testing.postgres import PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# How long an example takes says nothing on a machine that does something else too.
+settings.register_profile("usual", deadline=None)
+settings.load_profile("usual")
 # `make soak` tries so many times more examples.
 settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
 java.tell()
