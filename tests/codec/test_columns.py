@@ -135,6 +135,8 @@ def test_columns_are_compact() -> None:
 @example(2, b"\x12\0\0\0\0")  # numbers wider than they need be
 @example(2, b"\x01\0ab")  # lengths where a NUL would do
 @example(2, b"\x31\xff\0")  # no text
+@example(2, b"\x31a")  # a text too few
+@example(2, b"\x31a\0b\0c")  # and one too many
 @example(1, b"")
 @example(2, b"")
 @example(2, b"\x05" + b"\xff" * 7 + b"\x7f" + bytes(8))  # the year 294247
