@@ -130,6 +130,7 @@ def test_cycles(parents: dict[str, str | None]) -> None:
     with pytest.raises(MalformedError) as error:
         tree_of(parents)
     assert error.value.code == "type.cycle"
+    assert "is below itself" in error.value.message
 
 
 def test_a_parent_must_be_in_the_tree() -> None:

@@ -60,7 +60,25 @@ class TypeTree:
         if level:
             raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
         if seen != len(self.parents):
-            raise MalformedError("type.cycle", "the type tree has a cycle")
+            raise MalformedError(
+                "type.cycle",
+                f"the type tree has a cycle: `{self._on_a_cycle().name}` is below itself",
+                hint="give one type of the cycle another parent, or none",
+            )
+
+    def _on_a_cycle(self) -> TypeKey:
+        """Return a type that is below itself, of a tree that has one."""
+        left = dict(self.parents)
+        leaves = [key for key in left if not self.children[key]]
+        hanging = {key: len(kids) for key, kids in self.children.items()}
+        while leaves:
+            parent = left.pop(leaves.pop())
+            if parent is not None:
+                hanging[parent] -= 1
+                if not hanging[parent]:
+                    leaves.append(parent)
+        # Whatever only hangs below a cycle has gone too.
+        return min(left)
 
     @classmethod
     def of(cls, parents: Mapping[TypeKey, TypeKey | None], scope: Scope = Scope.DOWNWARD) -> "TypeTree":

@@ -23,7 +23,7 @@ from penstock.model.tree import Scope, TypeTree
 from penstock.moderator.adding import Customs
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.file_tables import Form, Table
-from penstock.moderator.file_values import read_list, read_schema, read_value
+from penstock.moderator.file_values import end_of, read_list, read_schema, read_value
 from penstock.moderator.founding import Known
 from penstock.moderator.heuristics import HEURISTICS
 from penstock.moderator.notation import parse_function
@@ -255,7 +255,10 @@ class RuleReader:
         rule_id = self._rule_id(table)
         by = table.take("by", str)
         with table.at("publishers"):
-            publishers = tuple(map(self.principal, table.texts("publishers") or [by]))
+            named = table.texts("publishers") if table.has("publishers") else [by]
+            if not named:
+                raise table.malformed("publishers", "those whom the rule is of; leave it out where that is `by` alone")
+            publishers = tuple(map(self.principal, named))
         with table.at("by"):
             stated_by = self.principal(by)
         event = self.event(table, "event")
@@ -300,6 +303,8 @@ class RuleReader:
 
     def function(self, table: Table, key: str, whose: str) -> Selector:
         """Read a function: a condition, attributes and their values, or nothing, which is TRUE."""
+        if not table.has(key):
+            return ALWAYS
         value = table.any(key)
         # Many rules state the same.
         written = (whose, repr(value))
@@ -311,23 +316,22 @@ class RuleReader:
 
     def _function(self, table: Table, key: str, whose: str, value: object) -> Selector:
         match value:
-            case None:
-                return ALWAYS
             case str(text):
                 return parse_function(text)
             case dict():
                 return read_list(table, key, value, self._schemas[whose]).selector
-        raise table.malformed(key, "a condition, or attributes and their values")
+        # What is written and says nothing may be a mistake, and would admit everybody.
+        raise table.malformed(key, "a condition, or attributes and their values; to demand nothing, leave it out")
 
     def validity(self, table: Table) -> Validity:
-        """Read a period, open where a date is missing."""
+        """Read a period, open where a date is missing; a day at its end belongs to it."""
         begin = self.instant(table, "from") if table.has("from") else None
-        end = self.instant(table, "until") if table.has("until") else None
+        end = self.instant(table, "until", to=end_of) if table.has("until") else None
         with table.at("until"):
             return Validity.between(begin, end)
 
-    def instant(self, table: Table, key: str) -> datetime:
+    def instant(self, table: Table, key: str, to: Callable[[str], datetime] = parse_instant) -> datetime:
         """Read an instant."""
         text = table.take(key, str)
         with table.at(key):
-            return parse_instant(text)
+            return to(text)

@@ -161,9 +161,9 @@ def request_sentence(request: steps.Request, named: Named) -> str:
         case steps.Pass():
             return "let time pass"
         case steps.Leave(publisher):
-            return f"{named(publisher)} leaves"
+            return f"let {named(publisher)} leave"
         case steps.Return(publisher):
-            return f"{named(publisher)} comes back"
+            return f"let {named(publisher)} come back"
         case steps.Undo(number, replay):
             return f"undo step {number}" + (" and replay what came later" if replay else "")
         case steps.RenameType(event, to):

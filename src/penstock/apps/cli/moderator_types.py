@@ -40,16 +40,19 @@ def add(session: Session, /, *, name: str, below: str | None, **how: Any) -> Non
 
 @type_.command()
 @click.argument("name", **EVENT)
-@_BELOW
+@click.option("--below", metavar="TYPE", **EVENT, help="The type that it hangs on from then on.")
+@click.option("--root", is_flag=True, help="Let it hang on no type.")
 @click.option("--by", "strategy", type=STRATEGIES, help="The way out that is chosen, where rules would collide.")
 @acting_options
 @click.pass_obj
 @example("penstock moderator type move Line.Dry --below Line.Paint --key plant.key --dry-run")
-def move(session: Session, /, *, name: str, below: str | None, strategy: str | None, **how: Any) -> None:
+def move(session: Session, /, *, name: str, below: str | None, root: bool, strategy: str | None, **how: Any) -> None:
     """Move an event type, with all below it.
 
     Conflicts that this would create are shown, with ways out, and nothing is moved unless one of these is chosen.
     """
+    if (below is None) is not root:
+        raise click.UsageError("say where it goes: --below TYPE, or --root")
     with acting(session, **how) as act:
         to = MoveType(act.source.event(name), None if below is None else act.source.event(below))
         try:
