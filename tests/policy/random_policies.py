@@ -1,5 +1,6 @@
 """Random policies and requests over few attributes and values, so that much of them meets; quickly made from a seed."""
 
+import math
 from random import Random
 from typing import Any
 
@@ -22,7 +23,7 @@ from penstock.policy.policies import (
 )
 from penstock.policy.requests import ACTION, SUBJECT, Facts, key_of
 
-VALUES: dict[DataType, list[Any]] = {STRING: ["a", "b", "c"], INTEGER: [0, 1, 2], DOUBLE: [0.0, float("nan")]}
+VALUES: dict[DataType, list[Any]] = {STRING: ["a", "b", "c"], INTEGER: [0, 1, 2], DOUBLE: [0.0, math.nan]}
 ATTRIBUTES = [(SUBJECT, "s1", STRING), (SUBJECT, "s2", STRING), (ACTION, "n", INTEGER), (ACTION, "d", DOUBLE)]
 MATCHES = ["equal", "equal", "equal", "greater-than", "less-than-or-equal"]
 KNOWN = ("known", "known", "broken", "missing")

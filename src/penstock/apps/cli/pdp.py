@@ -10,17 +10,16 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pdp_serving import serve
 from penstock.apps.cli.policy_analysis import analyse, diff
+from penstock.apps.cli.policy_files import check, convert, fmt, read_root, run_tests
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy import json_requests, xml_requests
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide
 from penstock.policy.json_written import write_response
-from penstock.policy.policies import PolicySet, Root
 from penstock.policy.repository import Repository
 from penstock.policy.requests import Request
 from penstock.policy.results import Decision, Response, Result, Told
-from penstock.policy.xml_policies import read_policy
 
 XML = "xml"
 _MARKS = {Decision.PERMIT: "✓", Decision.DENY: "✗"}
@@ -36,7 +35,9 @@ pdp.add_command(serve)
 
 @pdp.command()
 @click.argument("request_file", metavar="REQUEST", default="-")
-@click.option("--policy", "policy_file", required=True, metavar="FILE", help="The policy or policy set, in XML.")
+@click.option(
+    "--policy", "policy_file", required=True, metavar="FILE", help="The policy or policy set, in XML or text."
+)
 @click.option("--refer", "referred", multiple=True, metavar="FILE", help="A policy that it refers to; repeat it.")
 @options.at_option
 @options.output_option(XML)
@@ -62,8 +63,8 @@ def evaluate(  # noqa: PLR0913  # one argument an option
     The status is 0 where everything that is asked is permitted, and 1 otherwise. With -o xml or json the answer is a
     response of XACML. What goes wrong with a policy is Indeterminate, and is told with its reason.
     """
-    root = _policy(policy_file)
-    known = Repository(_policy(file) for file in referred)
+    root = read_root(policy_file)
+    known = Repository(read_root(file) for file in referred)
     request = _request(request_file)
     response = decide(CompiledPolicy(root).evaluate, request, options.moment(at, session), known)
     if output == JSON:
@@ -75,12 +76,6 @@ def evaluate(  # noqa: PLR0913  # one argument an option
         for result in response.results:
             _show(result)
     _check(response)
-
-
-def _policy(file: str) -> Root:
-    data = read_bytes(file)
-    with within(file):
-        return read_policy(data)
 
 
 def _request(file: str) -> Request:
@@ -126,18 +121,5 @@ policy.add_command(analyse)
 policy.add_command(diff)
 
 
-@policy.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@options.output_option()
-@example("penstock policy check records.xml billing.xml")
-def check(*, files: tuple[str, ...], output: str) -> None:
-    """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
-
-    The first thing that is wrong is told with its line and its element.
-    """
-    found = [(file, _policy(file)) for file in files]
-    if output == JSON:
-        say_json({"policies": [{"file": file, "id": root.id, "version": root.version} for file, root in found]})
-        return
-    for file, root in found:
-        say(f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}")
+for _command in (check, fmt, convert, run_tests):
+    policy.add_command(_command)

@@ -1,0 +1,193 @@
+"""`penstock policy check|fmt|convert|test`: files of policies, in XML and in the text form, and tests beside them."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from penstock.apps.cli import options
+from penstock.apps.cli.files import STDIN, read_bytes, within, write_bytes
+from penstock.apps.cli.groups import example
+from penstock.apps.cli.options import JSON
+from penstock.apps.cli.session import Session, say, say_block, say_json
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.policies import PolicySet, Root
+from penstock.policy.repository import Repository
+from penstock.policy.text_cases import failures, read_cases
+from penstock.policy.text_layout import lay_out
+from penstock.policy.text_lint import Finding, lint, lint_document
+from penstock.policy.text_reading import Document, read_document, read_text_policy
+from penstock.policy.text_written import write_text
+from penstock.policy.xml_policies import read_policy
+from penstock.policy.xml_written import write_policy
+
+XML, TEXT = "xml", "text"
+
+
+def read_root(file: str) -> Root:
+    """Read a file of one policy or policy set, in XML or in the text form."""
+    data = read_bytes(file)
+    with within(file):
+        return read_policy(data) if _is_xml(data) else read_text_policy(_text(data))
+
+
+def _is_xml(data: bytes) -> bool:
+    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<"
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise MalformedError("xacml.syntax", "a policy is XML, or a text in UTF-8") from None
+
+
+def _document(file: str) -> Document:
+    data = read_bytes(file)
+    with within(file):
+        if _is_xml(data):
+            return Document("", [read_policy(data)])
+        return read_document(_text(data))
+
+
+def _findings(document: Document) -> list[Finding]:
+    if document.text:
+        return [*lint_document(document)]
+    return [finding for root in document.policies for finding in lint(root)]
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@options.output_option()
+@example("penstock policy check records.xml billing.policy")
+def check(*, files: tuple[str, ...], output: str) -> None:
+    """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
+
+    The first thing that is wrong is told with its line, and with its element or its column. What is allowed but hardly
+    meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
+    """
+    found = [(file, document, _findings(document)) for file in files for document in [_document(file)]]
+    if output == JSON:
+        policies = [
+            {"file": file, "id": root.id, "version": root.version} for file, one, _ in found for root in one.policies
+        ]
+        findings = [{"file": file, **asdict(finding)} for file, _, those in found for finding in those]
+        say_json({"policies": policies, "findings": findings})
+        return
+    for file, document, those in found:
+        for root in document.policies:
+            say(f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}")
+        for finding in those:
+            place = "" if finding.line is None else f"{finding.line}:{finding.column}:"
+            say(f"! {file}:{place} {finding.message} ({finding.code})")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; the status is 1 where a file would change.")
+@example(
+    """
+penstock policy fmt records.policy
+penstock policy fmt --check policies/*.policy
+"""
+)
+def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
+    """Lay out policies in the text form: each FILE is replaced; - is standard input, and goes to standard output.
+
+    Lines stay as they are cut, with their comments; spaces and indentation become those of all policies. A file that
+    cannot be read as policies is left as it is.
+    """
+    changed = []
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            text = _text(data)
+            read_document(text)
+            laid = lay_out(text)
+        if file == STDIN and not only_check:
+            say_block(laid.removesuffix("\n"))
+        elif laid.encode() != data:
+            changed.append(file)
+            if not only_check:
+                write_bytes(file, laid.encode(), overwrite=True)
+                say(f"✓ {file}")
+    if only_check and changed:
+        raise RefusedError("policy.layout", f"{', '.join(changed)}: not laid out", hint="run `penstock policy fmt`")
+
+
+@click.command()
+@click.argument("file", metavar="FILE", default="-")
+@click.option("--to", "form", type=click.Choice([XML, TEXT]), help="The form to write; by itself, the other one.")
+@options.write_options
+@example(
+    """
+penstock policy convert records.policy --out records.xml
+penstock policy convert records.xml --to text
+"""
+)
+def convert(*, file: str, form: str | None, out: str | None, overwrite: bool, dry_run: bool) -> None:
+    """Write the policy in FILE in another form: XML of XACML 3.0, or the text form. It stays the same policy."""
+    data = read_bytes(file)
+    with within(file):
+        root = read_policy(data) if _is_xml(data) else read_text_policy(_text(data))
+        target = form or (TEXT if _is_xml(data) else XML)
+        written = write_policy(root) if target == XML else write_text(root).encode()
+    if dry_run:
+        say(f"✓ {len(written)} octets")
+    elif out is None:
+        say_block(written.decode().removesuffix("\n"))
+    else:
+        write_bytes(out, written, overwrite=overwrite)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A case, and what was otherwise than expected."""
+
+    file: str
+    name: str
+    failed: tuple[str, ...]
+
+
+@click.command("test")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@options.at_option
+@options.output_option()
+@click.pass_obj
+@example("penstock policy test records.tests.yaml")
+def run_tests(session: Session, /, *, files: tuple[str, ...], at: str | None, output: str) -> None:
+    """Run the test cases in each FILE, which are requests in YAML with the decisions that are expected.
+
+    The file names its policy, and those that are referred to, from the folder that it is in. The status is 1 where a
+    decision, an obligation or an advice is another one.
+    """
+    now = options.moment(at, session)
+    ran = [one for file in files for one in _run(file, now)]
+    failed = [one for one in ran if one.failed]
+    if output == JSON:
+        say_json({"passed": len(ran) - len(failed), "failed": len(failed), "cases": [asdict(one) for one in ran]})
+    else:
+        for one in ran:
+            say(f"{'✗' if one.failed else '✓'} {one.file}: {one.name}")
+            for reason in one.failed:
+                say(f"    {reason}")
+    if failed:
+        raise RefusedError("policy.tests", f"{len(failed)} of {len(ran)} tests failed")
+
+
+def _run(file: str, now: datetime) -> list[_Ran]:
+    data = read_bytes(file)
+    with within(file):
+        cases = read_cases(_text(data))
+    folder = Path() if file == STDIN else Path(file).parent
+    document = _document(str(folder / cases.policy))
+    referred = [root for name in cases.refer for root in _document(str(folder / name)).policies]
+    if not document.policies:
+        raise MalformedError("xacml.case", f"`{cases.policy}` holds no policy")
+    known = Repository([*document.policies[1:], *referred])
+    evaluator = CompiledPolicy(document.policies[0]).evaluate
+    with within(file):
+        found = [*cases.read(document.attributes)]
+    return [_Ran(file, one.name, tuple(failures(one, evaluator, now, known))) for one in found]
