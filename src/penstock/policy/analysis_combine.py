@@ -10,7 +10,7 @@ from penstock.policy.combine import IN_D, IN_DP, IN_P, NA, D, P
 from penstock.policy.results import Decision
 
 Formula: TypeAlias = Any
-"""A z3 expression; z3 ships no types."""
+"""A z3 expression, for which z3 ships no types; what always or never holds is Python's own."""
 
 Outcomes: TypeAlias = Mapping[Decision, Formula]
 """When each decision comes; just one of them does."""
@@ -24,40 +24,57 @@ class Truth:
     fails: Formula
 
 
-class Logic:
-    """Formulas of one z3 context."""
+def every(formulas: Iterable[Formula]) -> Formula:
+    """Return that all hold."""
+    kept = []
+    for formula in formulas:
+        if formula is False:
+            return False
+        if formula is not True:
+            kept.append(formula)
+    return z3.And(kept) if len(kept) > 1 else kept[0] if kept else True
 
-    def __init__(self) -> None:
-        self.context = z3.Context()
 
-    def constant(self, value: bool) -> Formula:
-        """Return what always holds, or never."""
-        return z3.BoolVal(value, self.context)
+def some(formulas: Iterable[Formula]) -> Formula:
+    """Return that one holds."""
+    kept = []
+    for formula in formulas:
+        if formula is True:
+            return True
+        if formula is not False:
+            kept.append(formula)
+    return z3.Or(kept) if len(kept) > 1 else kept[0] if kept else False
 
-    def all(self, formulas: Iterable[Formula]) -> Formula:
-        """Return that all hold."""
-        return z3.And([self.constant(True), *formulas])
 
-    def any(self, formulas: Iterable[Formula]) -> Formula:
-        """Return that one holds."""
-        return z3.Or([self.constant(False), *formulas])
+def both(*formulas: Formula) -> Formula:
+    """Return that all hold."""
+    return every(formulas)
 
-    def first(self, *cases: tuple[Decision, Formula]) -> Outcomes:
-        """Return the decision of the first case that holds; where none does, nothing is applicable."""
-        found = {decision: self.constant(False) for decision in Decision}
-        none = self.constant(True)
-        for decision, formula in (*cases, (NA, self.constant(True))):
-            found[decision] = z3.Or(found[decision], z3.And(none, formula))
-            none = z3.And(none, z3.Not(formula))
-        return found
 
-    def chosen(self, cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
-        """Return the outcomes of the one case that holds."""
-        cases = [*cases]
-        return {
-            decision: self.any(z3.And(formula, outcomes[decision]) for formula, outcomes in cases)
-            for decision in Decision
-        }
+def either(*formulas: Formula) -> Formula:
+    """Return that one holds."""
+    return some(formulas)
+
+
+def negated(formula: Formula) -> Formula:
+    """Return that it does not hold."""
+    return not formula if isinstance(formula, bool) else z3.Not(formula)
+
+
+def first(*cases: tuple[Decision, Formula]) -> Outcomes:
+    """Return the decision of the first case that holds; where none does, nothing is applicable."""
+    found: dict[Decision, list[Formula]] = {decision: [] for decision in Decision}
+    none: Formula = True
+    for decision, formula in (*cases, (NA, True)):
+        found[decision].append(both(none, formula))
+        none = both(none, negated(formula))
+    return {decision: some(formulas) for decision, formulas in found.items()}
+
+
+def chosen(cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
+    """Return the outcomes of the one case that holds."""
+    cases = [*cases]
+    return {decision: some(both(formula, said[decision]) for formula, said in cases) for decision in Decision}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,7 @@ class Child:
     applies: Truth
 
 
-Combine: TypeAlias = Callable[[Logic, Sequence[Child]], Outcomes]
+Combine: TypeAlias = Callable[[Sequence[Child]], Outcomes]
 
 
 def algorithm(name: str) -> Combine | None:
@@ -77,84 +94,84 @@ def algorithm(name: str) -> Combine | None:
     return _ALGORITHMS.get(f"{'3' if version == '3.0' else '1'} {short.replace('ordered-', '')}")
 
 
-def _said(logic: Logic, children: Sequence[Child], *decisions: Decision) -> Formula:
-    return logic.any(child.says[decision] for child in children for decision in decisions)
+def _said(children: Sequence[Child], *decisions: Decision) -> Formula:
+    return some(child.says[decision] for child in children for decision in decisions)
 
 
 def _overrides(strong: Decision) -> Combine:
     weak, strong_spoiled, weak_spoiled = (P, IN_D, IN_P) if strong is D else (D, IN_P, IN_D)
 
-    def combine(logic: Logic, children: Sequence[Child]) -> Outcomes:
-        either = z3.And(_said(logic, children, strong_spoiled), _said(logic, children, weak_spoiled, weak))
-        return logic.first(
-            (strong, _said(logic, children, strong)),
-            (IN_DP, z3.Or(_said(logic, children, IN_DP), either)),
-            *((decision, _said(logic, children, decision)) for decision in (strong_spoiled, weak, weak_spoiled)),
+    def combine(children: Sequence[Child]) -> Outcomes:
+        doubtful = both(_said(children, strong_spoiled), _said(children, weak_spoiled, weak))
+        return first(
+            (strong, _said(children, strong)),
+            (IN_DP, either(_said(children, IN_DP), doubtful)),
+            *((decision, _said(children, decision)) for decision in (strong_spoiled, weak, weak_spoiled)),
         )
 
     return combine
 
 
 def _unless(strong: Decision) -> Combine:
-    def combine(logic: Logic, children: Sequence[Child]) -> Outcomes:
+    def combine(children: Sequence[Child]) -> Outcomes:
         other = D if strong is P else P
-        return logic.first((strong, _said(logic, children, strong)), (other, logic.constant(True)))
+        return first((strong, _said(children, strong)), (other, True))
 
     return combine
 
 
-def _first(logic: Logic, children: Sequence[Child]) -> Outcomes:
+def _first(children: Sequence[Child]) -> Outcomes:
     decisive = [decision for decision in Decision if decision is not NA]
-    return logic.first(*((decision, child.says[decision]) for child in children for decision in decisive))
+    return first(*((decision, child.says[decision]) for child in children for decision in decisive))
 
 
-def _only_one(logic: Logic, children: Sequence[Child]) -> Outcomes:
-    unknown = logic.any(z3.Not(z3.Or(child.applies.holds, child.applies.fails)) for child in children)
-    seen, several = logic.constant(False), logic.constant(False)
+def _only_one(children: Sequence[Child]) -> Outcomes:
+    unknown = some(negated(either(child.applies.holds, child.applies.fails)) for child in children)
+    seen, several = False, False
     for child in children:
-        several = z3.Or(several, z3.And(seen, child.applies.holds))
-        seen = z3.Or(seen, child.applies.holds)
-    spoiled = z3.Or(unknown, several)
-    none = z3.Not(z3.Or(spoiled, seen))
-    one = [(z3.And(z3.Not(spoiled), child.applies.holds), child.says) for child in children]
-    return logic.chosen([(spoiled, _always(logic, IN_DP)), (none, _always(logic, NA)), *one])
+        several = either(several, both(seen, child.applies.holds))
+        seen = either(seen, child.applies.holds)
+    spoiled = either(unknown, several)
+    none = negated(either(spoiled, seen))
+    one = [(both(negated(spoiled), child.applies.holds), child.says) for child in children]
+    return chosen([(spoiled, _always(IN_DP)), (none, _always(NA)), *one])
 
 
-def _always(logic: Logic, decision: Decision) -> Outcomes:
-    return logic.first((decision, logic.constant(True)))
+def _always(decision: Decision) -> Outcomes:
+    return first((decision, True))
 
 
-def _on_permit_second(logic: Logic, children: Sequence[Child]) -> Outcomes:
+def _on_permit_second(children: Sequence[Child]) -> Outcomes:
     if len(children) not in (2, 3):
-        return _always(logic, IN_DP)
-    first, second, *third = children
-    doubtful = z3.Or(first.says[IN_P], first.says[IN_DP])
-    otherwise = third[0].says if third else _always(logic, NA)
-    permits = _said(logic, children[1:], P, IN_P, IN_DP)
-    denies = _said(logic, children[1:], D, IN_D, IN_DP)
-    either = logic.first((IN_DP, z3.And(permits, denies)), (IN_P, permits), (IN_D, denies))
-    no = z3.Not(z3.Or(first.says[P], doubtful))
-    return logic.chosen([(first.says[P], second.says), (doubtful, either), (no, otherwise)])
+        return _always(IN_DP)
+    asked, second, *third = children
+    doubtful = either(asked.says[IN_P], asked.says[IN_DP])
+    otherwise = third[0].says if third else _always(NA)
+    permits = _said(children[1:], P, IN_P, IN_DP)
+    denies = _said(children[1:], D, IN_D, IN_DP)
+    unknown = first((IN_DP, both(permits, denies)), (IN_P, permits), (IN_D, denies))
+    no = negated(either(asked.says[P], doubtful))
+    return chosen([(asked.says[P], second.says), (doubtful, unknown), (no, otherwise)])
 
 
 def _legacy_rules(strong: Decision) -> Combine:
     weak, spoiled, other = (P, IN_D, IN_P) if strong is D else (D, IN_P, IN_D)
 
-    def combine(logic: Logic, children: Sequence[Child]) -> Outcomes:
+    def combine(children: Sequence[Child]) -> Outcomes:
         order = (strong, IN_DP, spoiled, weak, other)
-        return logic.first(*((decision, _said(logic, children, decision)) for decision in order))
+        return first(*((decision, _said(children, decision)) for decision in order))
 
     return combine
 
 
-def _legacy_deny_policies(logic: Logic, children: Sequence[Child]) -> Outcomes:
-    denied = _said(logic, children, D, IN_D, IN_P, IN_DP)
-    return logic.first((D, denied), (P, _said(logic, children, P)))
+def _legacy_deny_policies(children: Sequence[Child]) -> Outcomes:
+    denied = _said(children, D, IN_D, IN_P, IN_DP)
+    return first((D, denied), (P, _said(children, P)))
 
 
-def _legacy_permit_policies(logic: Logic, children: Sequence[Child]) -> Outcomes:
-    spoiled = _said(logic, children, IN_D, IN_P, IN_DP)
-    return logic.first((P, _said(logic, children, P)), (D, _said(logic, children, D)), (IN_DP, spoiled))
+def _legacy_permit_policies(children: Sequence[Child]) -> Outcomes:
+    spoiled = _said(children, IN_D, IN_P, IN_DP)
+    return first((P, _said(children, P)), (D, _said(children, D)), (IN_DP, spoiled))
 
 
 _RULES, _POLICIES = "rule-combining-algorithm:", "policy-combining-algorithm:"

@@ -17,7 +17,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import z3
 
 from penstock.errors import MalformedError
-from penstock.policy.analysis_combine import Child, Formula, Logic, Outcomes, Truth, algorithm
+from penstock.policy.analysis_combine import (
+    Child,
+    Formula,
+    Outcomes,
+    Truth,
+    algorithm,
+    both,
+    either,
+    every,
+    first,
+    negated,
+    some,
+)
+from penstock.policy.analysis_named import Named
 from penstock.policy.analysis_scales import Scale, known_type
 from penstock.policy.combine import IN_D, IN_P, NA, D, P
 from penstock.policy.datatypes import BOOLEAN, INTEGER, DataType, Value
@@ -70,12 +83,12 @@ class Encoder:
     """Formulas for some policies, which share their attributes and scales."""
 
     def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool]) -> None:
-        self.logic = Logic()
+        self.context = z3.Context()
         self.constraints: list[Formula] = []
         #: whether an attribute is there, and the place of its value
         self.attributes: dict[Key, tuple[Formula, Formula]] = {}
         self._always = always
-        named = _Named()
+        named = Named()
         for root in roots:
             named.root(root)
         self.scales = {
@@ -97,7 +110,7 @@ class Encoder:
             combine = algorithm(root.combining)
             if combine is None:
                 raise self._outside(f"combining algorithm `{root.combining[:120]}`")
-            said = combine(self.logic, [*self._children(root)])
+            said = combine([*self._children(root)])
             told = {effect: self._told(root.duties, effect, variables) for effect in Effect}
             return Child(self._contained(applies, said, told), applies)
 
@@ -112,18 +125,18 @@ class Encoder:
 
     def _contained(self, applies: Truth, said: Outcomes, told: Mapping[Effect, Formula]) -> Outcomes:
         """Section 7.12 to 7.14: what is left where the target does not match, or nobody knows."""
-        matches, unknown = applies.holds, z3.Not(z3.Or(applies.holds, applies.fails))
-        permits, denies = z3.And(matches, told[Effect.PERMIT]), z3.And(matches, told[Effect.DENY])
-        found = {decision: z3.And(z3.Not(applies.fails), said[decision]) for decision in Decision}
-        spoiled_p = z3.And(said[P], z3.Or(unknown, z3.And(matches, z3.Not(told[Effect.PERMIT]))))
-        spoiled_d = z3.And(said[D], z3.Or(unknown, z3.And(matches, z3.Not(told[Effect.DENY]))))
+        matches, unknown = applies.holds, negated(either(applies.holds, applies.fails))
+        permits, denies = both(matches, told[Effect.PERMIT]), both(matches, told[Effect.DENY])
+        found = {decision: both(negated(applies.fails), said[decision]) for decision in Decision}
+        spoiled_p = both(said[P], either(unknown, both(matches, negated(told[Effect.PERMIT]))))
+        spoiled_d = both(said[D], either(unknown, both(matches, negated(told[Effect.DENY]))))
         return {
             **found,
-            P: z3.And(permits, said[P]),
-            D: z3.And(denies, said[D]),
-            NA: z3.Or(applies.fails, said[NA]),
-            IN_P: z3.Or(found[IN_P], spoiled_p),
-            IN_D: z3.Or(found[IN_D], spoiled_d),
+            P: both(permits, said[P]),
+            D: both(denies, said[D]),
+            NA: either(applies.fails, said[NA]),
+            IN_P: either(found[IN_P], spoiled_p),
+            IN_D: either(found[IN_D], spoiled_d),
         }
 
     def _rule(self, rule: Rule, variables: Variables) -> Child:
@@ -137,19 +150,19 @@ class Encoder:
     def _ruled(self, rule: Rule, variables: Variables) -> Child:
         """Section 7.11."""
         applies = self._target(rule.target)
-        always = Truth(self.logic.constant(True), self.logic.constant(False))
+        always = Truth(True, False)
         condition = always if rule.condition is None else self._truth(rule.condition, variables)
         told = self._told(rule.duties, rule.effect, variables)
-        says = self.logic.first(
-            (NA, z3.Or(applies.fails, z3.And(applies.holds, condition.fails))),
-            (Decision.of(rule.effect), self.logic.all([applies.holds, condition.holds, told])),
-            (Decision.spoiled(rule.effect), self.logic.constant(True)),
+        says = first(
+            (NA, either(applies.fails, both(applies.holds, condition.fails))),
+            (Decision.of(rule.effect), every([applies.holds, condition.holds, told])),
+            (Decision.spoiled(rule.effect), True),
         )
         return Child(says, applies)
 
     def _told(self, duties: Duties, effect: Effect, variables: Variables) -> Formula:
         """Return when obligations and advice can be told."""
-        return self.logic.all(
+        return every(
             self._fine(assignment.expression, variables)
             for duty in (*duties.obligations, *duties.advice)
             if duty.on is effect
@@ -158,12 +171,12 @@ class Encoder:
 
     def _fine(self, expression: Expression, variables: Variables) -> Formula:
         if isinstance(expression, Literal):
-            return self.logic.constant(True)
+            return True
         if isinstance(expression.gives, Bag):
             return self._bag(expression, variables).fine
         if expression.gives is BOOLEAN:
             truth = self._truth(expression, variables)
-            return z3.Or(truth.holds, truth.fails)
+            return either(truth.holds, truth.fails)
         return self._term(expression, variables).fine
 
     # --- targets ------------------------------------------------------------------------------------------------
@@ -176,18 +189,18 @@ class Encoder:
 
     def _some(self, truths: Iterable[Truth]) -> Truth:
         truths = [*truths]
-        return Truth(self.logic.any(one.holds for one in truths), self.logic.all(one.fails for one in truths))
+        return Truth(some(one.holds for one in truths), every(one.fails for one in truths))
 
     def _every(self, truths: Iterable[Truth]) -> Truth:
         truths = [*truths]
-        return Truth(self.logic.all(one.holds for one in truths), self.logic.any(one.fails for one in truths))
+        return Truth(every(one.holds for one in truths), some(one.fails for one in truths))
 
     def _match(self, match: Match) -> Truth:
         compare = self._comparison(match.function)
         bag = self._bag(match.attribute, {})
         named = self._literal(match.value, match.of).place
-        holds = self.logic.any(z3.And(there, compare(named, place)) for there, place in bag.members)
-        return Truth(z3.And(bag.fine, holds), z3.And(bag.fine, z3.Not(holds)))
+        holds = some(both(there, compare(named, place)) for there, place in bag.members)
+        return Truth(both(bag.fine, holds), both(bag.fine, negated(holds)))
 
     def _comparison(self, function: Function) -> Callable[[Formula, Formula], Formula]:
         of_type = function.takes[0]
@@ -204,14 +217,14 @@ class Encoder:
     ) -> Callable[[Formula, Formula], Formula]:
         if unordered is None:
             return compare
-        return lambda a, b: self.logic.all([compare(a, b), a != unordered, b != unordered])
+        return lambda a, b: every([compare(a, b), a != unordered, b != unordered])
 
     # --- expressions --------------------------------------------------------------------------------------------
 
     def _truth(self, expression: Expression, variables: Variables) -> Truth:
         match expression:
             case Literal(value):
-                return Truth(self.logic.constant(value), self.logic.constant(not value))
+                return Truth(value, not value)
             case Reference(name):
                 return self._variable(self._truth, name, variables)
             case Apply(function, arguments) if function.id in _LOGIC:
@@ -220,8 +233,8 @@ class Encoder:
                 return self._is_in(self._value(one, variables), self._bag(bag, variables))
             case Apply(function, (one, other)) if not isinstance(one.gives, Bag):
                 compare = self._comparison(function)
-                first, second = self._value(one, variables), self._value(other, variables)
-                return self._decided(z3.And(first.fine, second.fine), compare(first.place, second.place))
+                left, right = self._value(one, variables), self._value(other, variables)
+                return self._decided(both(left.fine, right.fine), compare(left.place, right.place))
             case Apply(function) if function.name == "boolean-one-and-only":
                 term = self._term(expression, variables)
                 return self._decided(term.fine, term.place == self.scales[BOOLEAN].place(True))
@@ -236,7 +249,7 @@ class Encoder:
         return found
 
     def _decided(self, fine: Formula, holds: Formula) -> Truth:
-        return Truth(z3.And(fine, holds), z3.And(fine, z3.Not(holds)))
+        return Truth(both(fine, holds), both(fine, negated(holds)))
 
     def _combined(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> Truth:
         """A.3.5: arguments are looked at in their order, and no more of them than need be."""
@@ -246,11 +259,11 @@ class Encoder:
         if function.id == f"{V1}not":
             return Truth(truths[0].fails, truths[0].holds)
         decisive = function.id == f"{V1}or"
-        found, others = self.logic.constant(False), self.logic.constant(True)
+        found, others = False, True
         for truth in truths:
             decides, goes_on = (truth.holds, truth.fails) if decisive else (truth.fails, truth.holds)
-            found = z3.Or(found, z3.And(others, decides))
-            others = z3.And(others, goes_on)
+            found = either(found, both(others, decides))
+            others = both(others, goes_on)
         return Truth(found, others) if decisive else Truth(others, found)
 
     def _n_of(self, arguments: Sequence[Expression], variables: Variables) -> Truth:
@@ -258,7 +271,7 @@ class Encoder:
         if not isinstance(number, Literal):
             raise self._outside("`n-of` with a number that is computed")
         truths = [self._truth(argument, variables) for argument in arguments[1:]]
-        yes, no = self.logic.constant(True), self.logic.constant(False)
+        yes, no = True, False
         if number.value > len(truths):
             return Truth(no, no)
         # From the last argument on: what comes of wanting so many of those that are left.
@@ -269,16 +282,16 @@ class Encoder:
         return rest[-1]
 
     def _is_in(self, one: Term, bag: Bagged) -> Truth:
-        holds = self.logic.any(z3.And(there, place == one.place) for there, place in bag.members)
-        return self._decided(z3.And(one.fine, bag.fine), holds)
+        holds = some(both(there, place == one.place) for there, place in bag.members)
+        return self._decided(both(one.fine, bag.fine), holds)
 
     def _value(self, expression: Expression, variables: Variables) -> Term:
         """Return a value of any type, also of truth that is computed."""
         computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
         if expression.gives is BOOLEAN and computed:
             truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
-            places = (z3.IntVal(scale.place(value), self.logic.context) for value in (True, False))
-            return Term(z3.Or(truth.holds, truth.fails), z3.If(truth.holds, *places))
+            places = (z3.IntVal(scale.place(value), self.context) for value in (True, False))
+            return Term(either(truth.holds, truth.fails), _if(truth.holds, *places))
         return self._term(expression, variables)
 
     def _term(self, expression: Expression, variables: Variables) -> Term:
@@ -295,14 +308,14 @@ class Encoder:
 
     def _only(self, bag: Bagged) -> Term:
         if len(bag.members) != 1:
-            return Term(self.logic.constant(False), z3.IntVal(0, self.logic.context))
+            return Term(False, z3.IntVal(0, self.context))
         ((there, place),) = bag.members
-        return Term(z3.And(bag.fine, there), place)
+        return Term(both(bag.fine, there), place)
 
     def _size(self, bag: Bagged) -> Term:
         size = self._literal(len(bag.members), INTEGER).place
         if len(bag.members) == 1:
-            size = z3.If(bag.members[0][0], size, self._literal(0, INTEGER).place)
+            size = _if(bag.members[0][0], size, self._literal(0, INTEGER).place)
         return Term(bag.fine, size)
 
     def _bag(self, expression: Expression, variables: Variables) -> Bagged:
@@ -313,8 +326,8 @@ class Encoder:
                 return self._variable(self._bag, name, variables)
             case Apply(function, arguments) if function.name.endswith("-bag"):
                 terms = [self._value(argument, variables) for argument in arguments]
-                fine = self.logic.all(term.fine for term in terms)
-                return Bagged(fine, tuple((self.logic.constant(True), term.place) for term in terms))
+                fine = every(term.fine for term in terms)
+                return Bagged(fine, tuple((True, term.place) for term in terms))
         raise self._outside(_construct(expression))
 
     def _designated(self, wanted: Designator) -> Bagged:
@@ -325,11 +338,11 @@ class Encoder:
         if wanted.key not in self.attributes:
             self.attributes[wanted.key] = self._attribute(wanted)
         there, place = self.attributes[wanted.key]
-        return Bagged(there if wanted.must_be_present else self.logic.constant(True), ((there, place),))
+        return Bagged(there if wanted.must_be_present else True, ((there, place),))
 
     def _attribute(self, wanted: Designator) -> tuple[Formula, Formula]:
         number = len(self.attributes)
-        there, place = z3.Bool(f"there {number}", self.logic.context), z3.Int(f"place {number}", self.logic.context)
+        there, place = z3.Bool(f"there {number}", self.context), z3.Int(f"place {number}", self.context)
         self.constraints += [place >= 0, place < len(self.scales[wanted.of].values)]
         if self._always(wanted):
             self.constraints.append(there)
@@ -338,8 +351,8 @@ class Encoder:
     def _literal(self, value: Value, of_type: DataType) -> Term:
         if not known_type(of_type):
             raise self._outside(f"value of type `{of_type}`")
-        place = z3.IntVal(self.scales[of_type].place(value), self.logic.context)
-        return Term(self.logic.constant(True), place)
+        place = z3.IntVal(self.scales[of_type].place(value), self.context)
+        return Term(True, place)
 
     # --- what is not understood ---------------------------------------------------------------------------------
 
@@ -363,9 +376,13 @@ class Encoder:
 def _one_more(truth: Truth, fewer: Truth, same: Truth) -> Truth:
     """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
     return Truth(
-        z3.Or(z3.And(truth.holds, fewer.holds), z3.And(truth.fails, same.holds)),
-        z3.Or(z3.And(truth.holds, fewer.fails), z3.And(truth.fails, same.fails)),
+        either(both(truth.holds, fewer.holds), both(truth.fails, same.holds)),
+        either(both(truth.holds, fewer.fails), both(truth.fails, same.fails)),
     )
+
+
+def _if(formula: Formula, one: Formula, other: Formula) -> Formula:
+    return (one if formula else other) if isinstance(formula, bool) else z3.If(formula, one, other)
 
 
 def _of(expression: Expression) -> str:
@@ -381,54 +398,3 @@ def _construct(expression: Expression) -> str:
         case Selector():
             return "an attribute selector"
     return "an attribute" if isinstance(expression, Designator) else "an expression"
-
-
-class _Named:
-    """The values and attributes that policies name."""
-
-    def __init__(self) -> None:
-        self.values: dict[DataType, set[Value]] = {BOOLEAN: set()}
-        self.keys: set[Key] = set()
-
-    def root(self, root: Root) -> None:
-        self._target(root.target)
-        self._duties(root.duties)
-        if isinstance(root, PolicySet):
-            for member in root.members:
-                if not isinstance(member, PolicyReference):
-                    self.root(member)
-            return
-        for expression in root.variables.values():
-            self._expression(expression)
-        for rule in root.rules:
-            self._target(rule.target)
-            self._duties(rule.duties)
-            if rule.condition is not None:
-                self._expression(rule.condition)
-
-    def _target(self, target: Target) -> None:
-        for match in (match for any_of in target for all_of in any_of for match in all_of):
-            self._value(match.value, match.of)
-            self._expression(match.attribute)
-
-    def _duties(self, duties: Duties) -> None:
-        for duty in (*duties.obligations, *duties.advice):
-            for assignment in duty.assignments:
-                self._expression(assignment.expression)
-
-    def _expression(self, expression: Expression) -> None:
-        match expression:
-            case Literal(value, of_type):
-                self._value(value, of_type)
-            case Designator():
-                self.keys.add(expression.key)
-            case Apply(function, arguments):
-                if function.name.endswith(("-bag", "-bag-size")):
-                    # what a bag may have for its size
-                    self.values.setdefault(INTEGER, set()).update((0, 1, len(arguments)))
-                for argument in arguments:
-                    self._expression(argument)
-
-    def _value(self, value: Value, of_type: DataType) -> None:
-        if known_type(of_type):
-            self.values.setdefault(of_type, set()).add(value)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import z3
 
 from penstock.model.limits import Limits
-from penstock.policy.analysis_combine import Formula
+from penstock.policy.analysis_combine import Formula, every, some
 from penstock.policy.analysis_encode import Encoder
 from penstock.policy.evaluate import evaluate
 from penstock.policy.lookup import Context, NoSources
@@ -42,12 +42,11 @@ class Search:
         (`xacml.fragment`).
         """
         said = [self._decisions(root) for root in roots]
-        logic = self._encoder.logic
-        ways = (logic.all(one[decision] for one, decision in zip(said, way, strict=True)) for way in sorted(wanted))
-        solver = z3.Solver(ctx=logic.context)
+        ways = (every(one[decision] for one, decision in zip(said, way, strict=True)) for way in sorted(wanted))
+        solver = z3.Solver(ctx=self._encoder.context)
         solver.set("timeout", self._limits.solver_time)
         solver.set("rlimit", self._limits.solver_effort)
-        solver.add(*self._encoder.constraints, logic.any(ways))
+        solver.add(*self._encoder.constraints, some(ways))
         verdict = solver.check()
         if verdict == z3.unsat:
             return None
@@ -66,7 +65,7 @@ class Search:
         if id(root) not in self._known:
             says = self._encoder.root(root).says
             plain = {
-                name: self._encoder.logic.any(says[one] for one in Decision if one.plain == name)
+                name: some(says[one] for one in Decision if one.plain == name)
                 for name in {one.plain for one in Decision}
             }
             self._known[id(root)] = (root, plain)
