@@ -7,9 +7,11 @@ from tests.moderator.kit import FORMULAS, LISTS, WORKFLOW, words
 
 from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.judge import Implication, PlainJudge, QuickJudge
-from penstock.selector import Selector, evaluate
+from penstock.selector import Selector, evaluate, parse
 
 VOCABULARY = words(WORKFLOW)
+#: lists that say something twice, the stricter of which counts
+TWICE = (parse("age >= 18 AND age >= 21"), parse("role = 'engineer' AND age BETWEEN 0 AND 65 AND age >= 18"))
 
 
 def said(answer: Implication) -> tuple[tuple[Selector, ...], bool, bool]:
@@ -17,7 +19,7 @@ def said(answer: Implication) -> tuple[tuple[Selector, ...], bool, bool]:
 
 
 @pytest.mark.parametrize(
-    ("mode", "functions"), [(Mode.SCOPED, FORMULAS), (Mode.SCOPED, LISTS), (Mode.ALGORITHM, LISTS)]
+    ("mode", "functions"), [(Mode.SCOPED, FORMULAS), (Mode.SCOPED, LISTS), (Mode.ALGORITHM, (*LISTS, *TWICE))]
 )
 def test_all_pairs(mode: Mode, functions: tuple[Selector, ...]) -> None:
     plain, quick = PlainJudge(VOCABULARY, mode), QuickJudge(VOCABULARY, mode)
