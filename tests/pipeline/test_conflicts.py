@@ -22,7 +22,7 @@ BAD_RULES: list[tuple[object, ...]] = [
     ("twice", "t0.n0", "P9", *_NONE),
     ("homeless", "nowhere", "P9", *_NONE),
     ("below-nothing", "orphan.child", "P9", *_NONE),
-    ("nobody", "t0.n0", "P9", None, None, "age < 18 AND age > 21", *_NONE[:4]),
+    ("nobody", "t0.n0", "P9", None, None, "age <= 18 AND age >= 21", *_NONE[:4]),
     ("unknown", "t0.n0", "P9", None, "colour = 'red'", *_NONE[:5]),
     ("broken", "t0.n0", "P9", None, None, "role = ", *_NONE[:4]),
 ]

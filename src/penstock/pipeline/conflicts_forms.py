@@ -233,7 +233,8 @@ class Reader:
                 if demand is None or self._terms.mode is Mode.ALGORITHM:
                     return None
             found[demand.of] = demand
-        if self._terms.mode is Mode.ALGORITHM and len({entry.partition("=")[0] for entry in entries}) < len(entries):
+        if self._terms.mode is Mode.ALGORITHM and len({entry.partition(" ")[0] for entry in entries}) < len(entries):
+            # Two entries about one attribute may exclude each other, which texts do not tell.
             return None
         return _Read(text, [found[name] for name in sorted(found)], exact=True) if found else None
 
