@@ -174,15 +174,17 @@ class Limits:
     http_time: int = 5_000
     http_connections: int = 64
     log_lines: int = 200
-    #: the decision service: octets of a question, time to send one, or to fetch the answer, and for all decisions of one
-    #: question; how long a connection may rest, and connections at once; decisions in one question; entities of a
-    #: bundle, which searches go through
+    #: the decision service: octets of a question, time to send one, or to fetch the answer, and for all decisions of
+    #: one; how long a connection may rest, and connections at once; decisions in one question; entities of a bundle,
+    #: which searches go through; answers that are kept, and octets of a question with its answer among them
     pdp_bytes: int = 1 << 20
     pdp_time: int = 5_000
     pdp_idle: int = 75_000
     pdp_connections: int = 1_024
     pdp_evaluations: int = 1_000
     pdp_entities: int = 100_000
+    pdp_kept: int = 2_048
+    pdp_kept_bytes: int = 4_096
 
     #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
     #: certificates that one owner has revoked, its agreements, and profiles; branches by which somebody has what was
@@ -249,8 +251,9 @@ class Limits:
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
     #: pairs of functions that a detector remembers, functions that are not read again, and steps that are kept in mind
     #: (others are read again when one of them is to be undone); a signed request: seconds between its time and the
-    #: moderator's clock, and how often it is planned anew because others were quicker; wall time of the solver for
-    #: rules of a log, where only its own count may decide whether it finds an answer
+    #: moderator's clock, and how often it is planned anew because others were quicker; seconds that pass between two
+    #: steps without the moderator's word; wall time of the solver for rules of a log, where only its own count may
+    #: decide whether it finds an answer
     moderator_id_length: int = 128
     moderator_publishers: int = 1_024
     moderator_list: int = 256
@@ -259,6 +262,7 @@ class Limits:
     moderator_steps: int = 10_000
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
+    moderator_leap: int = 366 * 86_400
     moderator_patience: int = 60_000
     #: a poll: publishers that are asked, and votes of one of them; the longest time until its deadline, and that for
     #: which consents hold afterwards, in seconds

@@ -7,22 +7,26 @@ of one of them is taken from there.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from penstock.apps.http.journal import Decided
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.expressions import Designator
 from penstock.policy.json_requests import Json, read_json
-from penstock.policy.policies import Root
+from penstock.policy.policies import PolicyReference, Root
 from penstock.policy.repository import Repository
+from penstock.policy.requests import ENVIRONMENT
 from penstock.policy.xml_policies import read_policy
 from penstock.store.files import read_file, within
 
 ROOT: Final = "root.xml"
 ENTITIES: Final = "entities.json"
+_CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-"
 Properties: TypeAlias = Mapping[str, Json]
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """The files of a bundle, with when they were written and their sizes."""
@@ -45,6 +49,24 @@ class Bundle:
     policy: CompiledPolicy
     sources: Repository
     entities: Entities
+    #: whether no policy asks what time it is: then the same question has the same answer as long as this bundle decides
+    timeless: bool = False
+    #: answers that were given, by endpoint and question
+    answers: dict[tuple[str, bytes], tuple[bytes, tuple[Decided, ...]]] = field(default_factory=dict)
+
+
+class _Known(Repository):
+    """Policies of a bundle, which do not change: what a reference means is found once."""
+
+    def __init__(self, policies: Iterable[Root]) -> None:
+        super().__init__(policies)
+        self._meant: dict[PolicyReference, Root] = {}
+
+    def policy(self, reference: PolicyReference) -> Root:
+        found = self._meant.get(reference)
+        if found is None:
+            found = self._meant[reference] = super().policy(reference)
+        return found
 
 
 def stamp(path: Path) -> Stamp:
@@ -80,8 +102,22 @@ def build(files: Mapping[str, bytes], root: str = ROOT, limits: Limits = DEFAULT
     if ENTITIES in files:
         with within(ENTITIES):
             entities = _entities(read_json(files[ENTITIES], limits), limits)
-    others = Repository(policy for name, policy in policies.items() if name != root)
-    return Bundle(_revision(files), CompiledPolicy(policies[root], others), others, entities)
+    others = _Known(policy for name, policy in policies.items() if name != root)
+    timeless = not any(_asks_time(policy) for policy in policies.values())
+    return Bundle(_revision(files), CompiledPolicy(policies[root], others), others, entities, timeless)
+
+
+def _asks_time(part: object) -> bool:
+    """Say whether an attribute of the environment that a service has by itself is in a part of a policy."""
+    if isinstance(part, Designator):
+        return part.category == ENVIRONMENT and part.id.startswith(_CLOCK)
+    if isinstance(part, Mapping):
+        return any(_asks_time(one) for one in part.values())
+    if isinstance(part, Sequence) and not isinstance(part, str | bytes):
+        return any(_asks_time(one) for one in part)
+    if is_dataclass(part):
+        return any(_asks_time(getattr(part, one.name)) for one in fields(part))
+    return False
 
 
 def _files(path: Path) -> Sequence[Path]:

@@ -48,6 +48,8 @@ class Deciding:
     #: seconds, from any beginning
     timer: Callable[[], float]
     decided: list[Decided] = field(default_factory=list)
+    #: whether there was no time for all
+    late: bool = False
     _until: float = 0.0
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class Deciding:
 
     def _check_time(self) -> None:
         if self.timer() > self._until:
+            self.late = True
             raise FailedError("pdp.time", "the decisions of one question took too long")
 
     # --- searches -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ answer. Whatever fails before (7) ends in an answer that permits nothing.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.callers import Callers
 from penstock.apps.http.counting import Counting
 from penstock.apps.http.deciding import Deciding
-from penstock.apps.http.journal import Asking, Journal
+from penstock.apps.http.journal import Asking, Decided, Journal
 from penstock.apps.http.server import Answer, Asked, plain
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -47,8 +47,6 @@ _HOME_PAGE: Final = (
     f'<atom:link href="{AUTHORIZE}"/></resource>\n</resources>\n'
 ).encode()
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
-#: answers to most questions, ready
-_YES_OR_NO: Final = {True: b'{"decision":true}', False: b'{"decision":false}'}
 _Decide: TypeAlias = Callable[[Deciding, dict[str, Json]], dict[str, Json]]
 
 
@@ -141,44 +139,58 @@ class DecisionService:
             # (3) the kind of content
             if _media_type(asked, b"content-type") != JSON:
                 return _failed(HTTPStatus.BAD_REQUEST, "pdp.request", f"the content is not {JSON}")
-            # (4) the question
-            found = read_json(asked.body, self.settings.limits)
-            if not isinstance(found, dict):
-                raise MalformedError("pdp.request", "the question is no object")
-            # (5) the decision
-            began, deciding = self._begin()
-            told = decide(deciding, found)
+            began, bundle = self.settings.timer(), self.bundle
+            known = bundle.answers.get((endpoint, asked.body))
+            body, decided = known or self._decided(endpoint, decide, bundle, asked.body)
             # (6) the record, before anybody is told
-            headers = self._record(asked, caller, endpoint, deciding, began)
+            headers = self._record(asked, caller, endpoint, (bundle, decided, began))
             # (7) the answer
-            body = _YES_OR_NO[bool(told["decision"])] if len(told) == 1 and "decision" in told else None
-            return Answer(body or _ENCODE(told).encode(), content_type=JSON, headers=headers)
+            return Answer(body, content_type=JSON, headers=headers)
 
         return answer
 
-    def _begin(self) -> tuple[float, Deciding]:
-        settings = self.settings
-        began = settings.timer()
-        return began, Deciding(self.bundle, settings.clock(), settings.limits, settings.timer)
+    def _decided(
+        self, endpoint: str, decide: _Decide, bundle: Bundle, question: bytes
+    ) -> tuple[bytes, tuple[Decided, ...]]:
+        limits = self.settings.limits
+        # (4) the question
+        found = read_json(question, limits)
+        if not isinstance(found, dict):
+            raise MalformedError("pdp.request", "the question is no object")
+        # (5) the decision
+        deciding = self._deciding(bundle)
+        body = _ENCODE(decide(deciding, found)).encode()
+        answer = body, tuple(deciding.decided)
+        if bundle.timeless and len(question) + len(body) <= limits.pdp_kept_bytes and not deciding.late:
+            if len(bundle.answers) >= limits.pdp_kept:
+                bundle.answers.clear()
+            bundle.answers[endpoint, question] = answer
+        return answer
 
-    def _record(self, asked: Asked, caller: str | None, endpoint: str, deciding: Deciding, began: float) -> bytes:
+    def _deciding(self, bundle: Bundle) -> Deciding:
+        settings = self.settings
+        return Deciding(bundle, settings.clock(), settings.limits, settings.timer)
+
+    def _record(
+        self, asked: Asked, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
+    ) -> bytes:
         """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
-        counting, revision = self.counting, deciding.bundle.revision
+        (bundle, decided, began), counting, settings = what, self.counting, self.settings
         self._number += 1
-        name = f"{self.settings.prefix}-{self._number:x}"
-        for one in deciding.decided:
+        name = f"{settings.prefix}-{self._number:x}"
+        for one in decided:
             counting.decisions[one.decision] += 1
-        counting.took(self.settings.timer() - began)
-        if self.settings.journal is not None:
+        counting.took(settings.timer() - began)
+        if settings.journal is not None:
             request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
-            asking = Asking(name, deciding.now, endpoint, revision, caller, request)
+            asking = Asking(name, settings.clock(), endpoint, bundle.revision, caller, request)
             try:
-                self.settings.journal.write(asking, deciding.decided)
+                settings.journal.write(asking, decided)
             except PenstockError as error:
                 self.unrecorded = error
                 raise
             self.unrecorded = None
-        return f"X-Decision-ID: {name}\r\nX-Policy-Revision: {revision}\r\n".encode()
+        return f"X-Decision-ID: {name}\r\nX-Policy-Revision: {bundle.revision}\r\n".encode()
 
     # --- XACML REST ---------------------------------------------------------------------------------------------
 
@@ -190,9 +202,10 @@ class DecisionService:
             return _failed(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "pdp.request", message)
         read = json_requests.read_request if as_json else xml_requests.read_request
         request = read(asked.body, limits=self.settings.limits)
-        began, deciding = self._begin()
+        began, bundle = self.settings.timer(), self.bundle
+        deciding = self._deciding(bundle)
         response = deciding.xacml(request)
-        headers = self._record(asked, caller, AUTHORIZE, deciding, began)
+        headers = self._record(asked, caller, AUTHORIZE, (bundle, deciding.decided, began))
         accepted = asked.headers.get(b"accept", b"").lower()
         # REST profile, section 2.2.2: the answer is as is wanted, or else as the question.
         if b"json" in accepted or (as_json and b"xml" not in accepted):

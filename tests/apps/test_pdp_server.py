@@ -1,0 +1,127 @@
+"""The HTTP server of the decision service: what is no request, what takes too long, and answers that fail."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.apps.http.server import Answer, Asked, HttpService
+from penstock.errors import FailedError
+from penstock.model.limits import DEFAULT_LIMITS
+
+TIGHT = replace(DEFAULT_LIMITS, pdp_bytes=100, pdp_time=200, pdp_idle=400, pdp_connections=2)
+HEAD = b"Host: x\r\n"
+
+
+def echo(asked: Asked) -> Answer:
+    if asked.path == b"/broken":
+        raise ZeroDivisionError("a secret")
+    return Answer(asked.method + b" " + asked.path + b" " + asked.body)
+
+
+def with_server(test: Callable[[HttpService], Awaitable[None]]) -> None:
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
+        server = await HttpService(echo, TIGHT).start("127.0.0.1", 0)
+        try:
+            await test(server)
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
+
+
+async def sent(server: HttpService, *parts: bytes) -> bytes:
+    """Send, and read until the server closes, which it does of itself after a while."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for part in parts:
+        writer.write(part)
+        await writer.drain()
+        await asyncio.sleep(0.01)
+    try:
+        return await asyncio.wait_for(reader.read(), 5)
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no host
+        (b"GET / HTTP/2.0\r\n" + HEAD + b"\r\n", 400),
+        (b"GET http://x/ HTTP/1.1\r\n" + HEAD + b"\r\n", 400),
+        (b"GET /\x01 HTTP/1.1\r\n" + HEAD + b"\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HEAD + b" folded: 1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HEAD + b"a : 1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HEAD + b"a: 1\nb: 2\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + HEAD + HEAD + b"\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: +1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 1, 1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 101\r\n\r\n", 413),
+        (b"GET / HTTP/1.1\r\n" + HEAD + b"a: " + b"x" * 9_000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_what_is_no_request(data: bytes, status: int) -> None:
+    async def test(server: HttpService) -> None:
+        answer = await sent(server, data)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert b"Connection: close" in answer
+
+    with_server(test)
+
+
+def test_requests_in_parts_and_several_at_once() -> None:
+    async def test(server: HttpService) -> None:
+        one = b"POST /a?b HTTP/1.1\r\n" + HEAD + b"Content-Length: 2\r\n\r\nhi"
+        answer = await sent(server, one[:10], one[10:-1], one[-1:] + one + b"HEAD /h HTTP/1.0\r\n\r\n")
+        assert answer.count(b"HTTP/1.1 200 OK") == 3
+        assert answer.count(b"POST /a hi") == 2
+        assert answer.endswith(b"Connection: close\r\n\r\n")
+
+    with_server(test)
+
+
+def test_slow_and_idle_connections_end() -> None:
+    async def test(server: HttpService) -> None:
+        assert await sent(server, b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 9\r\n\r\nslow") == b""
+        assert server.counts.timed_out == 1
+        assert await sent(server) == b""
+        assert server.counts.timed_out == 1
+
+    with_server(test)
+
+
+def test_more_connections_than_allowed() -> None:
+    async def test(server: HttpService) -> None:
+        writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(2)]
+        await asyncio.sleep(0.02)
+        assert await sent(server, b"GET / HTTP/1.0\r\n\r\n") == b""
+        assert server.counts.turned_away == 1
+        for writer in writers:
+            writer.close()
+
+    with_server(test)
+
+
+def test_what_goes_wrong_is_told_to_nobody() -> None:
+    async def test(server: HttpService) -> None:
+        answer = await sent(server, b"GET /broken HTTP/1.0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert answer.endswith(b"\r\n\r\ninternal server error\n")
+
+    with_server(test)
+
+
+def test_an_address_that_is_taken() -> None:
+    async def test(server: HttpService) -> None:
+        with pytest.raises(FailedError) as caught:
+            await HttpService(echo).start("127.0.0.1", server.port)
+        assert caught.value.code == "pdp.listen"
+
+    with_server(test)
