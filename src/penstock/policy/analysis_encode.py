@@ -359,8 +359,10 @@ class Encoder:
     @contextmanager
     def _within(self, element: Rule | Root, kind: str) -> Iterator[None]:
         self._around.append(f"{kind} `{element.id[:120]}`")
-        yield
-        self._around.pop()
+        try:
+            yield
+        finally:
+            self._around.pop()
 
     def _outside(self, construct: str) -> MalformedError:
         element = " of ".join(reversed(self._around))

@@ -1,0 +1,55 @@
+"""Combining algorithms as formulas say what the algorithms say, of every few children."""
+
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+
+from penstock.policy.analysis_combine import Child, Truth, algorithm
+from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.results import Decision, Outcome
+
+ALGORITHMS = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}
+
+
+@dataclass
+class Fixed:
+    """Says what it is told to; its target matches, does not, or fails."""
+
+    decision: Decision
+    matches: bool | None
+
+    def evaluate(self, _context: None, /) -> Outcome:
+        return Outcome(self.decision)
+
+    def applies(self, _context: None, /) -> bool | Outcome:
+        return Outcome(Decision.INDETERMINATE_DP) if self.matches is None else self.matches
+
+    def formulas(self) -> Child:
+        says = {decision: decision is self.decision for decision in Decision}
+        return Child(says, Truth(self.matches is True, self.matches is False))
+
+
+#: where a target does not match nothing is said, and where it fails, no decision is made
+POSSIBLE = [
+    *(Fixed(decision, matches=True) for decision in Decision),
+    Fixed(Decision.NOT_APPLICABLE, matches=False),
+    *(Fixed(decision, matches=None) for decision in Decision if decision.indeterminate),
+]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_formulas_say_what_the_algorithm_says(name: str) -> None:
+    combine = algorithm(name)
+    assert combine is not None
+    # Rules cannot say that both were possible, for which the old algorithms have no place.
+    rules = "rule-combining" in name
+    possible = [one for one in POSSIBLE if not (rules and one.decision is Decision.INDETERMINATE_DP)]
+    for children in (some for count in range(4) for some in product(possible, repeat=count)):
+        expected = ALGORITHMS[name](children, None).decision
+        found = combine([child.formulas() for child in children])
+        assert [decision for decision, holds in found.items() if holds] == [expected], children
+
+
+def test_others_are_not_known() -> None:
+    assert algorithm("urn:example:mine") is None
