@@ -52,6 +52,7 @@ class Running:
         self._note = note
         self.http = HttpService(service.answer, service.settings.limits)
         service.counting.service = self.http
+        #: none at first: what was changed since the bundle was read is found by the first look
         self._seen: Stamp | None = None
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
@@ -60,8 +61,6 @@ class Running:
         """Run until a signal ends it. Raises `FailedError` (`pdp.listen`)."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unexpected)
-        with suppress(PenstockError):
-            self._seen = stamp(self._place.bundle)
         await self.http.start(self._place.host, self._place.port, self._place.tls)
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._ended.set)
