@@ -79,6 +79,9 @@ def test_policies_are_converted(penstock: Shell) -> None:
     assert read_policy((penstock.folder / "records.xml").read_bytes()) == read_text_policy(RECORDS)
     back = penstock.ok("policy", "convert", "records.xml").out
     assert read_text_policy(back) == read_text_policy(RECORDS)
+    penstock.ok("policy", "convert", "records.policy", "--to", "json", "--out", "records.json")
+    assert penstock.ok("policy", "check", "records.json").out == "✓ records.json: policy records 1.0\n"
+    assert read_policy(penstock.ok("policy", "convert", "records.json").out.encode()) == read_text_policy(RECORDS)
     same = penstock.ok("policy", "convert", "records.xml", "--to", "xml").out
     assert read_policy(same.encode()) == read_text_policy(RECORDS)
 

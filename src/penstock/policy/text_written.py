@@ -149,7 +149,7 @@ class _Writer:
                 yield ""
                 yield from [_reference(member)] if isinstance(member, PolicyReference) else self._root(member)
         else:
-            for name in _in_order(root.variables):
+            for name in in_order(root.variables):
                 yield f"variable {_id(name)} = {self.expression(root.variables[name])}"
             for rule in root.rules:
                 yield ""
@@ -278,7 +278,7 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def _in_order(variables: Mapping[str, Expression]) -> list[str]:
+def in_order(variables: Mapping[str, Expression]) -> list[str]:
     """Return the names of variables, each after those that it needs."""
     found: dict[str, None] = {}
     waiting = [*variables][::-1]

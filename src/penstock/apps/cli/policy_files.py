@@ -1,8 +1,10 @@
-"""`penstock policy check|fmt|convert|test`: files of policies, in XML and in the text form, and tests beside them."""
+"""`penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -13,6 +15,7 @@ from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.json_policies import read_json_policy, write_json_policy
 from penstock.policy.policies import PolicySet, Root
 from penstock.policy.repository import Repository
 from penstock.policy.text_cases import failures, read_cases
@@ -24,32 +27,44 @@ from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_written import write_policy
 
 XML, TEXT = "xml", "text"
+_WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
+    XML: write_policy,
+    TEXT: lambda root: write_text(root).encode(),
+    JSON: write_json_policy,
+}
 
 
 def read_root(file: str) -> Root:
-    """Read a file of one policy or policy set, in XML or in the text form."""
+    """Read a file of one policy or policy set, in XML, in JSON or in the text form."""
     data = read_bytes(file)
     with within(file):
-        return read_policy(data) if _is_xml(data) else read_text_policy(_text(data))
+        return _root(data)
 
 
-def _is_xml(data: bytes) -> bool:
-    return data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<"
+def _form(data: bytes) -> str:
+    return {b"<": XML, b"{": JSON}.get(data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], TEXT)
+
+
+def _root(data: bytes) -> Root:
+    match _form(data):
+        case "xml":
+            return read_policy(data)
+        case "json":
+            return read_json_policy(data)
+    return read_text_policy(_text(data))
 
 
 def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise MalformedError("xacml.syntax", "a policy is XML, or a text in UTF-8") from None
+        raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
 
 
 def _document(file: str) -> Document:
     data = read_bytes(file)
     with within(file):
-        if _is_xml(data):
-            return Document("", [read_policy(data)])
-        return read_document(_text(data))
+        return read_document(_text(data)) if _form(data) == TEXT else Document("", [_root(data)])
 
 
 def _findings(document: Document) -> list[Finding]:
@@ -119,7 +134,12 @@ def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
 
 @click.command()
 @click.argument("file", metavar="FILE", default="-")
-@click.option("--to", "form", type=click.Choice([XML, TEXT]), help="The form to write; by itself, the other one.")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice([XML, TEXT, JSON]),
+    help="The form to write; by itself XML, or text for what is XML.",
+)
 @options.write_options
 @example(
     """
@@ -128,12 +148,11 @@ penstock policy convert records.xml --to text
 """
 )
 def convert(*, file: str, form: str | None, out: str | None, overwrite: bool, dry_run: bool) -> None:
-    """Write the policy in FILE in another form: XML of XACML 3.0, or the text form. It stays the same policy."""
+    """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
     data = read_bytes(file)
     with within(file):
-        root = read_policy(data) if _is_xml(data) else read_text_policy(_text(data))
-        target = form or (TEXT if _is_xml(data) else XML)
-        written = write_policy(root) if target == XML else write_text(root).encode()
+        root = _root(data)
+        written = _WRITERS[form or (TEXT if _form(data) == XML else XML)](root)
     if dry_run:
         say(f"✓ {len(written)} octets")
     elif out is None:
