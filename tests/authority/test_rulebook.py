@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from tests.authority.kit import K1, K2, NOW, OWNER_KEY, book_in, founding, ledger
+from tests.authority.kit import K1, K2, MODERATOR, NOW, OWNER_KEY, book_in, founding, ledger
 from tests.moderator.kit import P1, P2, event, rule
 from tests.trust.kit import refused
 
@@ -48,7 +48,7 @@ def test_a_book_is_what_its_ledger_says() -> None:
     assert again.founding == book.founding
     assert [taken.step.request for taken in again.log()] == [step.request for step in book.base.steps]
     assert next(again.log()).step.note == Note(P1, NOW, "engineers build it")
-    book.keep()
+    book.keep(MODERATOR)
     resumed = RuleBook.open(place)
     assert resumed.base.image() == book.base.image()
     assert resumed.base.next_number == 4

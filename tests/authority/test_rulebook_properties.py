@@ -14,6 +14,7 @@ from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_fold import RuleBookFold
+from penstock.authority.rulebook_snapshots import Snapshots
 from penstock.errors import PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
@@ -121,9 +122,9 @@ def test_a_book_is_what_its_ledger_says(
             undone(book, before)
             agree(book.base)
         if number == kept:
-            book.keep()
+            book.keep(MODERATOR)
     fold = RuleBookFold(place)
-    resumed, refolded = View(place, fold), refold(place, fold)
+    resumed, refolded = View(place, fold, keeping=Snapshots(place)), refold(place, fold)
     assert fold.dump(resumed.state) == fold.dump(refolded) == fold.dump(fold.load(fold.dump(refolded)))
     again = RuleBook.open(place)
     assert again.base.image() == book.base.image()

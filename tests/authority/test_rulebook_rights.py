@@ -92,7 +92,7 @@ def test_a_request_counts_once(book: RuleBook) -> None:
     again = RuleBook.open(book.ledger)  # the same ledger
     with refused("moderator.repeated"):
         again.take(signed, NOW)
-    book.keep()
+    book.keep(MODERATOR)
     with refused("moderator.repeated"):
         RuleBook.open(book.ledger).take(signed, NOW)
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, VerifyingFold, read_log
+from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log
 from penstock.authority.rulebook_records import Taken, Whole, found, read_taken, take
+from penstock.authority.rulebook_snapshots import Snapshots
+from penstock.authority.rulebook_time import Times
 from penstock.authority.signed_requests import Asked, Word
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
@@ -36,22 +38,22 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 class RuleBook:
     """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`; all it does raises what stores raise."""
 
-    def __init__(self, view: View[BookState], book: Book, limits: Limits) -> None:
-        self._view = view
-        self._book = book
+    def __init__(self, ledger: Ledger, limits: Limits) -> None:
         self._limits = limits
+        self._times = Times.within(limits)
+        self._fold = RuleBookFold(ledger, limits=limits)
+        self._snapshots = Snapshots(ledger)
+        self._view: View[BookState] = View(ledger, self._fold, keeping=self._snapshots, limits=limits)
+        self._book = _begun(ledger, self._view.state)
 
     @classmethod
     def open(cls, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
-        """Open the rule book of a ledger.
+        """Open the rule book of a ledger: from the last snapshot that its moderator signed, or from its beginning.
 
         Raises `RefusedError`: `moderator.no-book` where there is none, `moderator.book` where somebody else has written
         to it, `store.broken`.
         """
-        view = View(ledger, RuleBookFold(ledger, limits=limits), limits=limits)
-        if view.state.book is None:
-            raise _no_book(ledger)
-        return cls(view, view.state.book, limits)
+        return cls(ledger, limits)
 
     @classmethod
     def create(
@@ -133,10 +135,8 @@ class RuleBook:
 
     def at(self, instant: datetime) -> RuleBase:
         """Return the rule base as it was at an instant. Raises `RefusedError` (`moderator.no-book`) before it began."""
-        state, _ = state_at(self.ledger, self._view.fold, instant)
-        if state.book is None:
-            raise _no_book(self.ledger)
-        return state.book.base
+        state, _ = state_at(self.ledger, RuleBookFold(self.ledger, limits=self._limits), instant, self._snapshots)
+        return _begun(self.ledger, state).base
 
     def log(self) -> Iterator[Taken]:
         """Yield all steps in their order, with the words that they rest on."""
@@ -147,23 +147,24 @@ class RuleBook:
     def plan(self, request: Request, note: Note) -> Plan:
         """Plan what would come of a request now; nothing is changed. Raises what the plan of its kind raises."""
         self.refresh()
-        return self._plan(request, self._now(note))
+        return self._plan(request, self._now(note, moderator=note.who == self.founding.moderator))
 
     def take(
         self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
     ) -> Plan:
         """Take the step that a signed request comes to.
 
-        Raises what `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError` (`moderator.busy`)
-        when others were always quicker. Nothing is changed then. After a `FailedError` it is open whether it was taken;
-        asking again is safe: `moderator.repeated` says that it was.
+        Raises what `Times.of_step`, `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError`
+        (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
+        whether it was taken; asking again is safe: `moderator.repeated` says that it was.
         """
 
         def planned(note: Note) -> tuple[Plan, Word | None]:
             value = self._book.rights.admit(self.base, asked, note.when).value
             return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents))
 
-        return self._take(planned, Note(asked.value.by, when))
+        by = asked.value.by
+        return self._take(planned, Note(by, when), moderator=by == self.founding.moderator)
 
     def ask(
         self,
@@ -176,7 +177,8 @@ class RuleBook:
         """Sign a request and take the step that it comes to. Raises as `take`, but for `moderator.repeated`."""
         for _ in range(self._limits.moderator_attempts):
             try:
-                return self.take(self.sign(key, request, when, why).unverified(), when, consents)
+                with self._snapshots.signed_by(key):
+                    return self.take(self.sign(key, request, when, why).unverified(), when, consents)
             except RefusedError as error:
                 # Somebody else asks with the same key.
                 if error.code != "moderator.repeated":
@@ -197,14 +199,15 @@ class RuleBook:
             self._book.rights.check_unsigned(request)
             return self._plan(request, now), None
 
-        return self._take(planned, note)
+        mine = self.founding.unsafe_unsigned and note.who == self.founding.moderator
+        return self._take(planned, note, moderator=mine)
 
-    def _take(self, planned: Callable[[Note], tuple[Plan, Word | None]], note: Note) -> Plan:
+    def _take(self, planned: Callable[[Note], tuple[Plan, Word | None]], note: Note, *, moderator: bool) -> Plan:
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
-            plan, word = planned(self._now(note))
+            plan, word = planned(self._now(note, moderator=moderator))
             try:
-                self._view.append([*self._written(Taken(plan.step, word)).entries(self._limits)])
+                self._append(Taken(plan.step, word))
             except RefusedError as error:
                 if error.code != "store.conflict":
                     raise
@@ -212,47 +215,62 @@ class RuleBook:
             return plan
         raise _busy()
 
+    def _append(self, taken: Taken) -> None:
+        entries = [*self._written(taken).entries(self._limits)]
+        self._fold.planned = taken.step
+        try:
+            self._view.append(entries)
+        finally:
+            self._fold.planned = None
+
     def _written(self, taken: Taken) -> Whole:
         """Return a step as it is kept, if it can be read again, and rests on words that count."""
-        whole = take(taken.step, taken.word)
+        whole = take(taken.step, taken.word, self.ledger.head().when)
         read = read_taken(taken.step.number, whole)
         if read != taken:
             raise MalformedError("moderator.record", "a step would be read as another one than it is")
-        self._book.rights.verify(self.base, read)
+        self._fold.check(self._book, read)
         return whole
 
     def _plan(self, request: Request, note: Note) -> Plan:
         return plan_request(self.base, request, note, self.founding.customs)
 
-    def _now(self, note: Note) -> Note:
-        """Times in a ledger never fall: what is planned is planned for the time that will be written."""
-        last = self.ledger.head().when
-        return note if last is None or last <= note.when else replace(note, when=last)
+    def _now(self, note: Note, *, moderator: bool) -> Note:
+        """What is planned is planned for the time that will be written."""
+        return replace(note, when=self._times.of_step(self._book.time, note.when, moderator=moderator))
 
     # --- proof ----------------------------------------------------------------------------------------------------
 
-    def keep(self) -> None:
-        """Keep a snapshot, from which the book opens quickly."""
-        self._view.keep()
+    def keep(self, key: SigningKey | None = None) -> None:
+        """Keep a snapshot, from which the book opens quickly, by the word of the moderator.
+
+        Raises `RefusedError`: `evolution.wrong-key`, and `moderator.unsigned` without a key, unless nobody signs.
+        """
+        with self._snapshots.signed_by(key):
+            self._view.keep()
 
     def verify(self, known: Head = EMPTY, told: Told = quiet) -> Head:
-        """Verify the whole book: the chain, every word, and that each step is what comes of its request.
+        """Verify the whole book without snapshots: the chain, every word, and that each step comes of its request.
 
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
         (`store.broken`, `moderator.book`) and names the first change that is not as it should be.
         """
         self.refresh()
         self.ledger.verify(known, told)
-        state = refold(self.ledger, VerifyingFold(self.ledger, limits=self._limits), self.head)
-        if self._view.fold.dump(state) != self._view.fold.dump(self._view.state):
+        state = refold(self.ledger, RuleBookFold(self.ledger, limits=self._limits), self.head)
+        if self._fold.dump(state) != self._fold.dump(self._view.state):
             raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
         return self.head
 
 
-def _no_book(ledger: Ledger) -> RefusedError:
-    return RefusedError(
-        "moderator.no-book", f"there is no rule book in `{ledger.name}`", hint="`penstock moderator init` begins one"
-    )
+def _begun(ledger: Ledger, state: BookState) -> Book:
+    if state.book is None:
+        raise RefusedError(
+            "moderator.no-book",
+            f"there is no rule book in `{ledger.name}`",
+            hint="`penstock moderator init` begins one",
+        )
+    return state.book
 
 
 def _busy() -> RefusedError:

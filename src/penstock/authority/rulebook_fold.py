@@ -1,10 +1,25 @@
-"""The state of a rule book as a fold of its ledger. Every word is verified when it is read."""
+"""The state of a rule book as a fold of its ledger.
+
+Whenever a step is read, the words that it rests on are verified, and what was asked for is planned again: who can write
+to the ledger writes nothing that counts, unless it is what comes of something that was signed.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
-from penstock.authority.rulebook_records import FOUND, PART, Taken, Whole, malformed, read_found, read_taken
+from penstock.authority.rulebook_records import (
+    FOUND,
+    PART,
+    Taken,
+    Whole,
+    malformed,
+    read_found,
+    read_taken,
+    read_ticks,
+)
 from penstock.authority.rulebook_rights import Rights
+from penstock.authority.rulebook_time import Times, is_moderators
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -15,7 +30,7 @@ from penstock.moderator.records import image_from_sexp, image_to_sexp, to_record
 from penstock.moderator.steps import Step
 from penstock.moderator.undo import plan_request
 from penstock.store.ledgers import Ledger
-from penstock.store.records import Change
+from penstock.store.records import Change, ticks
 from penstock.trust.signed import read_count
 
 
@@ -28,6 +43,8 @@ class Book:
     rights: Rights
     #: the founding as it was kept
     found: bytes = field(repr=False)
+    #: that of the last step
+    time: datetime
 
 
 @dataclass(slots=True)
@@ -41,13 +58,16 @@ class BookState:
 class RuleBookFold:
     """See `penstock.store.folds.Fold`. Steps before a snapshot are read from the ledger when one is to be undone."""
 
-    name = "rule-book-1"
+    name = "rule-book-2"
 
     def __init__(self, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._ledger = ledger
         # What was decided when a step was planned is decided again, however slow this machine is: by the solver's own
         # count of what it does, which is the same everywhere.
         self._limits = replace(limits, solver_time=max(limits.solver_time, limits.moderator_patience))
+        self._times = Times.within(limits)
+        #: a step that was planned on the state that it is to follow, and need not be planned once more
+        self.planned: Step | None = None
 
     def empty(self) -> BookState:
         """Return the state before the founding."""
@@ -81,14 +101,16 @@ class RuleBookFold:
             return b""
         book = state.book
         serials = ((str(who).encode(), b"%d" % serial) for who, serial in sorted(book.rights.serials.items()))
-        return canonical((b"rule-book-state", book.found, (b"serials", *serials), image_to_sexp(book.base.image())))
+        time = (b"time", b"%d" % ticks(book.time))
+        image = image_to_sexp(book.base.image())
+        return canonical((b"rule-book-state", book.found, time, (b"serials", *serials), image))
 
     def load(self, data: bytes) -> BookState:
         """Return the state that was dumped. Raises `MalformedError`."""
         if not data:
             return BookState()
         match parse_canonical(data, limits=wide(len(data))):
-            case (b"rule-book-state", bytes(found), (b"serials", *serials), image):
+            case (b"rule-book-state", bytes(found), (b"time", bytes(time)), (b"serials", *serials), image):
                 pass
             case _:
                 raise malformed("not the state of a rule book")
@@ -103,7 +125,8 @@ class RuleBookFold:
             )
         except RefusedError as error:
             raise malformed("a snapshot of rules that collide, or of a founding that nobody signed") from error
-        return BookState(Book(founding, base, Rights(founding, dict(map(_read_serial, serials)), self._limits), found))
+        rights = Rights(founding, dict(map(_read_serial, serials)), self._limits)
+        return BookState(Book(founding, base, rights, found, read_ticks(time)))
 
     def _found(self, whole: Whole) -> Book:
         founding = read_found(whole.after)
@@ -112,33 +135,33 @@ class RuleBookFold:
         if founding.name != self._ledger.name or founding.moderator != whole.who:
             raise malformed("the founding is that of another rule book")
         base = RuleBase(founding.vocabulary, founding.mode, limits=self._limits)
-        return Book(founding, base, Rights(founding, {}, self._limits), whole.after)
+        return Book(founding, base, Rights(founding, {}, self._limits), whole.after, whole.when)
 
     def _take(self, book: Book, taken: Taken) -> None:
-        book.rights.verify(book.base, taken)
-        book.base.apply(taken.step)
+        self.check(book, taken)
+        step = taken.step
+        if step != self.planned:
+            planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
+            if to_record(planned) != to_record(step):
+                raise malformed("a step is not what comes of its request")
+        book.base.apply(step)
         book.rights.note(taken)
+        book.time = step.note.when
         # Steps of old are rarely looked at, and there may be more of them than of anything else.
         if book.base.remembered > self._limits.moderator_steps:
             book.base.forget(self._earlier)
+
+    def check(self, book: Book, taken: Taken) -> None:
+        """Check that a step rests on words that count, at its time. Raises what `Rights` and `Times` raise."""
+        self._times.check(book.time, taken.step.note.when, moderator=is_moderators(book.founding, taken))
+        book.rights.verify(book.base, taken)
 
     def _earlier(self, count: int) -> Sequence[Step]:
         return [taken.step for taken in read_log(self._ledger, count)]
 
 
-class VerifyingFold(RuleBookFold):
-    """The same, where each step has to be what comes of its request when that is planned again."""
-
-    def _take(self, book: Book, taken: Taken) -> None:
-        step = taken.step
-        planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
-        if to_record(planned) != to_record(step):
-            raise malformed("a step is not what comes of its request")
-        super()._take(book, taken)
-
-
 def read_log(ledger: Ledger, count: int | None = None) -> Iterator[Taken]:
-    """Yield the steps of a rule book, as they were kept: so many, or all.
+    """Yield the steps of a rule book, as they were kept: so many, or all. The ledger is read to its end.
 
     Raises `MalformedError` (`moderator.record`, and what its parts raise), `RefusedError` (`store.broken`).
     """
@@ -150,10 +173,9 @@ def read_log(ledger: Ledger, count: int | None = None) -> Iterator[Taken]:
             continue
         whole = Whole.of(parts)
         parts.clear()
-        if number:
+        # What comes later shows that nobody has put others in the place of these.
+        if number and (count is None or number <= count):
             yield read_taken(number, whole)
-        if number == count:
-            return
         number += 1
 
 

@@ -2,7 +2,11 @@
 
     kind `found`              after  <signed founding>, or the founding alone where no signatures are asked for
     kind of the request       before and after of the step (`penstock.moderator.records`), the latter within
-                              (taken <octets> [(word <signed request>) (consents <signed consent> …)])
+                              (taken <octets> [(time <microseconds>)]
+                                     [(word <signed request>) (consents <signed consent> …)])
+
+The time of a step is that of the change, unless the ledger was ahead of it: then the step has its own, in microseconds
+since 1970.
 
 What is longer than a change may be goes into several: all but the last are of kind `part`, and each has a piece of what
 stands before and after. They are added as a whole.
@@ -22,11 +26,14 @@ from penstock.moderator.consents import Consent
 from penstock.moderator.founding import Founding
 from penstock.moderator.records import Record, from_record, to_record, wide
 from penstock.moderator.steps import Note, Step
-from penstock.store.records import Change, Entry
-from penstock.trust.signed import UnverifiedValue, read_signed
+from penstock.store.ledgers import Ledger
+from penstock.store.records import Change, Entry, from_ticks, ticks
+from penstock.trust.signed import UnverifiedValue, read_count, read_signed
 
 PART: Final = "part"
 FOUND: Final = "found"
+#: more than any time has
+_LAST_TICK: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +101,66 @@ def read_found(octets: bytes) -> Founding:
     return founding
 
 
-def take(step: Step, word: Word | None) -> Whole:
-    """Return the change that a step is kept as."""
-    record = to_record(step)
-    words: tuple[SExp, ...] = ()
+def read_founding(ledger: Ledger) -> Founding:
+    """Return what the rule book of a ledger began with. Raises as `read_found`, and what reading a ledger raises."""
+    parts: list[Change] = []
+    while not parts or parts[-1].kind == PART:
+        number = len(parts) + 1
+        found = [*ledger.read(number, number)]
+        if not found:
+            raise malformed("there is no founding")
+        parts += found
+    return read_found(Whole.of(parts).after)
+
+
+def take(step: Step, word: Word | None, latest: datetime | None = None) -> Whole:
+    """Return the change that a step is kept as, in a ledger whose last change is of some time."""
+    record, note = to_record(step), step.note
+    when = note.when if latest is None else max(note.when, latest)
+    said: tuple[SExp, ...] = () if when == note.when else ((b"time", b"%d" % ticks(note.when)),)
     if word is not None:
         agreed = (consent.to_sexp() for consent in word.consents)
-        words = ((b"word", word.asked.to_sexp()), (b"consents", *agreed))
-    note = step.note
-    return Whole(note.who, note.when, record.kind, note.why, record.before, canonical((b"taken", record.after, *words)))
+        said += ((b"word", word.asked.to_sexp()), (b"consents", *agreed))
+    return Whole(note.who, when, record.kind, note.why, record.before, canonical((b"taken", record.after, *said)))
 
 
 def read_taken(number: int, whole: Whole) -> Taken:
     """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what its parts raise)."""
-    match parse_canonical(whole.after, limits=wide(len(whole.after))):
-        case (b"taken", bytes(after)):
+    when, body = whole.when, parse_canonical(whole.after, limits=wide(len(whole.after)))
+    match body:
+        case (b"taken", bytes(after), (b"time", bytes(time)), *said):
+            when = _own_time(time, whole.when)
+        case (b"taken", bytes(after), *said):
+            pass
+        case _:
+            raise malformed("not a step that was taken")
+    match said:
+        case []:
             word = None
-        case (b"taken", bytes(after), (b"word", asked), (b"consents", *agreed)):
+        case [(b"word", asked), (b"consents", *agreed)]:
             word = Word(read_signed(asked, Asked), tuple(read_signed(each, Consent) for each in agreed))
         case _:
             raise malformed("a step is kept with the word that it rests on, or with none")
-    note = Note(whole.who, whole.when, whole.why)
+    note = Note(whole.who, when, whole.why)
     return Taken(from_record(number, note, Record(whole.kind, whole.before, after)), word)
+
+
+def read_ticks(value: bytes) -> datetime:
+    """Read a time in microseconds since 1970. Raises `MalformedError` (`moderator.record`, `evolution.malformed`)."""
+    try:
+        count = read_count(value, _LAST_TICK)
+        if b"%d" % count != value:
+            raise malformed("a time that is not in its one form")
+        return from_ticks(count)
+    except OverflowError as error:
+        raise malformed("a time that is none") from error
+
+
+def _own_time(time: bytes, latest: datetime) -> datetime:
+    when = read_ticks(time)
+    if when >= latest:
+        raise malformed("a step has a time of its own where the ledger is ahead")
+    return when
 
 
 def malformed(message: str) -> MalformedError:

@@ -1,13 +1,13 @@
 """State as a fold of changes, with snapshots so that a long ledger is quickly there.
 
 A snapshot is a cache. It names the head that it was folded from, and is passed over where that head is not in the
-chain, or where its octets were damaged. Somebody who can write to the database could put another in its place: `refold`
-takes none, and `View.verify` compares.
+chain, or where its octets were damaged. Somebody who can write to the database could put another in its place: where
+that matters, somebody vouches for snapshots (`Keeping`); `refold` takes none, and `View.verify` compares.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -42,6 +42,40 @@ class Fold(Protocol[S]):
         ...
 
 
+class Keeping(Protocol):
+    """How snapshots are kept, so that who reads one can tell whether it counts."""
+
+    @property
+    def able(self) -> bool:
+        """True where one can be kept that counts."""
+        ...
+
+    def wrap(self, head: Head, data: bytes) -> bytes:
+        """Return what is kept of a state."""
+        ...
+
+    def unwrap(self, head: Head, octets: bytes) -> bytes:
+        """Return the state that was kept. Raises `MalformedError` for one that does not count."""
+        ...
+
+
+class AsItIs:
+    """Snapshots that nobody vouches for."""
+
+    able = True
+
+    def wrap(self, _head: Head, data: bytes) -> bytes:
+        """Return the state."""
+        return data
+
+    def unwrap(self, _head: Head, octets: bytes) -> bytes:
+        """Return the state."""
+        return octets
+
+
+AS_IT_IS: Final = AsItIs()
+
+
 class View(Generic[S]):
     """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
 
@@ -49,11 +83,14 @@ class View(Generic[S]):
     `Ledger` raises; a view whose fold has raised is of no use any more.
     """
 
-    def __init__(self, ledger: Ledger, fold: Fold[S], *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, ledger: Ledger, fold: Fold[S], *, keeping: Keeping = AS_IT_IS, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self.ledger = ledger
         self.fold = fold
+        self._keeping = keeping
         self._every = limits.store_snapshot_every
-        self.state, self.head = _start(ledger, fold)
+        self.state, self.head = _start(ledger, fold, keeping)
         self._kept = self.head.number
         self.refresh()
 
@@ -79,7 +116,8 @@ class View(Generic[S]):
 
     def keep(self) -> None:
         """Keep a snapshot now."""
-        self.ledger.keep_snapshot(self.fold.name, self.head, self.fold.dump(self.state))
+        octets = self._keeping.wrap(self.head, self.fold.dump(self.state))
+        self.ledger.keep_snapshot(self.fold.name, self.head, octets)
         self._kept = self.head.number
 
     def verify(self) -> None:
@@ -98,7 +136,7 @@ class View(Generic[S]):
         return broken(self.ledger.name, number, "is not the one that was read before")
 
     def _keep_sometimes(self) -> None:
-        if self.head.number - self._kept >= self._every:
+        if self.head.number - self._kept >= self._every and self._keeping.able:
             self.keep()
 
 
@@ -110,21 +148,21 @@ def refold(ledger: Ledger, fold: Fold[S], head: Head | None = None) -> S:
     return state
 
 
-def state_at(ledger: Ledger, fold: Fold[S], instant: datetime) -> tuple[S, Head]:
+def state_at(ledger: Ledger, fold: Fold[S], instant: datetime, keeping: Keeping = AS_IT_IS) -> tuple[S, Head]:
     """Return the state as it was at an instant, and the head of then. Raises `RefusedError` (`store.broken`)."""
     until = ledger.at(instant)
-    state, head = _start(ledger, fold, until.number)
+    state, head = _start(ledger, fold, keeping, until.number)
     for change in ledger.read(head.number + 1, until.number):
         state = fold.step(state, change)
     return state, until
 
 
-def _start(ledger: Ledger, fold: Fold[S], until: int | None = None) -> tuple[S, Head]:
+def _start(ledger: Ledger, fold: Fold[S], keeping: Keeping, until: int | None = None) -> tuple[S, Head]:
     """Return a state to begin with: that of a snapshot that is not too late, or the empty one."""
     snapshot = ledger.snapshot(fold.name)
     if snapshot is not None and (until is None or snapshot.head.number <= until):
         try:
-            return fold.load(snapshot.data), snapshot.head
+            return fold.load(keeping.unwrap(snapshot.head, snapshot.data)), snapshot.head
         except MalformedError:
             pass
     return fold.empty(), EMPTY

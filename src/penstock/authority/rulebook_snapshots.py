@@ -1,0 +1,119 @@
+"""Snapshots of a rule book count by the word of its moderator.
+
+    (kept <state> [<signed statement>])
+    (rule-book-snapshot (book <digest>) (by <moderator>) (number <number>) (hash <hash>) (state <digest>))
+
+Who opens a book from a snapshot does not see what led there. So the moderator signs which state, of which head, and one
+without its signature is passed over; in a book in which nobody signs anything, they are kept as they are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import ClassVar
+
+from penstock.authority.rulebook_records import malformed, read_founding
+from penstock.codec.sexp import SExp, canonical, parse_canonical
+from penstock.crypto import SigningKey
+from penstock.errors import RefusedError
+from penstock.model.principals import Principal
+from penstock.moderator.founding import Founding
+from penstock.moderator.records import wide
+from penstock.store.ledgers import Ledger
+from penstock.store.records import Head
+from penstock.trust.signed import one, read_count, read_digest, read_owner, read_signed, sign_value
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """What a rule book has come to at a head, by the word of its moderator."""
+
+    HEAD: ClassVar = b"rule-book-snapshot"
+    book: bytes = field(repr=False)
+    by: Principal
+    number: int
+    hash: bytes = field(repr=False)
+    #: the digest of the state
+    state: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, founding: Founding, head: Head, data: bytes) -> "Vouched":
+        """Return what is to be signed."""
+        return cls(founding.digest, founding.moderator, head.number, head.hash, sha256(data).digest())
+
+    @property
+    def signer(self) -> Principal:
+        """The moderator."""
+        return self.by
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        return (
+            self.HEAD,
+            (b"book", self.book),
+            (b"by", str(self.by).encode()),
+            (b"number", b"%d" % self.number),
+            (b"hash", self.hash),
+            (b"state", self.state),
+        )
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "Vouched":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        return cls(
+            read_digest(one(body, b"book")),
+            read_owner(one(body, b"by")),
+            read_count(one(body, b"number")),
+            read_digest(one(body, b"hash")),
+            read_digest(one(body, b"state")),
+        )
+
+
+class Snapshots:
+    """See `penstock.store.folds.Keeping`: snapshots of the rule book of a ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._key: SigningKey | None = None
+
+    @contextmanager
+    def signed_by(self, key: SigningKey | None) -> Iterator[None]:
+        """Have the moderator's key at hand for a while."""
+        self._key, before = key, self._key
+        try:
+            yield
+        finally:
+            self._key = before
+
+    @property
+    def able(self) -> bool:
+        """True where the moderator's key is at hand, or none is needed."""
+        founding = read_founding(self._ledger)
+        return founding.unsafe_unsigned or (self._key is not None and self._key.principal == founding.moderator)
+
+    def wrap(self, head: Head, data: bytes) -> bytes:
+        """Return a state as it is kept. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
+        founding = read_founding(self._ledger)
+        if founding.unsafe_unsigned:
+            return canonical((b"kept", data))
+        if self._key is None:
+            raise RefusedError(
+                "moderator.unsigned", "a snapshot counts if the moderator signed it", hint="use the moderator's key"
+            )
+        return canonical((b"kept", data, sign_value(Vouched.of(founding, head, data), self._key).to_sexp()))
+
+    def unwrap(self, head: Head, octets: bytes) -> bytes:
+        """Return a state that was kept. Raises `MalformedError` where the moderator did not sign it."""
+        try:
+            founding = read_founding(self._ledger)
+            match parse_canonical(octets, limits=wide(len(octets))):
+                case (b"kept", bytes(data)) if founding.unsafe_unsigned:
+                    return data
+                case (b"kept", bytes(data), signed):
+                    # Whoever signed something else, or is somebody else, did not sign this.
+                    if read_signed(signed, Vouched).verify().value == Vouched.of(founding, head, data):
+                        return data
+        except RefusedError as error:
+            raise malformed("a snapshot that nobody vouches for") from error
+        raise malformed("not a snapshot of this rule book that its moderator signed")

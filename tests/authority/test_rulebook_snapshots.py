@@ -1,0 +1,130 @@
+"""A snapshot counts by the word of the moderator: of this book, this head, this state. Others are passed over."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledger
+from tests.moderator.kit import P1, P2, rule
+from tests.trust.kit import refused
+
+from penstock.authority.rulebook import RuleBook
+from penstock.authority.rulebook_fold import RuleBookFold
+from penstock.authority.rulebook_snapshots import Snapshots, Vouched
+from penstock.codec.sexp import SExp, canonical
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.moderator.deltas import Status
+from penstock.moderator.steps import Add, Note, Pass, Withdraw
+from penstock.store.folds import refold
+from penstock.store.ledgers import Ledger
+from penstock.trust.signed import sign_value
+
+Forging = Callable[[Vouched], tuple[Vouched, SigningKey] | None]
+
+
+@pytest.fixture
+def place() -> Ledger:
+    place = ledger()
+    book_in(place).ask(K1, Add(rule("r1", "A1", "role = 'engineer'")), NOW)
+    return place
+
+
+def made_up(place: Ledger) -> bytes:
+    """Return a state without the rule that is in force."""
+    fold = RuleBookFold(place)
+    state = refold(place, fold)
+    assert state.book is not None
+    state.book.base.apply(RuleBook.open(place).plan(Withdraw("r1"), Note(P1, NOW)).step)
+    return fold.dump(state)
+
+
+def signed(place: Ledger, data: bytes, forging: Forging) -> bytes:
+    """Return a snapshot as somebody makes it who does not have the moderator's word for it."""
+    found = forging(Vouched.of(RuleBook.open(place).founding, place.head(), data))
+    words: tuple[SExp, ...] = () if found is None else (sign_value(*found).to_sexp(),)
+    return canonical((b"kept", data, *words))
+
+
+@pytest.mark.parametrize(
+    "forging",
+    [
+        lambda _: None,
+        lambda said: (replace(said, by=K2.principal), K2),
+        lambda said: (replace(said, book=bytes(32)), MODERATOR),
+        lambda said: (replace(said, number=1), MODERATOR),
+        lambda said: (replace(said, hash=bytes(32)), MODERATOR),
+        lambda said: (replace(said, state=sha256(b"").digest()), MODERATOR),
+    ],
+    ids=["nobody", "somebody else", "of another book", "of another number", "of another head", "of another state"],
+)
+def test_a_snapshot_that_the_moderator_did_not_sign_does_not_count(place: Ledger, forging: Forging) -> None:
+    place.keep_snapshot(RuleBookFold.name, place.head(), signed(place, made_up(place), forging))
+    book = RuleBook.open(place)
+    assert book.base.standings["r1"].status is Status.IN_FORCE
+    assert book.at(NOW).standings["r1"].status is Status.IN_FORCE
+    book.verify()
+
+
+@pytest.mark.parametrize("data", [b"", b"3:abc", b"(4:kept)", b"(4:kept3:abc3:abc)", b"(4:kept3:abc()())"])
+def test_what_is_no_snapshot_is_passed_over(place: Ledger, data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        Snapshots(place).unwrap(place.head(), data)
+    place.keep_snapshot(RuleBookFold.name, place.head(), data)
+    assert [*RuleBook.open(place).base.standings] == ["r1"]
+
+
+def test_a_snapshot_of_old_is_not_put_at_a_later_head(place: Ledger) -> None:
+    book = RuleBook.open(place)
+    book.keep(MODERATOR)
+    kept = place.snapshot(RuleBookFold.name)
+    assert kept is not None
+    book.ask(K1, Withdraw("r1"), NOW)
+    place.keep_snapshot(RuleBookFold.name, place.head(), kept.data)
+    assert RuleBook.open(place).base.standings["r1"].status is Status.WITHDRAWN
+
+
+def test_what_the_moderator_signed_is_found_out_by_who_verifies(place: Ledger) -> None:
+    """The moderator is believed by who opens a book, and by nobody who goes through it."""
+    octets = signed(place, made_up(place), lambda said: (said, MODERATOR))
+    place.keep_snapshot(RuleBookFold.name, place.head(), octets)
+    book = RuleBook.open(place)
+    assert book.base.standings["r1"].status is Status.WITHDRAWN
+    with refused("store.broken"):
+        book.verify()
+
+
+def test_the_moderator_alone_keeps_one(place: Ledger) -> None:
+    book = RuleBook.open(place)
+    with refused("moderator.unsigned"):
+        book.keep()
+    with refused("evolution.wrong-key"):
+        book.keep(K1)
+    assert place.snapshot(RuleBookFold.name) is None
+
+
+def test_one_is_kept_now_and_then_where_the_key_is_at_hand(place: Ledger) -> None:
+    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, store_snapshot_every=2))
+    for number in range(4):
+        book.ask(K2, Add(rule(f"b{number}", "A2", of=[P2])), NOW)
+    assert place.snapshot(RuleBookFold.name) is None
+    book.ask(MODERATOR, Pass(), NOW)
+    kept = place.snapshot(RuleBookFold.name)
+    assert kept is not None
+    assert kept.head.number == 6
+    assert RuleBook.open(place).base.image() == book.base.image()
+
+
+def test_where_nobody_signs_snapshots_are_not_signed_either() -> None:
+    place = ledger()
+    book = RuleBook.create_unsigned(place, founding(unsafe_unsigned=True), NOW)
+    book.take_unsigned(Add(rule("r1", "A1")), Note(P1, NOW))
+    place.keep_snapshot(RuleBookFold.name, place.head(), signed(place, made_up(place), lambda _: None))
+    assert RuleBook.open(place).base.standings["r1"].status is Status.WITHDRAWN
+    book.take_unsigned(Withdraw("r1"), Note(P1, NOW))
+    book.keep()
+    kept = place.snapshot(RuleBookFold.name)
+    assert kept is not None
+    assert kept.head == place.head()
