@@ -35,10 +35,11 @@ from penstock.policy.policies import (
     Rule,
     Target,
 )
-from penstock.policy.text_expressions import Declared, Expressions, Words
+from penstock.policy.text_expressions import Declared, Expressions
 from penstock.policy.text_names import COMPARISONS, FLIPPED, POLICY_COMBINING, RULE_COMBINING, function_called
 from penstock.policy.text_names import operator_function as meant_by
 from penstock.policy.text_tokens import NAME, TEXT, Token, problem
+from penstock.policy.text_words import Words
 
 RULE, VARIABLE = "rule", "variable"
 
