@@ -6,7 +6,7 @@ secrets. One write for all decisions of a question; the file is opened anew when
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from penstock.errors import FailedError
 from penstock.policy.results import Decision
 
 KIND: Final = "io.penstock.pdp.decision"
+_quoted: Final[Callable[[str], str]] = json.JSONEncoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Journal:
 
     def __init__(self, path: Path, source: str) -> None:
         self._path = path
-        self._source = source
+        self._quoted_source = _quoted(source)
         self._file: int | None = None
         self._unsynced = False
 
@@ -87,31 +88,19 @@ class Journal:
             self._file = None
 
     def _line(self, asking: Asking, place: int, one: Decided) -> str:
-        data: dict[str, object] = {
-            "endpoint": asking.endpoint,
-            "decision": one.decision.value,
-            "revision": asking.revision,
-            "subject": {"type": one.subject[0], "id": one.subject[1]},
-            "action": one.action,
-            "resource": {"type": one.resource[0], "id": one.resource[1]},
-        }
+        """Return a record: written by hand, since it is half of what a known question costs; each text is quoted."""
+        (who, whose), (what, which) = one.subject, one.resource
         more = {"status": one.status, "caller": asking.caller, "request": asking.request_id}
-        data |= {name: value for name, value in more.items() if value}
-        event = {
-            "specversion": "1.0",
-            "id": f"{asking.id}-{place}",
-            "source": self._source,
-            "type": KIND,
-            "time": asking.time.isoformat(),
-            "datacontenttype": "application/json",
-            "data": data,
-        }
-        return _ENCODER.encode(event) + "\n"
+        rest = "".join(f',"{name}":{_quoted(value)}' for name, value in more.items() if value)
+        return (
+            f'{{"specversion":"1.0","id":{_quoted(f"{asking.id}-{place}")},"source":{self._quoted_source},'
+            f'"type":"{KIND}","time":"{asking.time.isoformat()}","datacontenttype":"application/json",'
+            f'"data":{{"endpoint":{_quoted(asking.endpoint)},"decision":"{one.decision.value}",'
+            f'"revision":{_quoted(asking.revision)},"subject":{{"type":{_quoted(who)},"id":{_quoted(whose)}}},'
+            f'"action":{_quoted(one.action)},"resource":{{"type":{_quoted(what)},"id":{_quoted(which)}}}{rest}}}}}\n'
+        )
 
     def _failed(self, why: str) -> FailedError:
         self.close()
         hint = "nothing is allowed that cannot be recorded: make room, or name another file"
         return FailedError("log.write", f"a decision cannot be written to `{self._path}`: {why}", hint=hint)
-
-
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
