@@ -269,6 +269,7 @@ attribute idle { category = action id = "i" type = string }
 policy p {
     apply first-applicable
     variable lost = true
+    rule sometimes { deny condition used == "z" }
     rule a { permit target clause used == "x" }
     rule b { deny target clause used == "x" clause used == "y" condition used == "x" }
     rule b { deny condition true }
@@ -278,9 +279,9 @@ policy p {
     found = [(one.code, one.name, one.line) for one in lint_document(read_document(text))]
     assert found == [
         ("unused-attribute", "idle", 3),
-        ("duplicate-rule", "b", 9),
-        ("unreachable-rule", "b", 9),
-        ("unreachable-rule", "c", 10),
+        ("duplicate-rule", "b", 10),
+        ("unreachable-rule", "b", 10),
+        ("unreachable-rule", "c", 11),
         ("unused-variable", "lost", 6),
     ]
     assert [one.code for one in lint_document(read_document(text.replace("first-applicable", "deny-overrides")))] == [
