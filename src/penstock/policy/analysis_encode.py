@@ -53,11 +53,13 @@ if TYPE_CHECKING:
     from penstock.policy.requests import Key
 
 _ORDERS: Final[Mapping[str, Callable[[Formula, Formula], Formula]]] = {
-    "greater-than": lambda a, b: a > b,
-    "greater-than-or-equal": lambda a, b: a >= b,
-    "less-than": lambda a, b: a < b,
-    "less-than-or-equal": lambda a, b: a <= b,
+    "greater-than": z3.UGT,
+    "greater-than-or-equal": z3.UGE,
+    "less-than": z3.ULT,
+    "less-than-or-equal": z3.ULE,
 }
+#: places are numbers of so many bits, about which the solver reasons more quickly than about integers
+_BITS: Final = 32
 _LOGIC: Final = (f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of")
 Variables = Mapping[str, Expression]
 T = TypeVar("T")
@@ -290,7 +292,7 @@ class Encoder:
         computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
         if expression.gives is BOOLEAN and computed:
             truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
-            places = (z3.IntVal(scale.place(value), self.context) for value in (True, False))
+            places = (z3.BitVecVal(scale.place(value), _BITS, self.context) for value in (True, False))
             return Term(either(truth.holds, truth.fails), _if(truth.holds, *places))
         return self._term(expression, variables)
 
@@ -308,7 +310,7 @@ class Encoder:
 
     def _only(self, bag: Bagged) -> Term:
         if len(bag.members) != 1:
-            return Term(False, z3.IntVal(0, self.context))
+            return Term(False, z3.BitVecVal(0, _BITS, self.context))
         ((there, place),) = bag.members
         return Term(both(bag.fine, there), place)
 
@@ -342,8 +344,8 @@ class Encoder:
 
     def _attribute(self, wanted: Designator) -> tuple[Formula, Formula]:
         number = len(self.attributes)
-        there, place = z3.Bool(f"there {number}", self.context), z3.Int(f"place {number}", self.context)
-        self.constraints += [place >= 0, place < len(self.scales[wanted.of].values)]
+        there, place = z3.Bool(f"there {number}", self.context), z3.BitVec(f"place {number}", _BITS, self.context)
+        self.constraints.append(z3.ULT(place, len(self.scales[wanted.of].values)))
         if self._always(wanted):
             self.constraints.append(there)
         return there, place
@@ -351,7 +353,7 @@ class Encoder:
     def _literal(self, value: Value, of_type: DataType) -> Term:
         if not known_type(of_type):
             raise self._outside(f"value of type `{of_type}`")
-        place = z3.IntVal(self.scales[of_type].place(value), self.context)
+        place = z3.BitVecVal(self.scales[of_type].place(value), _BITS, self.context)
         return Term(True, place)
 
     # --- what is not understood ---------------------------------------------------------------------------------
