@@ -17,9 +17,11 @@ from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.deltas import Status
-from penstock.moderator.steps import Add, Note, Pass, Withdraw
+from penstock.moderator.steps import Add, Note, Pass, Undo, Withdraw
 from penstock.store.folds import refold
 from penstock.store.ledgers import Ledger
+from penstock.store.memory import MemoryRecords
+from penstock.store.records import to_row
 from penstock.trust.signed import sign_value
 
 Forging = Callable[[Vouched], tuple[Vouched, SigningKey] | None]
@@ -66,6 +68,15 @@ def test_a_snapshot_that_the_moderator_did_not_sign_does_not_count(place: Ledger
     assert book.base.standings["r1"].status is Status.IN_FORCE
     assert book.at(NOW).standings["r1"].status is Status.IN_FORCE
     book.verify()
+
+
+def test_a_signature_of_somebody_else_does_not_count(place: Ledger) -> None:
+    data = made_up(place)
+    said = sign_value(Vouched.of(RuleBook.open(place).founding, place.head(), data), MODERATOR)
+    for forged in (replace(said, key=K2.public, octets=K2.sign(canonical(said.body))), replace(said, octets=bytes(64))):
+        with pytest.raises(MalformedError):
+            Snapshots(place).unwrap(place.head(), canonical((b"kept", data, forged.to_sexp())))
+    assert Snapshots(place).unwrap(place.head(), canonical((b"kept", data, said.to_sexp()))) == data
 
 
 @pytest.mark.parametrize("data", [b"", b"3:abc", b"(4:kept)", b"(4:kept3:abc3:abc)", b"(4:kept3:abc()())"])
@@ -128,3 +139,21 @@ def test_where_nobody_signs_snapshots_are_not_signed_either() -> None:
     kept = place.snapshot(RuleBookFold.name)
     assert kept is not None
     assert kept.head == place.head()
+
+
+def test_steps_before_a_snapshot_are_those_of_the_chain(place: Ledger) -> None:
+    """Who undoes a step of old undoes what was done, and nothing that somebody has put in its place."""
+    records = MemoryRecords()
+    mine, forged = Ledger(records, place.name), ledger()
+    book = book_in(mine)
+    for each in (book, book_in(forged, mode=book.founding.mode)):
+        each.ask(K1, Add(rule("r1", "A1", "role = 'engineer'")), NOW, "mine" if each is book else "forged")
+    book.keep(MODERATOR)
+    book.ask(K2, Add(rule("r2", "A2", of=[P2])), NOW)
+    opened = RuleBook.open(mine)
+    (row,) = [to_row(change) for change in forged.read(2)]
+    records._rows[mine.name][1] = row
+    with refused("store.broken"):
+        opened.ask(K1, Undo(1), NOW)
+    with refused("store.broken"):
+        opened.verify()

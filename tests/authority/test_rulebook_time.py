@@ -70,6 +70,13 @@ def test_a_time_that_the_moderator_did_not_set_does_not_count(place: Ledger, req
     assert raised.value.fields["reason"] == "moderator.untimely"
 
 
+def test_that_somebody_writes_in_the_name_of_the_moderator_is_not_its_word(place: Ledger) -> None:
+    step = RuleBook.open(place).plan(Pass(), Note(MODERATOR.principal, FAR)).step
+    place.append(place.head(), [*take(step, None).entries(DEFAULT_LIMITS)])
+    with refused("moderator.book"):
+        RuleBook.open(place)
+
+
 @pytest.mark.parametrize("time", [b"1", b"01", b"x", b"9" * 18, b"9" * 30])
 def test_a_time_of_its_own_is_earlier_than_that_of_the_ledger(place: Ledger, time: bytes) -> None:
     whole = take(RuleBook.open(place).plan(Pass(), Note(P1, NOW)).step, None)
