@@ -53,7 +53,7 @@ CASES = [
     (Mode.SCOPED, Scope.UPWARD),
     (Mode.ALGORITHM, Scope.DOWNWARD),
 ]
-USUALLY = 2
+USUALLY = 1
 
 
 @pytest.mark.parametrize(("mode", "scope"), CASES if examples(1) > 1 else CASES[:USUALLY])
