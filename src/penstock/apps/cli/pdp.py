@@ -1,4 +1,4 @@
-"""`penstock pdp`: decisions by attribute-based policies. So far: of a request in a file."""
+"""`penstock pdp`: decisions by attribute-based policies, of a request in a file or by a service."""
 
 from collections.abc import Sequence
 
