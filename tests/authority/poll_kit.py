@@ -6,7 +6,8 @@ from tests.authority.kit import KEYS, MODERATOR, NAME, NOW, book_in
 from tests.moderator.kit import P4
 from tests.moderator.poll_kit import CANDIDATE, ENGINEERS
 
-from penstock.authority.polls import Polls, polls_name
+from penstock.authority.polls import Polls, polls_name, read_polls
+from penstock.authority.polls_records import State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.moderator.steps import Add
@@ -31,6 +32,11 @@ def contested(store: Store | None = None) -> Store:
 def polls_in(store: Store) -> Polls:
     """Open the polls, as a process does that has just begun."""
     return Polls(store.ledger(polls_name(NAME)), RuleBook.open(store.ledger(NAME)), MODERATOR)
+
+
+def polls_of(store: Store) -> State:
+    """Read the polls, as anybody may."""
+    return read_polls(store.ledger(polls_name(NAME)), RuleBook.open(store.ledger(NAME)).founding)
 
 
 def at(minutes: float) -> datetime:

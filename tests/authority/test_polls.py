@@ -5,26 +5,27 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.authority.kit import K1, K2, K3, MODERATOR, NAME
-from tests.authority.poll_kit import ASKED, DEADLINE, HOUR, K4, at, contested, polls_in
+from tests.authority.poll_kit import ASKED, DEADLINE, HOUR, K4, at, contested, polls_in, polls_of
 from tests.budget import examples
-from tests.moderator.kit import P1, P2, P4, rule
+from tests.moderator.kit import P1, P2, P3, P4, rule
 from tests.trust.kit import key, refused
 
-from penstock.authority.polls import Polls, polls_name, read_polls
-from penstock.authority.polls_records import PollsFold, Settlement
+from penstock.authority.polls import Polls, polls_name
+from penstock.authority.polls_records import PollsFold, Settled, Settlement
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
-from penstock.errors import PenstockError
+from penstock.model.principals import Principal
 from penstock.moderator.ballots import Vote
+from penstock.moderator.consents import poll_reason
 from penstock.moderator.deltas import Status
 from penstock.moderator.poll import Poll, cast
 from penstock.moderator.steps import Add, Resolve, Strategy, Undo, Withdraw
-from penstock.store.folds import View
 from penstock.store.ledgers import Ledger, Store
 from penstock.store.memory import MemoryRecords
 from penstock.store.opening import open_store
@@ -53,7 +54,7 @@ def test_a_majority_tightens_all_involved() -> None:
     }
     book.verify()
     assert polls.advance(DEADLINE + HOUR) == ()
-    assert read_polls(store.ledger(polls_name(NAME))) == polls.kept
+    assert polls_of(store) == polls.kept
 
 
 def test_a_rule_is_relaxed_by_its_publishers_signatures_alone() -> None:
@@ -220,10 +221,9 @@ def test_a_moderator_that_is_ended_at_any_time_goes_on_to_the_same_end(seed: int
     store = contested()
     fate = [random.choice(["kept", "before", "after"]) for _ in range(10)]
     process = Mortal(store, fate)
-    ledger = store.ledger(polls_name(NAME))
-    while not read_polls(ledger):
+    while not polls_of(store):
         process.does(lambda polls: polls.ask("m", ASKED, DEADLINE))
-    (asked,) = read_polls(ledger).values()
+    (asked,) = polls_of(store).values()
     votes = [cast(asked.poll.question, each, [ADD]).unverified() for each in (K1, K2, K4)]
     # Voters send again until they are heard.
     for minute in range(20):
@@ -232,7 +232,7 @@ def test_a_moderator_that_is_ended_at_any_time_goes_on_to_the_same_end(seed: int
     fate[:] = [random.choice(["kept", "before", "after"]) for _ in range(3)]
     for minute in range(60, 66):
         process.does(lambda polls, minute=minute: polls.advance(at(minute)))  # type: ignore[misc]
-    (ended,) = read_polls(ledger).values()
+    (ended,) = polls_of(store).values()
     assert ended.settlement == Settlement(5)
     book = RuleBook.open(store.ledger(NAME))
     assert book.base.next_number == 6
@@ -259,24 +259,106 @@ def test_two_moderators_on_one_store_close_a_poll_once(sqlite: Store) -> None:
     assert kinds == ["poll", "vote", "vote", "vote", "outcome", "settled"]
 
 
-def test_a_snapshot_says_the_same_and_what_is_forged_in_a_ledger_is_found() -> None:
+def written(store: Store, kind: str, signed: SignedValue[Any], by: Principal = P3) -> None:
+    """Write to the ledger of polls, past all that the moderator checks."""
+    ledger = store.ledger(polls_name(NAME))
+    ledger.append(ledger.head(), [Entry(who=by, when=DEADLINE, kind=kind, after=signed.to_bytes())])
+
+
+def finds(store: Store, reason: str) -> None:
+    """Check that what somebody wrote is found, and said to be none of a poll."""
+    for reading in (polls_of, polls_in):
+        with refused("poll.record") as error:
+            reading(store)
+        assert error.value.fields["reason"] == reason
+
+
+def test_a_forged_vote_in_a_ledger_is_found() -> None:
+    store = contested()
+    written(store, "vote", stranger(polls_in(store).ask("m", ASKED, DEADLINE)))
+    finds(store, "poll.not-asked")
+
+
+@pytest.mark.parametrize("forged", ["moderator", "book"])
+def test_a_question_that_is_not_the_moderators_or_of_another_book_is_found(forged: str) -> None:
+    store = contested()
+    asked = polls_in(store).ask("m", ASKED, DEADLINE).question.value
+    if forged == "moderator":
+        written(store, "poll", sign_value(replace(asked, moderator=P3), K3))
+    else:
+        written(store, "poll", sign_value(replace(asked, book=bytes(32)), MODERATOR))
+    finds(store, "poll.record")
+
+
+def test_a_settlement_is_the_moderators_word() -> None:
+    """Whoever can write to the ledger cannot make the step that was chosen go undone."""
     store = contested()
     polls = polls_in(store)
     poll = polls.ask("m", ASKED, DEADLINE)
     agree(polls, poll, K1, K2, K4)
-    polls.advance(DEADLINE)
-    fold = PollsFold()
-    octets = fold.dump(polls.kept)
-    assert fold.load(octets) == polls.kept
-    assert fold.dump(fold.load(octets)) == octets
-    with pytest.raises(PenstockError):
-        fold.load(octets.replace(b"6:number1:1", b"6:number1:2"))
-    ledger = store.ledger(polls_name(NAME))
-    View(ledger, fold).keep()
+    written(store, "outcome", polls.kept[poll.id].poll.sum_up(MODERATOR, DEADLINE))
+    written(store, "settled", sign_value(Settled(P3, poll.id, Settlement(999)), K3))
+    finds(store, "poll.record")
+
+
+def test_a_settlement_that_nobody_signed_is_none() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K4)
+    written(store, "outcome", polls.kept[poll.id].poll.sum_up(MODERATOR, DEADLINE))
+    signed = sign_value(Settled(MODERATOR.principal, poll.id, Settlement(999)), MODERATOR)
+    written(store, "settled", replace(signed, octets=bytes(64)))
+    finds(store, "key.bad-signature")
+
+
+def test_settlements_are_read_back() -> None:
+    for settlement in (Settlement(7), Settlement(None, "poll.stale")):
+        settled = Settled(P1, bytes(32), settlement)
+        assert Settled.from_sexp(settled.to_sexp()) == settled
+
+
+def test_a_snapshot_that_leaves_votes_out_has_no_effect() -> None:
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K4)
+    ledger, fold = store.ledger(polls_name(NAME)), PollsFold(RuleBook.open(store.ledger(NAME)).founding)
+    silent = {poll.id: replace(polls.kept[poll.id], poll=replace(poll, votes=()))}
+    ledger.keep_snapshot(fold.name, ledger.head(), fold.dump(silent))
     assert polls_in(store).kept == polls.kept
-    ledger.append(ledger.head(), [Entry(who=P1, when=DEADLINE, kind="vote", after=stranger(poll).to_bytes())])
-    with refused("poll.record"):
-        read_polls(ledger)
+    (ended,) = polls_in(store).advance(DEADLINE)
+    assert ended.settlement == Settlement(5)
+
+
+# --- consents in votes ----------------------------------------------------------------------------------------------
+
+
+def test_a_consent_in_a_vote_is_of_no_use_outside_its_poll() -> None:
+    """Whoever carries votes sees them; a voter may still change its mind, and a majority be missing."""
+    store = contested()
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    votes = [cast(poll.question, each, [], [DELETE]) for each in (K1, K2, K4)]
+    for vote in (*votes, cast(poll.question, K1, [], number=2)):
+        polls.hear(vote.unverified(), at(1))
+    seen = [consent for vote in votes for consent in vote.value.consents]
+    book, chosen = RuleBook.open(store.ledger(NAME)), Resolve("m", DELETE, frozenset({P1, P2, P4}))
+    for by, why in ((K4, ""), (K4, poll_reason(poll.id)), (MODERATOR, ""), (MODERATOR, poll_reason(bytes(32)))):
+        with refused("moderator.consent"):
+            book.ask(by, chosen, at(2), why, seen)
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(None, "poll.nothing-chosen")
+
+
+def test_a_consent_for_no_poll_or_for_another_one_is_none_in_a_vote() -> None:
+    polls = polls_in(contested())
+    question = polls.ask("m", ASKED, DEADLINE).question
+    vote = cast(question, K1, [], [DELETE]).value
+    for poll in (None, bytes(32)):
+        other = sign_value(replace(vote.consents[0].value, poll=poll), K1).unverified()
+        with refused("poll.consent"):
+            polls.hear(sign_value(replace(vote, consents=(other,)), K1).unverified(), at(1))
 
 
 def test_a_vote_that_is_written_after_the_deadline_by_another_clock_does_not_count() -> None:
@@ -287,7 +369,7 @@ def test_a_vote_that_is_written_after_the_deadline_by_another_clock_does_not_cou
     vote = cast(poll.question, K1, [ADD])
     ledger = store.ledger(polls_name(NAME))
     ledger.append(ledger.head(), [Entry(who=P1, when=DEADLINE, kind="vote", after=vote.to_bytes())])
-    (kept,) = read_polls(ledger).values()
+    (kept,) = polls_of(store).values()
     assert kept.poll.votes == ()
     with refused("poll.closed"):
         polls.hear(vote.unverified(), at(1))

@@ -13,7 +13,8 @@ from penstock.authority.signed_requests import Asked
 from penstock.crypto import SigningKey
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.moderator.consents import Consent, request_digest, subject_of
+from penstock.moderator.adding import Tightening
+from penstock.moderator.consents import Consent, poll_reason, request_digest, subject_of
 from penstock.moderator.deltas import Status
 from penstock.moderator.rules import SubscribeRule
 from penstock.moderator.steps import (
@@ -362,3 +363,50 @@ def test_a_replay_comes_to_what_was_agreed_to_or_to_nothing(book: RuleBook) -> N
     book.ask(K2, chosen, NOW, consents=[agreed(book, K1, step), agreed(book, K3, step)])
     # P1 agreed to what comes of it with the rule of P3, and not without.
     refuses(book, "moderator.replay", MODERATOR, Undo(1, replay=True))
+
+
+# --- what the founding says of them ---------------------------------------------------------------------------------
+
+
+def test_where_the_founding_names_who_states_rules_others_do_not() -> None:
+    book = book_in(ledger(), speakers=frozenset({P1}))
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    shut = rule("x", "A1", "role = 'worker'", of=[STRANGER.principal])
+    refuses(book, "moderator.not-yours", STRANGER, Add(shut))
+    refuses(book, "moderator.not-yours", K2, Subscribe(SubscribeRule("s1", event("A1"), P2, P2)))
+
+
+def stated_by_two(tightening: Tightening) -> RuleBook:
+    """A rule of P1 is in force, and one of P2 was rejected."""
+    book = book_in(ledger(), tightening=tightening)
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K2, Add(rule("r2", "A1", AT_A, of=[P2])), NOW)
+    return book
+
+
+def test_rules_of_others_are_tightened_by_a_poll_alone_where_the_founding_says_so() -> None:
+    add = Resolve("r2", Strategy.ADD)
+    stated_by_two(Tightening.FREE).ask(K2, add, NOW)
+    book = stated_by_two(Tightening.POLL)
+    for by in (K2, MODERATOR):
+        refuses(book, "moderator.needs-poll", by, add)
+    step, poll = book.plan(add, Note(MODERATOR.principal, NOW)).step, bytes(range(32))
+    until = NOW + DAY
+    mine = sign_value(Consent(book.id, MODERATOR.principal, subject_of(step), 2, until, poll), MODERATOR).unverified()
+    refuses(book, "moderator.consent", MODERATOR, add, mine)
+    theirs = sign_value(replace(mine.value, by=P2), K2).unverified()
+    with refused("moderator.needs-poll"):
+        book.ask(MODERATOR, add, NOW, poll_reason(poll), [theirs])
+    book.ask(MODERATOR, add, NOW, poll_reason(poll), [mine])
+    book.verify()
+    # What was taken back does not come again without asking.
+    book.ask(MODERATOR, Undo(3), NOW)
+    refuses(book, "moderator.needs-poll", MODERATOR, Undo(4))
+
+
+def test_one_changes_its_own_rule_and_withdraws_it_without_a_poll() -> None:
+    book = stated_by_two(Tightening.POLL)
+    follow = Resolve("r2", Strategy.FOLLOW, frozenset({P2}))
+    book.ask(K2, follow, NOW)
+    book.ask(K1, Withdraw("r1"), NOW)
+    book.verify()

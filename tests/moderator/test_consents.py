@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from tests.moderator.kit import P1, P2, event, rule
 from tests.moderator.life import NOW, add, base_of
 from tests.trust.kit import key, refused
@@ -29,8 +30,9 @@ def subject(base: RuleBase, request: Forward) -> bytes:
     return subject_of(plan(base, request, Note(P1, NOW)).step)
 
 
-def test_it_is_read_back() -> None:
-    consent = Consent(bytes(32), key(11).principal, bytes(range(32)), 7, NOW + timedelta(days=1))
+@pytest.mark.parametrize("poll", [None, bytes(range(1, 33))])
+def test_it_is_read_back(poll: bytes | None) -> None:
+    consent = Consent(bytes(32), key(11).principal, bytes(range(32)), 7, NOW + timedelta(days=1), poll)
     read = read_signed(parse_canonical(sign_value(consent, key(11)).to_bytes()), Consent).verify()
     assert read.value == consent
     with refused("evolution.wrong-key"):

@@ -10,6 +10,7 @@ from tests.trust.kit import key, refused
 from penstock.codec.sexp import parse_canonical
 from penstock.model.names import TypeKey
 from penstock.model.tree import Scope, TypeTree
+from penstock.moderator.adding import Tightening
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.founding import Founding
 from penstock.moderator.heuristics import OLDEST
@@ -27,6 +28,8 @@ FULL = replace(
     known_publishers={P1: WORDS.publishers.profile({"company": "A", "licensed": True})},
     known_subscribers={P2: WORDS.subscribers.profile({"age": 30, "role": "worker"}), P1: WORDS.subscribers.profile({})},
     unsafe_unsigned=True,
+    speakers=frozenset({P1, P2}),
+    tightening=Tightening.POLL,
 )
 
 
@@ -41,6 +44,7 @@ def test_it_is_read_back(founding: Founding) -> None:
 def test_customs_are_what_plans_need() -> None:
     customs = FULL.customs
     assert (customs.resolve, customs.heuristic) == (Strategy.FOLLOW, OLDEST)
+    assert (customs.speakers, customs.tightening) == (frozenset({P1, P2}), Tightening.POLL)
     assert sorted(len(profile.values) for profile in customs.subscribers) == [0, 2]
 
 
@@ -51,6 +55,8 @@ def test_customs_are_what_plans_need() -> None:
         replace(PLAIN, moderator=P1),
         replace(PLAIN, mode=Mode.LITERAL),
         replace(PLAIN, unsafe_unsigned=True),
+        replace(PLAIN, speakers=frozenset({P1})),
+        replace(PLAIN, tightening=Tightening.POLL),
         replace(PLAIN, known_subscribers=FULL.known_subscribers),
         replace(PLAIN, vocabulary=FULL.vocabulary),
     ],
@@ -62,6 +68,12 @@ def test_another_one_is_another_rule_base(other: Founding) -> None:
 def test_there_are_five_heuristics() -> None:
     with refused("moderator.founding"):
         replace(PLAIN, heuristic="luckiest")
+
+
+def test_others_are_not_changed_at_once_where_they_are_to_be_asked() -> None:
+    for strategy in (Strategy.ADD, Strategy.DELETE):
+        with refused("moderator.founding"):
+            replace(PLAIN, resolve=strategy, tightening=Tightening.POLL)
 
 
 def test_nobody_else_founds_it_and_no_profile_shows() -> None:

@@ -14,6 +14,7 @@ from penstock.errors import MalformedError, PenstockError
 from penstock.model.names import TypeKey
 from penstock.model.tree import Scope
 from penstock.model.values import Enumerated, Kind
+from penstock.moderator.adding import Tightening
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.notation import parse_function
 from penstock.moderator.rule_file import RuleFile, principal_of, read_rule_file
@@ -46,7 +47,7 @@ subscribers:
     left: {{kind: timestamp, min: 2020-01-01, max: 2030-01-01}}
   profiles:
     Ada: {{role: engineer, age: 41, weight: 3, hired: 2019-04-01, shift: 2}}
-customs: {{resolve: follow, heuristic: oldest}}
+customs: {{resolve: follow, heuristic: oldest, speakers: [acme, maker, Ada], tightening: poll}}
 rules:
   - {{id: r1, event: Line, by: acme, fnc_s: {{role: engineer, age: {{min: 18, max: 65}}}}}}
   - {{id: r2, event: Line.Press, by: acme, publishers: [acme, maker], fnc_s: "age > 18 OR night"}}
@@ -72,6 +73,8 @@ def test_everything_is_read() -> None:
     assert rules.vocabulary.tree.parents[weather] == line
     assert rules.customs.resolve is Strategy.FOLLOW
     assert rules.customs.heuristic.name == "oldest"
+    assert rules.customs.speakers == {acme, maker, ada}
+    assert rules.customs.tightening is Tightening.POLL
     adults = parse("age <= 65 AND age >= 18 AND role = 'engineer'")
     assert rules.rules[0] == PublishRule("r1", line, (acme,), acme, ALWAYS, adults)
     assert rules.rules[1].publishers == (acme, maker)

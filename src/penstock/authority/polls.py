@@ -13,12 +13,14 @@ changed meanwhile comes to nothing.
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from penstock.authority.polls_records import Kept, Kind, PollsFold, Settlement, State, settlement_octets
+from penstock.authority.polls_records import Kept, Kind, PollsFold, Settled, Settlement, State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.moderator.ballots import Outcome, Question, Vote
+from penstock.moderator.consents import poll_reason
+from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Poll, check_current, pose, verify_outcome
 from penstock.moderator.steps import Resolve
 from penstock.store.folds import View
@@ -32,9 +34,9 @@ def polls_name(book: str) -> str:
     return f"{book}.polls"
 
 
-def read_polls(ledger: Ledger) -> State:
-    """Return all polls of a ledger, by their ids. Raises what `View` and `PollsFold` raise."""
-    return View(ledger, PollsFold()).state
+def read_polls(ledger: Ledger, founding: Founding) -> State:
+    """Return all polls of the rule book with that founding, by their ids. Raises what `View` and `PollsFold` raise."""
+    return View(ledger, PollsFold(founding)).state
 
 
 class Polls:
@@ -48,7 +50,7 @@ class Polls:
             raise RefusedError(
                 "poll.not-moderator", "only the moderator of a rule book asks those affected", hint="use its key"
             )
-        self._view = View(ledger, PollsFold(), limits=limits)
+        self._view = View(ledger, PollsFold(book.founding), limits=limits)
         self._book = book
         self._key = key
         self._limits = limits
@@ -142,8 +144,8 @@ class Polls:
         def settled(now: datetime) -> Iterable[Entry]:
             kept = self._known(poll_id)
             if not kept.open and kept.pending:
-                kind, octets = settlement_octets(poll_id, self._settle(kept.poll, now))
-                yield Entry(who=self._key.principal, when=now, kind=kind, after=octets)
+                settled = Settled(self._key.principal, poll_id, self._settle(kept.poll, now))
+                yield self._entry(settled.kind, sign_value(settled, self._key), now)
 
         self._change(closed, when)
         self._change(settled, when)
@@ -152,14 +154,14 @@ class Polls:
     def _settle(self, poll: Poll, when: datetime) -> Settlement:
         """Take the step that a poll chose, if it was not taken before a crash.
 
-        (1) The book is searched for the step. (2) It does what was asked about; (3) that is said to the book too, in
-        the words of the moderator, because others may write to it in between.
+        (1) The book is searched for the step. (2) It does what was asked about; (3) that, and in which poll, is said to
+        the book too, in the words of the moderator, because others may write to it in between.
 
         Raises `FailedError`, and `RefusedError` (`moderator.busy`): then it is open.
         """
         question, outcome = poll.question.value, poll.outcome
         tally = verify_outcome(poll.question, outcome.unverified()) if outcome is not None else poll.tally()
-        option, why = tally.chosen, f"poll {poll.id.hex()}"
+        option, why = tally.chosen, poll_reason(poll.id)
         if option is None:
             raise ValueError("nothing was chosen")
         # (1) The reason names the poll, and only the moderator's counts.
@@ -185,7 +187,7 @@ class Polls:
     def _entry(
         self,
         kind: Kind,
-        signed: SignedValue[Question] | SignedValue[Vote] | SignedValue[Outcome],
+        signed: SignedValue[Question] | SignedValue[Vote] | SignedValue[Outcome] | SignedValue[Settled],
         now: datetime,
         why: str = "",
     ) -> Entry:

@@ -3,25 +3,28 @@
     kind `poll`       after  <signed question>
     kind `vote`       after  <signed vote>
     kind `outcome`    after  <signed outcome>
-    kind `settled`    after  (settled <poll> <number of the step>)
-    kind `unsettled`  after  (unsettled <poll> <code>)
+    kind `settled`    after  <signed (poll-settled (moderator <principal>) (poll <digest>) (step <number>))>
+    kind `unsettled`  after  <signed (poll-settled (moderator <principal>) (poll <digest>) (code <code>))>
 
 The order of changes is what the moderator goes by: a vote counts if it stands before the outcome of its poll, and has a
-time before the deadline. All signatures are verified whenever they are read.
+time before the deadline. All signatures are verified whenever they are read, and questions and what came of them are
+those of the rule book's moderator. There are no snapshots: one could leave votes out.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import ClassVar, Final, Never, TypeAlias, TypeVar
 
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
+from penstock.codec.sexp import field as sexp_field
 from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.principals import Principal
 from penstock.moderator.ballots import Outcome, Question, Vote
+from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Poll
-from penstock.moderator.records import wide
 from penstock.store.records import Change
-from penstock.trust.signed import Claim, SignedValue, read_count, read_digest, read_signed
+from penstock.trust.signed import Claim, SignedValue, one, read_count, read_digest, read_owner, read_signed
 
 V = TypeVar("V", bound=Claim)
 
@@ -45,11 +48,55 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
+class Settled:
+    """What came of a poll, by the word of its moderator."""
+
+    HEAD: ClassVar = b"poll-settled"
+    moderator: Principal
+    poll: bytes = field(repr=False)
+    settlement: Settlement
+
+    @property
+    def signer(self) -> Principal:
+        """The moderator that asked."""
+        return self.moderator
+
+    @property
+    def kind(self) -> Kind:
+        """What happens to the poll by it."""
+        return Kind.UNSETTLED if self.settlement.step is None else Kind.SETTLED
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        step, code = self.settlement.step, self.settlement.code
+        came: SExp = (b"code", code.encode()) if step is None else (b"step", b"%d" % step)
+        return (self.HEAD, (b"moderator", str(self.moderator).encode()), (b"poll", self.poll), came)
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "Settled":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        settlement = (
+            Settlement(None, text(one(body, b"code")))
+            if sexp_field(body, b"step") is None
+            else Settlement(read_count(one(body, b"step")))
+        )
+        return cls(read_owner(one(body, b"moderator")), read_digest(one(body, b"poll")), settlement)
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A poll, and what came of it."""
 
     poll: Poll
-    settlement: Settlement | None = None
+    settled: SignedValue[Settled] | None = None
+
+    @property
+    def settlement(self) -> Settlement | None:
+        """What came of it; where nothing was chosen there is nothing to settle."""
+        if self.settled is not None:
+            return self.settled.value.settlement
+        outcome = self.poll.outcome
+        return _NOTHING if outcome is not None and outcome.value.chosen is None else None
 
     @property
     def open(self) -> bool:
@@ -62,14 +109,20 @@ class Kept:
         return self.settlement is None
 
 
+_NOTHING: Final = Settlement(None, "poll.nothing-chosen")
+
 State: TypeAlias = dict[bytes, Kept]
 """All polls, by their ids, in the order in which they were asked."""
 
 
 class PollsFold:
-    """See `penstock.store.folds.Fold`."""
+    """See `penstock.store.folds.Fold`: the polls of the rule book that begins with a founding."""
 
-    name = "polls-1"
+    name = "polls-2"
+
+    def __init__(self, founding: Founding) -> None:
+        self._moderator = founding.moderator
+        self._book = founding.digest
 
     def empty(self) -> State:
         """Return no polls."""
@@ -78,7 +131,7 @@ class PollsFold:
     def step(self, state: State, change: Change) -> State:
         """Take a change in. Raises `RefusedError` (`poll.record`) for one that a moderator does not write."""
         try:
-            _take(state, change)
+            self._take(state, change)
         except PenstockError as error:
             raise RefusedError(
                 "poll.record",
@@ -93,66 +146,54 @@ class PollsFold:
         """Return the state as octets."""
         return canonical((b"polls", *(tuple(_dumped(kept)) for kept in state.values())))
 
-    def load(self, data: bytes) -> State:
-        """Return the state that was dumped. Raises `MalformedError`, also for what was not signed as it says."""
-        body = parse_canonical(data, limits=wide(len(data)))
-        try:
-            if not isinstance(body, tuple) or body[:1] != (b"polls",):
-                raise _malformed("not the state of polls")
-            return {kept.poll.id: kept for kept in map(_loaded, body[1:])}
-        except RefusedError as error:
-            raise _malformed(error.message) from error
+    def load(self, data: bytes) -> Never:  # noqa: ARG002  # whatever it holds
+        """Raise `MalformedError`: polls are counted from their changes alone."""
+        raise _malformed("there are no snapshots of polls")
+
+    def _take(self, state: State, change: Change) -> None:
+        octets = change.after or b""
+        match change.kind:
+            case Kind.POLL:
+                poll = Poll(signed_octets(octets, Question))
+                self._check(poll.question.value)
+                if poll.id in state:
+                    raise _malformed("a question is asked twice")
+                state[poll.id] = Kept(poll)
+            case Kind.VOTE:
+                vote = signed_octets(octets, Vote)
+                kept = _known(state, vote.value.poll)
+                try:
+                    state[vote.value.poll] = replace(kept, poll=kept.poll.hear(vote, change.when))
+                except RefusedError as error:
+                    # Its time was that of a change before it, which another clock had written.
+                    if error.code != "poll.closed":
+                        raise
+            case Kind.OUTCOME:
+                outcome = signed_octets(octets, Outcome)
+                kept = _known(state, outcome.value.poll)
+                state[outcome.value.poll] = replace(kept, poll=kept.poll.close(outcome))
+            case Kind.SETTLED | Kind.UNSETTLED:
+                settled = signed_octets(octets, Settled)
+                kept = _known(state, settled.value.poll)
+                if (settled.value.moderator, settled.value.kind) != (self._moderator, change.kind):
+                    raise _malformed("a poll is settled by the moderator that asked")
+                if kept.open or not kept.pending:
+                    raise _malformed("a poll is settled once, when it has ended")
+                state[settled.value.poll] = replace(kept, settled=settled)
+            case _:
+                raise _malformed("nothing of the kind happens to polls")
+
+    def _check(self, question: Question) -> None:
+        """Check that a question is one of this rule book."""
+        if question.moderator != self._moderator:
+            raise _malformed("somebody else than the moderator asks")
+        if question.book != self._book:
+            raise _malformed("a question is about another rule book")
 
 
 def signed_octets(octets: bytes, kind: type[V]) -> SignedValue[V]:
     """Read and verify a statement of one kind. Raises what `read_signed` and `UnverifiedValue.verify` raise."""
     return read_signed(parse_canonical(octets), kind).verify()
-
-
-def settlement_octets(poll: bytes, settlement: Settlement) -> tuple[Kind, bytes]:
-    """Return what a rule book made of a poll as it is kept."""
-    if settlement.step is None:
-        return Kind.UNSETTLED, canonical((Kind.UNSETTLED.encode(), poll, settlement.code.encode()))
-    return Kind.SETTLED, canonical((Kind.SETTLED.encode(), poll, b"%d" % settlement.step))
-
-
-def _take(state: State, change: Change) -> None:
-    octets = change.after or b""
-    match change.kind:
-        case Kind.POLL:
-            poll = Poll(signed_octets(octets, Question))
-            if poll.id in state:
-                raise _malformed("a question is asked twice")
-            state[poll.id] = Kept(poll)
-        case Kind.VOTE:
-            vote = signed_octets(octets, Vote)
-            kept = _known(state, vote.value.poll)
-            try:
-                state[vote.value.poll] = replace(kept, poll=kept.poll.hear(vote, change.when))
-            except RefusedError as error:
-                # Its time was that of a change before it, which another clock had written.
-                if error.code != "poll.closed":
-                    raise
-        case Kind.OUTCOME:
-            outcome = signed_octets(octets, Outcome)
-            kept = _known(state, outcome.value.poll)
-            state[outcome.value.poll] = _ended(replace(kept, poll=kept.poll.close(outcome)))
-        case Kind.SETTLED | Kind.UNSETTLED:
-            poll_id, settlement = _read_settlement(parse_canonical(octets))
-            kept = _known(state, poll_id)
-            if kept.open or not kept.pending:
-                raise _malformed("a poll is settled once, when it has ended")
-            state[poll_id] = replace(kept, settlement=settlement)
-        case _:
-            raise _malformed("nothing of the kind happens to polls")
-
-
-def _ended(kept: Kept) -> Kept:
-    """Return a poll that has come to its end; where nothing was chosen there is nothing to settle."""
-    outcome = kept.poll.outcome
-    if outcome is not None and outcome.value.chosen is None:
-        return replace(kept, settlement=Settlement(None, "poll.nothing-chosen"))
-    return kept
 
 
 def _known(state: State, poll_id: bytes) -> Kept:
@@ -166,31 +207,7 @@ def _dumped(kept: Kept) -> Iterator[SExp]:
     yield kept.poll.question.to_sexp()
     yield tuple(vote.to_sexp() for vote in kept.poll.votes)
     yield () if kept.poll.outcome is None else (kept.poll.outcome.to_sexp(),)
-    settled = kept.settlement
-    yield () if settled is None else (parse_canonical(settlement_octets(kept.poll.id, settled)[1]),)
-
-
-def _loaded(value: SExp) -> Kept:
-    match value:
-        case (tuple(question), tuple(votes), tuple(outcome), tuple(settled)) if len(outcome) < 2 and len(settled) < 2:
-            return Kept(
-                Poll(
-                    read_signed(question, Question).verify(),
-                    tuple(read_signed(vote, Vote).verify() for vote in votes),
-                    read_signed(outcome[0], Outcome).verify() if outcome else None,
-                ),
-                _read_settlement(settled[0])[1] if settled else None,
-            )
-    raise _malformed("not a poll")
-
-
-def _read_settlement(value: SExp) -> tuple[bytes, Settlement]:
-    match value:
-        case (b"settled", poll, step):
-            return read_digest(poll), Settlement(read_count(step))
-        case (b"unsettled", poll, code):
-            return read_digest(poll), Settlement(None, text(code))
-    raise _malformed("not what came of a poll")
+    yield () if kept.settled is None else (kept.settled.to_sexp(),)
 
 
 def _malformed(message: str) -> MalformedError:

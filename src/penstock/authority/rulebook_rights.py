@@ -2,7 +2,7 @@
 
 | request | may be asked for by | has to agree |
 |---|---|---|
-| a rule is stated | whoever states it | all publishers that it is of, or the subscriber |
+| a rule is stated | whoever states it, if the founding names nobody or names it | all whom it binds |
 | a rule is withdrawn | whoever stated it | |
 | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
 | somebody leaves | it, the moderator | |
@@ -12,6 +12,9 @@
 | another step is undone | whoever asked for it, the moderator | whose rules are relaxed by it |
 | that time passed is undone, or a step with a replay | the moderator | whose rules are relaxed by it |
 | time passes | anybody, without a signature | |
+
+Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as the
+moderator's, in the name of a poll.
 """
 
 from collections.abc import Iterable
@@ -25,11 +28,12 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.moderator import steps
+from penstock.moderator.adding import Tightening
 from penstock.moderator.base import RuleBase
-from penstock.moderator.consents import Consent, subject_of
+from penstock.moderator.consents import Consent, poll_reason, subject_of
 from penstock.moderator.founding import Founding
-from penstock.moderator.propose import relaxed_by
-from penstock.moderator.steps import Pass, Request, Step, Undo
+from penstock.moderator.propose import relaxed_by, tightened_by
+from penstock.moderator.steps import SEARCHING, Pass, Request, Step, Undo
 from penstock.trust.signed import SignedValue, UnverifiedValue
 
 _OWN: Final = (steps.Add, steps.Subscribe, steps.Withdraw)
@@ -111,12 +115,14 @@ class Rights:
         """Verify that all have agreed who have to, to what a step comes to.
 
         (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
-        step was taken on it. (6) Nobody is missing.
+        step was taken on it; one that was given in a poll is for its step alone. (6) Nobody is missing. (7) Where that
+        takes a poll, there was one.
 
-        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`.
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`,
+        `moderator.needs-poll`.
         """
         subject = subject_of(step)
-        agreed = {step.note.who}
+        agreed, polled = {step.note.who}, False
         for consent in consents:
             # (1) Silence is refusal, and so is what others say.
             value = consent.verify().value
@@ -132,6 +138,11 @@ class Rights:
             # (5) A step that was undone, or withdrawn, needs a new one; one that was given for later is none.
             if _used_up(base, step, value.since):
                 raise _no_consent(value.by, "agreed to what was done before")
+            # A vote can be replaced, and others see it: only the moderator says what the poll came to.
+            if value.poll is not None:
+                if not self._in_name_of(step, value.poll):
+                    raise _no_consent(value.by, "agreed in a poll, and this is not what the moderator took from it")
+                polled |= value.by == self._founding.moderator
             agreed.add(value.by)
         # (6) Those who need not agree do no harm.
         agree = self._speakers(base, step.request, step.note.who).agree
@@ -141,6 +152,13 @@ class Rights:
         missing = sorted(agree - agreed)
         if missing:
             raise _no_consent(missing[0], "has not agreed", *missing)
+        # (7) The moderator's own consent says which poll.
+        if self._founding.tightening is Tightening.POLL and not polled and not isinstance(step.request, SEARCHING):
+            _check_own(base, step)
+
+    def _in_name_of(self, step: Step, poll: bytes) -> bool:
+        """Say whether a step is the moderator's, for a poll."""
+        return (step.note.who, step.note.why) == (self._founding.moderator, poll_reason(poll))
 
     def next_serial(self, who: Principal) -> int:
         """Return the number that the next request of somebody can have."""
@@ -156,9 +174,9 @@ class Rights:
         moderator = self._founding.moderator
         match request:
             case steps.Add(rule):
-                return _Speakers(frozenset({rule.stated_by}), frozenset(rule.publishers))
+                return _Speakers(self._invited(rule.stated_by), frozenset(rule.publishers))
             case steps.Subscribe(rule):
-                return _Speakers(frozenset({rule.stated_by}), frozenset({rule.subscriber}))
+                return _Speakers(self._invited(rule.stated_by), frozenset({rule.subscriber}))
             case steps.Withdraw(rule_id):
                 return _Speakers(frozenset({base.stated(rule_id).stated_by}))
             case steps.Resolve(rule_id, _, consents):
@@ -183,6 +201,23 @@ class Rights:
                 return _Speakers(owners, owners | relaxed)
             case steps.RemoveType(event):
                 return _Speakers(frozenset({event.owner}))
+
+    def _invited(self, who: Principal) -> frozenset[Principal]:
+        """Return somebody, if it may state rules."""
+        named = self._founding.speakers
+        return frozenset({who} if not named or who in named else ())
+
+
+def _check_own(base: RuleBase, step: Step) -> None:
+    """Check that a step tightens no rules but those of who asks for it."""
+    others = sorted(tightened_by(base, step.delta) - {step.note.who})
+    if others:
+        raise RefusedError(
+            "moderator.needs-poll",
+            f"a rule of {others[0].short} would be tightened, and those affected were not asked",
+            hint="let the moderator ask them (`penstock moderator poll`)",
+            publishers=tuple(others),
+        )
 
 
 def _undone_at_last(base: RuleBase, step: Step) -> Step:

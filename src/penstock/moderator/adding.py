@@ -6,6 +6,7 @@ the customs of the domain name the one to be tried at once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import instant_key
@@ -23,6 +24,15 @@ from penstock.moderator.tables import duplicate
 from penstock.trust.validity import State
 
 
+class Tightening(StrEnum):
+    """How rules of others than who asks for it may be tightened."""
+
+    #: by whoever stated the rule that they collide with, or by the moderator
+    FREE = "free"
+    #: by the moderator, in the name of a poll
+    POLL = "poll"
+
+
 @dataclass(frozen=True, slots=True)
 class Customs:
     """What a domain has agreed on beforehand."""
@@ -33,6 +43,10 @@ class Customs:
     heuristic: Heuristic = NEWEST
     #: who is known to subscribe, where it is to be counted
     subscribers: Sequence[Profile] = field(default=(), repr=False)
+    #: who may state rules in a rule book; nobody named: anybody who has a key
+    speakers: frozenset[Principal] = frozenset()
+    #: how rules of others are tightened in a rule book
+    tightening: Tightening = Tightening.FREE
 
 
 DEFAULT_CUSTOMS = Customs()

@@ -9,8 +9,8 @@
 
 A poll is named by the digest of its question, so a vote is for all that its voter was shown: the rules as they are,
 what would become of each, who else is asked, and until when. Of several votes of one voter the highest number counts.
-Who agrees that its own rule is relaxed adds a consent, which is what a rule book goes by. What the votes come to is for
-`poll` to say.
+Who agrees that its own rule is relaxed adds a consent for this poll, which is what a rule book goes by. What the votes
+come to is for `poll` to say.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.sexp import field as sexp_field
+from penstock.crypto import digest
 from penstock.errors import LimitError
 from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
@@ -101,6 +102,11 @@ class Question:
         """The moderator that asks."""
         return self.moderator
 
+    @property
+    def id(self) -> bytes:
+        """What names the poll."""
+        return digest(self.to_sexp())
+
     def rule(self, rule_id: str) -> Touched:
         """Return one of the rules that the question is about."""
         return next(rule for rule in self.rules if rule.form.id == rule_id)
@@ -111,7 +117,7 @@ class Question:
 
     def consent(self, voter: Principal, option: Option) -> Consent:
         """Return what a voter signs so that its rule may be relaxed by one of the ways out."""
-        return Consent(self.book, voter, self.subject(option), self.since, self.until)
+        return Consent(self.book, voter, self.subject(option), self.since, self.until, self.id)
 
     def subject(self, option: Option) -> bytes:
         """Return what consents to one of the ways out are to."""

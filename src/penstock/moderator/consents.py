@@ -1,10 +1,13 @@
 """Consents: what a principal agrees to though somebody else asks for it.
 
-    (moderator-consent (book <digest>) (by <principal>) (to <digest>) (since <steps>) (until <date>))
+    (moderator-consent (book <digest>) (by <principal>) (to <digest>) (since <steps>) (until <date>) [(for <poll>)])
 
 It is to one thing: a resolution with all the forms that it puts in force, or a request as it is written. It counts for
 one step: where something with that digest was taken after `since`, the number of steps that the rule base had when it
 was given, it is used up. So it can be shown again, and late, without any effect.
+
+One that is given in a poll is for that poll: it counts for the step that the moderator asks for in the poll's name, and
+is of no use to anybody else who has seen the vote.
 """
 
 from collections.abc import Mapping
@@ -13,6 +16,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from penstock.codec.sexp import SExp
+from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
@@ -35,6 +39,8 @@ class Consent:
     #: how many steps the rule base had
     since: int
     until: datetime
+    #: the poll that it was given in, by its id; None where it was given to whoever asks
+    poll: bytes | None = field(default=None, repr=False)
 
     @property
     def signer(self) -> Principal:
@@ -50,6 +56,7 @@ class Consent:
             (b"to", self.to),
             (b"since", b"%d" % self.since),
             (b"until", format_date(self.until)),
+            *(() if self.poll is None else ((b"for", self.poll),)),
         )
 
     @classmethod
@@ -64,7 +71,13 @@ class Consent:
             read_digest(one(body, b"to")),
             read_count(one(body, b"since")),
             parse_date(until),
+            None if sexp_field(body, b"for") is None else read_digest(one(body, b"for")),
         )
+
+
+def poll_reason(poll: bytes) -> str:
+    """Return the reason that a moderator gives for the step that a poll chose."""
+    return f"poll {poll.hex()}"
 
 
 def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:

@@ -2,7 +2,8 @@
 
     (rule-book (name <ledger>) (moderator <principal>) (time <date>) (mode <mode>) <vocabulary>
                [(resolve <strategy>)] (heuristic <name>)
-               (known-publishers <profile> …) (known-subscribers <profile> …) [(unsigned)])
+               (known-publishers <profile> …) (known-subscribers <profile> …) [(unsigned)]
+               [(speakers <principal> …)] [(tightening poll)])
     <profile>  (<principal> (<attribute> <value>) …)
 
 See `vocabulary_forms` for the fields about what rules may speak about. The digest of it all is what later requests
@@ -23,7 +24,7 @@ from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.values import Value
-from penstock.moderator.adding import Customs
+from penstock.moderator.adding import Customs, Tightening
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.heuristics import HEURISTICS, NEWEST
 from penstock.moderator.steps import Strategy
@@ -57,6 +58,9 @@ class Founding:
     known_subscribers: Known = field(default_factory=_nobody, repr=False)
     #: requests count without a signature: whoever can write to the ledger is believed whatever it says
     unsafe_unsigned: bool = False
+    #: who may state rules; nobody named: whoever has a key
+    speakers: frozenset[Principal] = frozenset()
+    tightening: Tightening = Tightening.FREE
 
     def __post_init__(self) -> None:
         if self.heuristic not in HEURISTICS:
@@ -64,6 +68,12 @@ class Founding:
                 "moderator.founding",
                 f"there is no heuristic `{self.heuristic[:80]}`",
                 hint=f"there are: {', '.join(HEURISTICS)}",
+            )
+        if self.tightening is Tightening.POLL and self.resolve not in (None, Strategy.FOLLOW):
+            raise MalformedError(
+                "moderator.founding",
+                f"`{self.resolve}` at once changes rules of others without a poll",
+                hint="leave `resolve` or `tightening` out, or resolve by `follow`",
             )
 
     @property
@@ -75,7 +85,7 @@ class Founding:
     def customs(self) -> Customs:
         """What the domain has agreed on, as plans need it."""
         people = tuple(profile for _, profile in sorted(self.known_subscribers.items()))
-        return Customs(self.resolve, HEURISTICS[self.heuristic], people)
+        return Customs(self.resolve, HEURISTICS[self.heuristic], people, self.speakers, self.tightening)
 
     @property
     def digest(self) -> bytes:
@@ -96,6 +106,8 @@ class Founding:
             (b"known-publishers", *_known(self.known_publishers)),
             (b"known-subscribers", *_known(self.known_subscribers)),
             *(((b"unsigned",),) if self.unsafe_unsigned else ()),
+            *(((b"speakers", *(str(who).encode() for who in sorted(self.speakers))),) if self.speakers else ()),
+            *(() if self.tightening is Tightening.FREE else ((b"tightening", self.tightening.encode()),)),
         )
 
     @classmethod
@@ -114,6 +126,8 @@ class Founding:
             _read_known(rows(body, b"known-publishers"), words.publishers),
             _read_known(rows(body, b"known-subscribers"), words.subscribers),
             sexp_field(body, b"unsigned") is not None,
+            frozenset(map(read_owner, (sexp_field(body, b"speakers") or ())[1:])),
+            _read_tightening(body),
         )
 
 
@@ -141,7 +155,13 @@ def _read_pair(pair: SExp) -> tuple[str, Value]:
     raise malformed("a profile has attributes with values")
 
 
-def _word(body: SExp, name: bytes, words: type[Mode] | type[Strategy]) -> str:
+def _read_tightening(body: SExp) -> Tightening:
+    if sexp_field(body, b"tightening") is None:
+        return Tightening.FREE
+    return Tightening(_word(body, b"tightening", Tightening))
+
+
+def _word(body: SExp, name: bytes, words: type[Mode] | type[Strategy] | type[Tightening]) -> str:
     found = text(one(body, name))
     if found not in [*words]:
         raise malformed(f"a rule book has a `{name.decode()}` that is not known")

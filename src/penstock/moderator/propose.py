@@ -138,6 +138,17 @@ def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
     return frozenset(found)
 
 
+def tightened_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
+    """Return who stated rules in force whose new form shuts out somebody whom they admit now and as stated."""
+    changed = ((change.before, change.after) for change in delta.rules.values())
+    return frozenset(
+        after.stated.stated_by
+        for before, after in changed
+        if before is not None and before.form is not None and after is not None and after.form is not None
+        if not implies(base, before.form, after.form) and not implies(base, after.stated, after.form)
+    )
+
+
 def whose(rule: PublishRule) -> frozenset[Principal]:
     """Return all who have to agree where a rule is relaxed: whoever stated it, and those whom it binds with it."""
     return frozenset({rule.stated_by, *rule.publishers})

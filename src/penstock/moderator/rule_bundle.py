@@ -106,6 +106,8 @@ def to_founding(
         rules.publishers,
         rules.subscribers,
         unsafe_unsigned=unsigned,
+        speakers=rules.customs.speakers,
+        tightening=rules.customs.tightening,
     )
 
 

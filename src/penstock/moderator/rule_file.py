@@ -20,7 +20,7 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.tree import Scope, TypeTree
-from penstock.moderator.adding import Customs
+from penstock.moderator.adding import Customs, Tightening
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.file_tables import Form, Table
 from penstock.moderator.file_values import end_of, read_list, read_schema, read_value
@@ -245,8 +245,11 @@ class RuleReader:
         heuristic = table.take("heuristic", str, "newest")
         if heuristic not in HEURISTICS:
             raise table.malformed("heuristic", f"one of {', '.join(HEURISTICS)}")
+        with table.at("speakers"):
+            speakers = frozenset(map(self.principal, table.texts("speakers")))
+        tightening = table.choice("tightening", Tightening, Tightening.FREE)
         table.done()
-        return Customs(strategy, HEURISTICS[heuristic], people)
+        return Customs(strategy, HEURISTICS[heuristic], people, speakers, tightening)
 
     # --- rules --------------------------------------------------------------------------------------------------
 

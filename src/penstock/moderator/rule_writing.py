@@ -9,7 +9,7 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schema, Value
-from penstock.moderator.adding import Customs
+from penstock.moderator.adding import Customs, Tightening
 from penstock.moderator.conflicts import Function
 from penstock.moderator.heuristics import NEWEST
 from penstock.moderator.lists import AttributeList, Bound, Entry
@@ -47,7 +47,7 @@ class _Writer:
             },
             "publishers": self._people(rules.vocabulary.publishers, rules.publishers),
             "subscribers": self._people(rules.vocabulary.subscribers, rules.subscribers),
-            "customs": _customs(rules.customs),
+            "customs": self._customs(rules.customs),
             "rules": self._stated(rules.rules),
             "subscriptions": self._stated(rules.subscriptions),
         }
@@ -73,6 +73,16 @@ class _Writer:
         }
         return {key: value for key, value in parts.items() if value}
 
+    def _customs(self, customs: Customs) -> dict[str, Written]:
+        written: dict[str, Written] = {} if customs.resolve is None else {"resolve": customs.resolve.value}
+        if customs.heuristic != NEWEST:
+            written["heuristic"] = customs.heuristic.name
+        if customs.speakers:
+            written["speakers"] = [self._who(each) for each in sorted(customs.speakers)]
+        if customs.tightening is not Tightening.FREE:
+            written["tightening"] = customs.tightening.value
+        return written
+
     def _stated(self, rules: Iterable[Rule]) -> list[Written]:
         return [self._rule(rule) for rule in rules]
 
@@ -92,11 +102,6 @@ class _Writer:
     def _function(self, function: Function, selector: Selector) -> dict[str, Written]:
         schema = self._rules.vocabulary.profiles(function).attributes
         return {} if selector == ALWAYS else {function.value: _selector(selector, schema)}
-
-
-def _customs(customs: Customs) -> dict[str, Written]:
-    written: dict[str, Written] = {} if customs.resolve is None else {"resolve": customs.resolve.value}
-    return written if customs.heuristic == NEWEST else {**written, "heuristic": customs.heuristic.name}
 
 
 def _spec(spec: AttributeSpec) -> Written:

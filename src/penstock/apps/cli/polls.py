@@ -220,9 +220,10 @@ def polls(  # noqa: PLR0913  # one argument an option
     """List all polls, or show POLL with its question and votes."""
     cast = Cast(load_names(names_file))
     with open_store(named_store(store_url)) as store:
+        founding = RuleBook.open(store.ledger(ledger)).founding
         found = [
             kept
-            for poll_id, kept in read_polls(store.ledger(polls_name(ledger))).items()
+            for poll_id, kept in read_polls(store.ledger(polls_name(ledger)), founding).items()
             if wanted is None or poll_id.hex().startswith(wanted.lower())
         ]
     if wanted is not None and len(found) != 1:
