@@ -120,7 +120,7 @@ def subtrees(of: Tables) -> DataFrame:
 
 def causes(of: Tables) -> DataFrame:
     """Return the statements of which each rule collides with others, those with most first."""
-    order = [F.desc("others"), F.desc("rules"), "rule", "function", "kind"]
+    order = [F.desc("others"), F.desc("rules"), *map(F.col, ("rule", "function", "kind"))]
     named = F.concat_ws(", ", "attributes").alias("attributes")
     return of.conflicts.select(*(named if name == "attributes" else name for name in _CAUSES)).orderBy(*order)
 
