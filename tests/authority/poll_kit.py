@@ -10,6 +10,7 @@ from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.polls_records import State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
+from penstock.moderator.adding import Tightening
 from penstock.moderator.steps import Add
 from penstock.store.ledgers import Store
 from penstock.store.memory import MemoryRecords
@@ -20,10 +21,10 @@ ASKED = NOW + HOUR
 DEADLINE = ASKED + HOUR
 
 
-def contested(store: Store | None = None) -> Store:
+def contested(store: Store | None = None, tightening: Tightening = Tightening.FREE) -> Store:
     """Return a store with the rule book."""
     place = store or Store(MemoryRecords())
-    book = book_in(place.ledger(NAME))
+    book = book_in(place.ledger(NAME), tightening=tightening)
     for rule in (*ENGINEERS, CANDIDATE):
         book.ask(KEYS[rule.stated_by], Add(rule), NOW)
     return place

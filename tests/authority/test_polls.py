@@ -21,10 +21,11 @@ from penstock.authority.polls_records import PollsFold, Settled, Settlement
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
+from penstock.moderator.adding import Tightening
 from penstock.moderator.ballots import Vote
 from penstock.moderator.consents import poll_reason
 from penstock.moderator.deltas import Status
-from penstock.moderator.poll import Poll, cast
+from penstock.moderator.poll import Poll, Proof, cast
 from penstock.moderator.steps import Add, Resolve, Strategy, Undo, Withdraw
 from penstock.store.ledgers import Ledger, Store
 from penstock.store.memory import MemoryRecords
@@ -70,7 +71,7 @@ def test_a_rule_is_relaxed_by_its_publishers_signatures_alone() -> None:
     taken = [*book.log()][-1]
     assert taken.step.request == Resolve("m", DELETE, frozenset({P1, P2, P4}))
     assert taken.word is not None
-    assert {each.value.by for each in taken.word.consents} >= {P1, P2, P4}
+    assert {each.value.by for each in taken.word.consents} == {P1, P2, P4}
     book.verify()
     # The step can be undone like any other, and the consents do not count for another one.
     book.ask(polls.moderator, Undo(5), DEADLINE)
@@ -151,7 +152,7 @@ def test_others_may_write_between_the_check_and_the_step(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("penstock.authority.polls.check_current", race)
     (ended,) = polls.advance(DEADLINE)
-    assert ended.settlement == Settlement(None, "moderator.consent")
+    assert ended.settlement == Settlement(None, "poll.outcome")
     assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is Status.REJECTED
 
 
@@ -344,11 +345,64 @@ def test_a_consent_in_a_vote_is_of_no_use_outside_its_poll() -> None:
         polls.hear(vote.unverified(), at(1))
     seen = [consent for vote in votes for consent in vote.value.consents]
     book, chosen = RuleBook.open(store.ledger(NAME)), Resolve("m", DELETE, frozenset({P1, P2, P4}))
-    for by, why in ((K4, ""), (K4, poll_reason(poll.id)), (MODERATOR, ""), (MODERATOR, poll_reason(bytes(32)))):
+    for by, why in ((K4, ""), (K4, poll_reason(poll.id)), (MODERATOR, ""), (MODERATOR, poll_reason(poll.id))):
         with refused("moderator.consent"):
             book.ask(by, chosen, at(2), why, seen)
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(None, "poll.nothing-chosen")
+    # Nor can the moderator use them against the votes.
+    assert ended.poll.outcome is not None
+    proof = Proof(poll.question.unverified(), ended.poll.outcome.unverified())
+    with refused("poll.outcome"):
+        book.ask(MODERATOR, chosen, DEADLINE, poll_reason(poll.id), seen, poll=proof)
+
+
+def test_a_step_shows_the_poll_that_chose_it_and_counts_once() -> None:
+    store = contested(tightening=Tightening.POLL)
+    polls, book = polls_in(store), RuleBook.open(store.ledger(NAME))
+    for by in (K4, MODERATOR):
+        with refused("moderator.needs-poll"):
+            book.ask(by, Resolve("m", ADD), ASKED)
+    agree(polls, polls.ask("m", ASKED, DEADLINE), K1, K2, K4)
+    assert polls.advance(DEADLINE)[0].settlement == Settlement(5)
+    book.verify()
+    *_, taken = book.log()
+    assert taken.word is not None
+    proof, why = taken.word.poll, taken.step.note.why
+    book.ask(MODERATOR, Undo(5), DEADLINE)
+    with refused("moderator.needs-poll"):
+        book.ask(MODERATOR, Undo(6), DEADLINE)
+    # What was chosen is taken once, whoever asks, whatever for.
+    for by, request in ((MODERATOR, Resolve("m", ADD)), (K4, Resolve("m", ADD)), (MODERATOR, Undo(6))):
+        with refused("poll.outcome"):
+            book.ask(by, request, DEADLINE, why, poll=proof)
+
+
+def test_a_poll_of_somebody_else_or_that_nobody_closed_chooses_nothing() -> None:
+    store = contested(tightening=Tightening.POLL)
+    polls, book = polls_in(store), RuleBook.open(store.ledger(NAME))
+    poll = polls.ask("m", ASKED, DEADLINE)
+    agree(polls, poll, K1, K2, K4)
+    poll = polls.kept[poll.id].poll
+    outcome, why = poll.sum_up(MODERATOR, DEADLINE), poll_reason(poll.id)
+    early = sign_value(replace(outcome.value, time=at(5)), MODERATOR)
+    fewer = sign_value(replace(outcome.value, votes=outcome.value.votes[:2]), MODERATOR)
+    for forged in (early, fewer):
+        with refused("poll.outcome"):
+            proof = Proof(poll.question.unverified(), forged.unverified())
+            book.ask(MODERATOR, Resolve("m", ADD), DEADLINE, why, poll=proof)
+    own = Poll(sign_value(replace(poll.question.value, moderator=P4, voters=poll.question.value.voters), K4))
+    votes = tuple(cast(own.question, each, [ADD]) for each in (K1, K2, K4))
+    closed = replace(own, votes=votes).sum_up(K4, DEADLINE)
+    with refused("moderator.wrong-book"):
+        proof = Proof(own.question.unverified(), closed.unverified())
+        book.ask(K4, Resolve("m", ADD), DEADLINE, poll_reason(own.id), poll=proof)
+    # It is for the moderator to take, and to say so.
+    proof = Proof(poll.question.unverified(), outcome.unverified())
+    for by, said in ((K4, why), (MODERATOR, "")):
+        with refused("poll.outcome"):
+            book.ask(by, Resolve("m", ADD), DEADLINE, said, poll=proof)
+    book.ask(MODERATOR, Resolve("m", ADD), DEADLINE, why, poll=proof)
 
 
 def test_a_consent_for_no_poll_or_for_another_one_is_none_in_a_vote() -> None:

@@ -390,18 +390,12 @@ def test_rules_of_others_are_tightened_by_a_poll_alone_where_the_founding_says_s
     book = stated_by_two(Tightening.POLL)
     for by in (K2, MODERATOR):
         refuses(book, "moderator.needs-poll", by, add)
-    step, poll = book.plan(add, Note(MODERATOR.principal, NOW)).step, bytes(range(32))
-    until = NOW + DAY
-    mine = sign_value(Consent(book.id, MODERATOR.principal, subject_of(step), 2, until, poll), MODERATOR).unverified()
-    refuses(book, "moderator.consent", MODERATOR, add, mine)
-    theirs = sign_value(replace(mine.value, by=P2), K2).unverified()
-    with refused("moderator.needs-poll"):
-        book.ask(MODERATOR, add, NOW, poll_reason(poll), [theirs])
-    book.ask(MODERATOR, add, NOW, poll_reason(poll), [mine])
-    book.verify()
-    # What was taken back does not come again without asking.
-    book.ask(MODERATOR, Undo(3), NOW)
-    refuses(book, "moderator.needs-poll", MODERATOR, Undo(4))
+    # A poll that is only named is none.
+    mine = agreed(book, MODERATOR, planned(book, add))
+    named = sign_value(replace(mine.value, poll=bytes(32)), MODERATOR).unverified()
+    for consent, code in ((mine, "moderator.needs-poll"), (named, "moderator.consent")):
+        with refused(code):
+            book.ask(MODERATOR, add, NOW, poll_reason(bytes(32)), [consent])
 
 
 def test_one_changes_its_own_rule_and_withdraws_it_without_a_poll() -> None:

@@ -21,7 +21,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.moderator.ballots import Outcome, Question, Vote
 from penstock.moderator.consents import poll_reason
 from penstock.moderator.founding import Founding
-from penstock.moderator.poll import Poll, check_current, pose, verify_outcome
+from penstock.moderator.poll import Poll, Proof, check_current, pose, verify_outcome
 from penstock.moderator.steps import Resolve
 from penstock.store.folds import View
 from penstock.store.ledgers import Ledger
@@ -154,13 +154,16 @@ class Polls:
     def _settle(self, poll: Poll, when: datetime) -> Settlement:
         """Take the step that a poll chose, if it was not taken before a crash.
 
-        (1) The book is searched for the step. (2) It does what was asked about; (3) that, and in which poll, is said to
-        the book too, in the words of the moderator, because others may write to it in between.
+        (1) The book is searched for the step. (2) It does what was asked about; (3) that is shown to the book too, by
+        the poll, because others may write to it in between.
 
         Raises `FailedError`, and `RefusedError` (`moderator.busy`): then it is open.
         """
         question, outcome = poll.question.value, poll.outcome
-        tally = verify_outcome(poll.question, outcome.unverified()) if outcome is not None else poll.tally()
+        if outcome is None:
+            raise ValueError("the poll has not ended")
+        proof = Proof(poll.question.unverified(), outcome.unverified())
+        tally = verify_outcome(poll.question, proof.outcome)
         option, why = tally.chosen, poll_reason(poll.id)
         if option is None:
             raise ValueError("nothing was chosen")
@@ -172,10 +175,9 @@ class Polls:
         try:
             # (2) Whatever else has changed since.
             check_current(self._book.base, question, option.strategy)
-            # (3) A consent is to all that comes of a request.
-            mine = sign_value(question.consent(self._key.principal, option), self._key).unverified()
+            # (3) The book counts the votes too, and compares.
             request = Resolve(question.candidate, option.strategy, frozenset(option.relaxes))
-            plan = self._book.ask(self._key, request, when, why, (*tally.consents, mine))
+            plan = self._book.ask(self._key, request, when, why, tally.consents, poll=proof)
         except FailedError:
             raise
         except PenstockError as error:

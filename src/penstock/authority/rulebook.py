@@ -27,6 +27,7 @@ from penstock.moderator.adding import Plan
 from penstock.moderator.base import RuleBase
 from penstock.moderator.consents import Consent
 from penstock.moderator.founding import Founding
+from penstock.moderator.poll import Proof
 from penstock.moderator.steps import Note, Request
 from penstock.moderator.undo import plan_request
 from penstock.store.folds import View, refold, state_at
@@ -150,9 +151,14 @@ class RuleBook:
         return self._plan(request, self._now(note, moderator=note.who == self.founding.moderator))
 
     def take(
-        self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
+        self,
+        asked: UnverifiedValue[Asked],
+        when: datetime,
+        consents: Sequence[UnverifiedValue[Consent]] = (),
+        *,
+        poll: Proof | None = None,
     ) -> Plan:
-        """Take the step that a signed request comes to.
+        """Take the step that a signed request comes to; one that was chosen in a poll comes with the poll.
 
         Raises what `Times.of_step`, `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError`
         (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
@@ -161,24 +167,26 @@ class RuleBook:
 
         def planned(note: Note) -> tuple[Plan, Word | None]:
             value = self._book.rights.admit(self.base, asked, note.when).value
-            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents))
+            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents), poll)
 
         by = asked.value.by
         return self._take(planned, Note(by, when), moderator=by == self.founding.moderator)
 
-    def ask(
+    def ask(  # noqa: PLR0913  # what a step rests on
         self,
         key: SigningKey,
         request: Request,
         when: datetime,
         why: str = "",
         consents: Sequence[UnverifiedValue[Consent]] = (),
+        *,
+        poll: Proof | None = None,
     ) -> Plan:
         """Sign a request and take the step that it comes to. Raises as `take`, but for `moderator.repeated`."""
         for _ in range(self._limits.moderator_attempts):
             try:
                 with self._snapshots.signed_by(key):
-                    return self.take(self.sign(key, request, when, why).unverified(), when, consents)
+                    return self.take(self.sign(key, request, when, why).unverified(), when, consents, poll=poll)
             except RefusedError as error:
                 # Somebody else asks with the same key.
                 if error.code != "moderator.repeated":

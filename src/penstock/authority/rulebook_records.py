@@ -3,7 +3,8 @@
     kind `found`              after  <signed founding>, or the founding alone where no signatures are asked for
     kind of the request       before and after of the step (`penstock.moderator.records`), the latter within
                               (taken <octets> [(time <microseconds>)]
-                                     [(word <signed request>) (consents <signed consent> …)])
+                                     [(word <signed request>) (consents <signed consent> …)
+                                      [(poll <signed question> <signed outcome>)]])
 
 The time of a step is that of the change, unless the ledger was ahead of it: then the step has its own, in microseconds
 since 1970.
@@ -22,8 +23,10 @@ from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import MalformedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
+from penstock.moderator.ballots import Outcome, Question
 from penstock.moderator.consents import Consent
 from penstock.moderator.founding import Founding
+from penstock.moderator.poll import Proof
 from penstock.moderator.records import Record, from_record, to_record, wide
 from penstock.moderator.steps import Note, Step
 from penstock.store.ledgers import Ledger
@@ -121,6 +124,8 @@ def take(step: Step, word: Word | None, latest: datetime | None = None) -> Whole
     if word is not None:
         agreed = (consent.to_sexp() for consent in word.consents)
         said += ((b"word", word.asked.to_sexp()), (b"consents", *agreed))
+        if word.poll is not None:
+            said += ((b"poll", word.poll.question.to_sexp(), word.poll.outcome.to_sexp()),)
     return Whole(note.who, when, record.kind, note.why, record.before, canonical((b"taken", record.after, *said)))
 
 
@@ -137,12 +142,22 @@ def read_taken(number: int, whole: Whole) -> Taken:
     match said:
         case []:
             word = None
-        case [(b"word", asked), (b"consents", *agreed)]:
-            word = Word(read_signed(asked, Asked), tuple(read_signed(each, Consent) for each in agreed))
+        case [(b"word", asked), (b"consents", *agreed), *polled]:
+            consents = tuple(read_signed(each, Consent) for each in agreed)
+            word = Word(read_signed(asked, Asked), consents, _read_poll(polled))
         case _:
             raise malformed("a step is kept with the word that it rests on, or with none")
     note = Note(whole.who, when, whole.why)
     return Taken(from_record(number, note, Record(whole.kind, whole.before, after)), word)
+
+
+def _read_poll(polled: Sequence[SExp]) -> Proof | None:
+    match polled:
+        case []:
+            return None
+        case [(b"poll", question, outcome)]:
+            return Proof(read_signed(question, Question), read_signed(outcome, Outcome))
+    raise malformed("a step is kept with one poll, or with none")
 
 
 def read_ticks(value: bytes) -> datetime:

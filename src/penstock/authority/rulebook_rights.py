@@ -14,7 +14,7 @@
 | time passes | anybody, without a signature | |
 
 Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as the
-moderator's, in the name of a poll.
+moderator's, with a poll that chose it.
 """
 
 from collections.abc import Iterable
@@ -32,6 +32,7 @@ from penstock.moderator.adding import Tightening
 from penstock.moderator.base import RuleBase
 from penstock.moderator.consents import Consent, poll_reason, subject_of
 from penstock.moderator.founding import Founding
+from penstock.moderator.poll import Proof, verify_outcome
 from penstock.moderator.propose import relaxed_by, tightened_by
 from penstock.moderator.steps import SEARCHING, Pass, Request, Step, Undo
 from penstock.trust.signed import SignedValue, UnverifiedValue
@@ -70,7 +71,7 @@ class Rights:
         asked = self.admit(base, word.asked, step.note.when).value
         if (asked.by, asked.why, asked.request) != (step.note.who, step.note.why, step.request):
             raise MalformedError("moderator.record", "a step is not what was asked for")
-        self.verify_consents(base, step, word.consents)
+        self.verify_consents(base, step, word.consents, word.poll)
 
     def check_unsigned(self, request: Request) -> None:
         """Check that a request needs no signature. Raises `RefusedError` (`moderator.unsigned`)."""
@@ -111,7 +112,9 @@ class Rights:
             raise RefusedError("moderator.not-yours", "that is for others to ask", hint="see who may ask for what")
         return signed
 
-    def verify_consents(self, base: RuleBase, step: Step, consents: Iterable[UnverifiedValue[Consent]]) -> None:
+    def verify_consents(
+        self, base: RuleBase, step: Step, consents: Iterable[UnverifiedValue[Consent]], proof: Proof | None = None
+    ) -> None:
         """Verify that all have agreed who have to, to what a step comes to.
 
         (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
@@ -119,10 +122,10 @@ class Rights:
         takes a poll, there was one.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`,
-        `moderator.needs-poll`.
+        `moderator.needs-poll`, and as `_verify_poll`.
         """
         subject = subject_of(step)
-        agreed, polled = {step.note.who}, False
+        agreed, poll = {step.note.who}, None if proof is None else self._verify_poll(base, step, proof)
         for consent in consents:
             # (1) Silence is refusal, and so is what others say.
             value = consent.verify().value
@@ -138,11 +141,9 @@ class Rights:
             # (5) A step that was undone, or withdrawn, needs a new one; one that was given for later is none.
             if _used_up(base, step, value.since):
                 raise _no_consent(value.by, "agreed to what was done before")
-            # A vote can be replaced, and others see it: only the moderator says what the poll came to.
-            if value.poll is not None:
-                if not self._in_name_of(step, value.poll):
-                    raise _no_consent(value.by, "agreed in a poll, and this is not what the moderator took from it")
-                polled |= value.by == self._founding.moderator
+            # A vote can be replaced, and others see it: what counts is what the poll came to.
+            if value.poll not in (None, poll):
+                raise _no_consent(value.by, "agreed in a poll, and this is not what it chose")
             agreed.add(value.by)
         # (6) Those who need not agree do no harm.
         agree = self._speakers(base, step.request, step.note.who).agree
@@ -152,13 +153,31 @@ class Rights:
         missing = sorted(agree - agreed)
         if missing:
             raise _no_consent(missing[0], "has not agreed", *missing)
-        # (7) The moderator's own consent says which poll.
-        if self._founding.tightening is Tightening.POLL and not polled and not isinstance(step.request, SEARCHING):
+        # (7) Everybody may tighten what is theirs, and withdraw it.
+        if self._founding.tightening is Tightening.POLL and poll is None and not isinstance(step.request, SEARCHING):
             _check_own(base, step)
 
-    def _in_name_of(self, step: Step, poll: bytes) -> bool:
-        """Say whether a step is the moderator's, for a poll."""
-        return (step.note.who, step.note.why) == (self._founding.moderator, poll_reason(poll))
+    def _verify_poll(self, base: RuleBase, step: Step, proof: Proof) -> bytes:
+        """Verify that a step is what a poll chose; return the poll's id.
+
+        (1) The moderator asked, about this rule book. (2) The votes come to this step, (3) which is the moderator's, in
+        the name of the poll, and the only one that was taken on it.
+
+        Raises `RefusedError`: `moderator.wrong-book`, `poll.outcome`, and what `verify_outcome` raises.
+        """
+        # (1) Nobody else polls.
+        question = proof.question.verify()
+        asked, moderator = question.value, self._founding.moderator
+        if (asked.moderator, asked.book) != (moderator, self.book):
+            raise _foreign("a poll")
+        # (2) Whoever reads the book counts them.
+        chosen = verify_outcome(question, proof.outcome).chosen
+        same = chosen is not None and asked.subject(chosen) == subject_of(step)
+        # (3) As with consents.
+        named = (step.note.who, step.note.why) == (moderator, poll_reason(question.digest))
+        if not same or not named or _used_up(base, step, asked.since):
+            raise RefusedError("poll.outcome", "a step is not what its poll chose, or was taken before")
+        return question.digest
 
     def next_serial(self, who: Principal) -> int:
         """Return the number that the next request of somebody can have."""

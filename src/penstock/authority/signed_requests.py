@@ -14,6 +14,7 @@ from typing import ClassVar
 from penstock.codec.sexp import SExp, text
 from penstock.model.principals import Principal
 from penstock.moderator.consents import Consent
+from penstock.moderator.poll import Proof
 from penstock.moderator.records import request_from_sexp, request_to_sexp
 from penstock.moderator.steps import Request
 from penstock.trust.signed import (
@@ -80,3 +81,5 @@ class Word:
 
     asked: UnverifiedValue[Asked]
     consents: tuple[UnverifiedValue[Consent], ...] = ()
+    #: what was chosen in a poll comes with it
+    poll: Proof | None = None

@@ -29,7 +29,7 @@ class Tightening(StrEnum):
 
     #: by whoever stated the rule that they collide with, or by the moderator
     FREE = "free"
-    #: by the moderator, in the name of a poll
+    #: by the moderator, with a poll that chose it
     POLL = "poll"
 
 

@@ -6,8 +6,8 @@ It is to one thing: a resolution with all the forms that it puts in force, or a 
 one step: where something with that digest was taken after `since`, the number of steps that the rule base had when it
 was given, it is used up. So it can be shown again, and late, without any effect.
 
-One that is given in a poll is for that poll: it counts for the step that the moderator asks for in the poll's name, and
-is of no use to anybody else who has seen the vote.
+One that is given in a poll is for that poll: it counts for the step that the moderator asks for in the poll's name,
+with the votes that chose it, and is of no use to anybody else who has seen the vote.
 """
 
 from collections.abc import Mapping

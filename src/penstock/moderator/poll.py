@@ -234,6 +234,14 @@ class Poll:
         return replace(self, outcome=outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A poll as it ended, for those who were not asked; nothing of it is verified."""
+
+    question: UnverifiedValue[Question]
+    outcome: UnverifiedValue[Outcome]
+
+
 def cast(
     question: SignedValue[Question],
     key: SigningKey,
