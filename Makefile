@@ -47,8 +47,8 @@ PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-
 unit: setup .tools/spark.jsa ## the tests alone; ARGS="-k name" narrows them
 	@$(run) $(PYTEST) $(ARGS)
 
-soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many examples, and 10 million rules; takes hours
-	@$(run) TIMES=$(or $(TIMES),20) $(PYTEST) -m hypothesis --hypothesis-profile=soak -o faulthandler_timeout=0 $(ARGS)
+soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many examples, long tests, and 10 million rules; takes hours
+	@$(run) LONG=1 TIMES=$(or $(TIMES),20) $(PYTEST) -m "hypothesis or long" --hypothesis-profile=soak -o faulthandler_timeout=0 $(ARGS)
 	@$(run) python bench/soak_conflicts.py
 
 format: setup ## format the code and apply safe lint fixes

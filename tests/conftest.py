@@ -63,8 +63,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
     return Together(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: the groups in their order, commands of the documentation, then all others."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: the groups in their order, commands of the documentation, then all others.
+
+    What is marked as long is left to `make soak`, which sets LONG.
+    """
+    if not os.environ.get("LONG"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=lambda item: (_turn(item), item.name.startswith(PAGES)))
 
 

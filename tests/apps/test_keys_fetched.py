@@ -108,6 +108,7 @@ def nameless(ring: str) -> None:
     write_key_ring(Path(ring), cut, kek, bytes)
 
 
+@pytest.mark.long
 def test_fetched_keys_open_what_a_broker_has_sealed(shell: Shell, spark: SparkSession) -> None:
     sealed = fetch(shell)
     assert TYPE.name.encode() not in sealed

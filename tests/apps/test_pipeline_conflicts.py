@@ -31,6 +31,7 @@ def _quick(spark: SparkSession) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_from_tables_to_the_conflicts_of_one_rule(penstock: Shell) -> None:
     (penstock.folder / "terms.yaml").write_text(TERMS, encoding="utf-8")
     lines = [json.dumps(row) for row in ROWS] + ["{"]

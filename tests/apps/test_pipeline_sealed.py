@@ -49,6 +49,7 @@ def plant(penstock: Shell) -> Shell:
     return penstock
 
 
+@pytest.mark.long
 def test_from_events_to_a_sealed_log_and_back(plant: Shell) -> None:
     events = len(good(RECORDS))
     plant.ok("pipeline", "ingest", "in", *POLICY, "--out", "ingested")

@@ -184,7 +184,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, when: str) -> None:
     monkeypatch.setattr(jobs, "commit", commit)
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("when", ["before", pytest.param("behind", marks=pytest.mark.long)])
 def test_streams_that_are_stopped_go_on(
     spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -210,6 +210,7 @@ def change(plant: Plant) -> Path:
     return after
 
 
+@pytest.mark.long
 def test_what_if_adds_up_over_the_batches_of_a_stream(spark: SparkSession, plant: Plant) -> None:
     plant.write(files=2)
     start(plant.ingest(), spark, plant.path("ingested"), STREAM).wait()

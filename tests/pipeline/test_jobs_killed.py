@@ -30,6 +30,7 @@ def complete(folder: Path, output: str) -> int:
     return len(list((folder / output / "commits").glob("@batch=*/part-*")))
 
 
+@pytest.mark.long
 def test_a_driver_that_was_killed_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     plant = Plant(tmp_path, build(tmp_path / "plant"))
     each = RECORDS // FILES
