@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests import java
 from tests.docs import forks
 
@@ -61,7 +62,14 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.terminate()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def cases() -> Iterator[ParameterSet]:
+    """Yield the pages; those that start a Spark for each command take long."""
+    for page in PAGES:
+        long = any("penstock pipeline" in block for block in CONSOLE.findall(page.read_text(encoding="utf-8")))
+        yield pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.long] if long else [])
+
+
+@pytest.mark.parametrize("page", [*cases()])
 def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> None:
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
