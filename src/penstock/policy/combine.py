@@ -5,7 +5,7 @@ counts is which decisions came and in which order; the obligations and advice of
 with it (section 7.18).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import MalformedError
@@ -53,18 +53,26 @@ def gathered(decision: Decision, outcomes: Iterable[Outcome]) -> Outcome:
     )
 
 
+def _asked(children: Sequence[Child[C]], context: C, enough: Callable[[Decision], bool]) -> list[Outcome]:
+    """Return what children say, in their order, up to the first that is enough."""
+    outcomes: list[Outcome] = []
+    for child in children:
+        outcomes.append(child.evaluate(context))
+        if enough(outcomes[-1].decision):
+            break
+    return outcomes
+
+
 def _overrides(strong: Decision) -> Algorithm:
     """C.2, C.4: the strong decision wins, and where it could have come, the answer is not known."""
     weak = P if strong is D else D
     strong_spoiled, weak_spoiled = (IN_D, IN_P) if strong is D else (IN_P, IN_D)
 
     def combine(children: Sequence[Child[C]], context: C) -> Outcome:
-        outcomes: list[Outcome] = []
-        for child in children:
-            outcomes.append(child.evaluate(context))
-            if outcomes[-1].decision is strong:
-                return gathered(strong, outcomes)
+        outcomes = _asked(children, context, lambda decision: decision is strong)
         seen = {one.decision for one in outcomes}
+        if strong in seen:
+            return gathered(strong, outcomes)
         if IN_DP in seen or (strong_spoiled in seen and (weak_spoiled in seen or weak in seen)):
             return gathered(IN_DP, outcomes)
         for decision in (strong_spoiled, weak, weak_spoiled):
@@ -80,26 +88,16 @@ def _unless(strong: Decision) -> Algorithm:
     other = D if strong is P else P
 
     def combine(children: Sequence[Child[C]], context: C) -> Outcome:
-        outcomes: list[Outcome] = []
-        for child in children:
-            outcomes.append(child.evaluate(context))
-            if outcomes[-1].decision is strong:
-                return gathered(strong, outcomes)
-        return gathered(other, outcomes)
+        outcomes = _asked(children, context, lambda decision: decision is strong)
+        return gathered(strong if any(one.decision is strong for one in outcomes) else other, outcomes)
 
     return combine
 
 
 def _first(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.8: the first that is applicable."""
-    outcomes: list[Outcome] = []
-    for child in children:
-        outcomes.append(child.evaluate(context))
-        decision = outcomes[-1].decision
-        if decision is not NA:
-            # What an error there could have hidden is anything.
-            return gathered(decision, outcomes)
-    return gathered(NA, outcomes)
+    outcomes = _asked(children, context, lambda decision: decision is not NA)
+    return gathered(outcomes[-1].decision if outcomes else NA, outcomes)
 
 
 def _only_one(children: Sequence[Child[C]], context: C) -> Outcome:
@@ -147,12 +145,10 @@ def _legacy_rules(strong: Decision) -> Algorithm:
     weak, spoiled = (P, IN_D) if strong is D else (D, IN_P)
 
     def combine(children: Sequence[Child[C]], context: C) -> Outcome:
-        outcomes: list[Outcome] = []
-        for child in children:
-            outcomes.append(child.evaluate(context))
-            if outcomes[-1].decision is strong:
-                return gathered(strong, outcomes)
+        outcomes = _asked(children, context, lambda decision: decision is strong)
         seen = {one.decision for one in outcomes}
+        if strong in seen:
+            return gathered(strong, outcomes)
         if spoiled in seen or IN_DP in seen:
             return gathered(spoiled if IN_DP not in seen else IN_DP, outcomes)
         if weak in seen:
@@ -165,24 +161,20 @@ def _legacy_rules(strong: Decision) -> Algorithm:
 
 def _legacy_deny_policies(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.11: as policies were combined before: a policy that fails denies."""
-    outcomes: list[Outcome] = []
-    for child in children:
-        outcomes.append(child.evaluate(context))
-        if outcomes[-1].decision is D or outcomes[-1].decision.indeterminate:
-            return gathered(D, outcomes)
-    return gathered(P if any(one.decision is P for one in outcomes) else NA, outcomes)
+    outcomes = _asked(children, context, lambda decision: decision is D or decision.indeterminate)
+    seen = {one.decision for one in outcomes}
+    if any(one is D or one.indeterminate for one in seen):
+        return gathered(D, outcomes)
+    return gathered(P if P in seen else NA, outcomes)
 
 
 def _legacy_permit_policies(children: Sequence[Child[C]], context: C) -> Outcome:
     """C.13: as policies were combined before: a policy that fails is an error where none permits or denies."""
-    outcomes: list[Outcome] = []
-    for child in children:
-        outcomes.append(child.evaluate(context))
-        if outcomes[-1].decision is P:
-            return gathered(P, outcomes)
+    outcomes = _asked(children, context, lambda decision: decision is P)
     seen = {one.decision for one in outcomes}
-    if D in seen:
-        return gathered(D, outcomes)
+    for decision in (P, D):
+        if decision in seen:
+            return gathered(decision, outcomes)
     return gathered(IN_DP if any(one.indeterminate for one in seen) else NA, outcomes)
 
 

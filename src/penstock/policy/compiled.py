@@ -5,6 +5,7 @@ equalities hold; targets and conditions become Python (`programs`); what has no 
 evaluator. Whatever fails on the quick way is asked again on the plain one, which knows what an error comes to.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -47,7 +48,7 @@ class CompiledPolicy:
 Scoped: TypeAlias = Callable[[Context], Scope]
 
 
-class _Unit:
+class _Unit(ABC):
     """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
 
     __slots__ = ("_program", "needs", "target", "variables")
@@ -89,13 +90,13 @@ class _Unit:
             return self.doubtful(context, error)
         return self.matched(context)
 
+    @abstractmethod
     def doubtful(self, context: Context, error: EvaluationError) -> Outcome:
         """Return what it says where it is not known whether the target matches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def matched(self, context: Context) -> Outcome:
         """Return what it says where the target matches."""
-        raise NotImplementedError
 
 
 class _Found:
@@ -216,7 +217,11 @@ class _Referred(_Unit):
         except PenstockError as error:
             return Outcome(IN_DP, status_of(error))
 
-    def evaluate(self, context: Context, /) -> Outcome:
+    def doubtful(self, _context: Context, error: EvaluationError) -> Outcome:
+        return Outcome(IN_DP, status_of(error))
+
+    def matched(self, context: Context) -> Outcome:
+        # It has no target of its own: whether that of the policy matches, the policy says.
         try:
             unit = self._found(context)
         except PenstockError as error:

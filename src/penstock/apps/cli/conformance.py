@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -12,6 +13,8 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.errors import FailedError, RefusedError
+
+_OUTCOMES: Final = ("passed", "failed", "defective")
 
 
 @click.group(cls=Verbs)
@@ -34,20 +37,20 @@ def xacml(session: Session, /, *, folder: str, output: str) -> None:
     if not Path(folder).is_dir():
         raise FailedError("file.unreadable", f"`{folder}` is no folder", hint="name the folder that has the cases")
     ran = [*run_suite(Path(folder), session.now)]
-    failed = [one for one in ran if one.differences]
+    failed = [one for one in ran if one.outcome == "failed"]
+    defective = {one.case: DEFECTIVE[one.case] for one in ran if one.outcome == "defective"}
+    passed = len(ran) - len(failed) - len(defective)
     if output == JSON:
-        say_json(
-            {"passed": len(ran) - len(failed), "failed": [one.as_dict() for one in failed], "groups": _groups(ran)}
-        )
+        told = [one.as_dict() for one in failed]
+        say_json({"passed": passed, "failed": told, "defective": defective, "groups": _groups(ran)})
     else:
-        rows = [(group, str(counts["passed"]), str(counts["failed"])) for group, counts in _groups(ran).items()]
-        paint.grid(("group", "passed", "failed"), rows)
+        rows = [(group, *(str(counts[name]) for name in _OUTCOMES)) for group, counts in _groups(ran).items()]
+        paint.grid(("group", *_OUTCOMES), rows)
         for one in failed:
             say(f"{one.case}: {'; '.join(one.differences)}")
-        for one in ran:
-            if one.defect:
-                say(f"{one.case} is defective: {DEFECTIVE[one.case]}")
-        say(f"{len(ran) - len(failed)} of {len(ran)} cases passed")
+        for case, reason in defective.items():
+            say(f"{case} is defective and was not run: {reason}")
+        say(f"{passed} of {len(ran)} cases passed, {len(failed)} failed, {len(defective)} defective")
     if failed:
         raise RefusedError("conformance.failed", f"{len(failed)} of {len(ran)} cases failed")
 
@@ -55,5 +58,5 @@ def xacml(session: Session, /, *, folder: str, output: str) -> None:
 def _groups(ran: list[Ran]) -> Mapping[str, Mapping[str, int]]:
     counts: dict[str, Counter[str]] = {}
     for one in ran:
-        counts.setdefault(one.group, Counter(passed=0, failed=0))["failed" if one.differences else "passed"] += 1
+        counts.setdefault(one.group, Counter(dict.fromkeys(_OUTCOMES, 0)))[one.outcome] += 1
     return counts

@@ -38,6 +38,11 @@ class Ran:
     defect: bool = False
 
     @property
+    def outcome(self) -> str:
+        """How it ended; a case that was not run has not passed."""
+        return "defective" if self.defect else "failed" if self.differences else "passed"
+
+    @property
     def group(self) -> str:
         """The group that the case is in, as its name begins."""
         found = re.match(r"[A-Z]+", self.case)
