@@ -20,7 +20,7 @@ from harness import Result, at_least, microseconds, observed
 from penstock.apps.http.bundles import load
 from penstock.apps.http.callers import read_callers
 from penstock.apps.http.journal import Journal
-from penstock.apps.http.server import Answer, Asked, HttpService
+from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
 from penstock.apps.http.service import ENDPOINTS, JSON, DecisionService, Settings
 
 BUNDLE = Path(__file__).resolve().parents[1] / "examples" / "authzen-todo"
@@ -52,7 +52,7 @@ def serve(folder: Path) -> None:
         return (logged if b"authorization" in asked.headers else service).answer(asked)
 
     async def run() -> None:
-        server = await HttpService(answer).start("127.0.0.1", 0)
+        server = await HttpService(answer, Bounds.of_questions(), "pdp.listen").start("127.0.0.1", 0)
         print(server.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await server.stop()

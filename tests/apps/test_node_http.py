@@ -7,17 +7,18 @@ from http import HTTPStatus
 
 import pytest
 
-from penstock.apps.node.http import HttpServer, Page
+from penstock.apps.http.server import Answer, HttpService
+from penstock.apps.node.http import pages_service
 from penstock.errors import FailedError
 from penstock.model.limits import Limits
 
-PAGES = {"/health": lambda: Page(b"alive\n"), "/ready": lambda: Page(b"no\n", HTTPStatus.SERVICE_UNAVAILABLE)}
+PAGES = {"/health": lambda: Answer(b"alive\n"), "/ready": lambda: Answer(b"no\n", HTTPStatus.SERVICE_UNAVAILABLE)}
 TIGHT = Limits(http_bytes=256, http_time=300, http_connections=2)
 
 
-def served(test: Callable[[HttpServer], Awaitable[None]]) -> None:
+def served(test: Callable[[HttpService], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = await HttpServer(PAGES, TIGHT).start("127.0.0.1", 0)
+        server = await pages_service(PAGES, TIGHT).start("127.0.0.1", 0)
         try:
             await test(server)
         finally:
@@ -26,7 +27,7 @@ def served(test: Callable[[HttpServer], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-async def say(server: HttpServer, request: bytes) -> bytes:
+async def say(server: HttpService, request: bytes) -> bytes:
     """Send octets, and return all that comes back."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     try:
@@ -49,11 +50,12 @@ async def say(server: HttpServer, request: bytes) -> bytes:
         (b"POST /health HTTP/1.1", 405, b"method not allowed\n"),
         (b"GET /health", 400, b"bad request\n"),
         (b"GET /health HTTP/2", 400, b"bad request\n"),
-        (b"\xff\xfe \x00 HTTP/1.1", 405, b"method not allowed\n"),
+        (b"\xff\xfe \x00 HTTP/1.1", 400, b"bad request\n"),
+        (b"DELETE / HTTP/1.1", 405, b"method not allowed\n"),
     ],
 )
 def test_answers(request_line: bytes, status: int, body: bytes) -> None:
-    async def test(server: HttpServer) -> None:
+    async def test(server: HttpService) -> None:
         answer = await say(server, request_line + b"\r\nHost: x\r\n\r\n")
         head, _, rest = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -64,7 +66,7 @@ def test_answers(request_line: bytes, status: int, body: bytes) -> None:
 
 
 def test_a_request_that_is_too_long() -> None:
-    async def test(server: HttpServer) -> None:
+    async def test(server: HttpService) -> None:
         answer = await say(server, b"GET /health HTTP/1.1\r\nX: " + b"x" * 400 + b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
         endless = await say(server, b"x" * 100_000)
@@ -74,25 +76,25 @@ def test_a_request_that_is_too_long() -> None:
 
 
 def test_who_says_nothing_is_cut_and_keeps_nobody_out_for_long() -> None:
-    async def test(server: HttpServer) -> None:
+    async def test(server: HttpService) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         await asyncio.sleep(0.05)
         # The places are taken: whoever comes then gets none.
-        assert await say(server, b"GET /health HTTP/1.1\r\n\r\n") == b""
+        assert await say(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         for reader, writer in silent:
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
             writer.close()
         await asyncio.sleep(0.05)
-        assert (await say(server, b"GET /health HTTP/1.1\r\n\r\n")).endswith(b"alive\n")
+        assert (await say(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"alive\n")
 
     served(test)
 
 
 def test_an_address_that_is_taken() -> None:
-    async def test(server: HttpServer) -> None:
+    async def test(server: HttpService) -> None:
         with pytest.raises(FailedError) as error:
-            await HttpServer(PAGES).start("127.0.0.1", server.port)
+            await pages_service(PAGES).start("127.0.0.1", server.port)
         assert error.value.code == "node.http"
 
     served(test)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.apps.http.server import Answer, Asked, HttpService
+from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -23,7 +23,7 @@ def echo(asked: Asked) -> Answer:
 def with_server(test: Callable[[HttpService], Awaitable[None]]) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
-        server = await HttpService(echo, TIGHT).start("127.0.0.1", 0)
+        server = await HttpService(echo, Bounds.of_questions(TIGHT), "pdp.listen").start("127.0.0.1", 0)
         try:
             await test(server)
         finally:
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_told_to_nobody() -> None:
 def test_an_address_that_is_taken() -> None:
     async def test(server: HttpService) -> None:
         with pytest.raises(FailedError) as caught:
-            await HttpService(echo).start("127.0.0.1", server.port)
+            await HttpService(echo, Bounds.of_questions(), "pdp.listen").start("127.0.0.1", server.port)
         assert caught.value.code == "pdp.listen"
 
     with_server(test)

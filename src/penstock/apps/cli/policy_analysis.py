@@ -5,16 +5,14 @@ from collections.abc import Mapping
 import click
 
 from penstock.apps.cli import options
-from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON
+from penstock.apps.cli.policy_files import read_root
 from penstock.apps.cli.session import say, say_json
 from penstock.errors import RefusedError
 from penstock.policy.analysis import Analysis, Answer, Change, Conflict, IdleRule
-from penstock.policy.policies import Root
 from penstock.policy.repository import Repository
 from penstock.policy.requests import Facts
-from penstock.policy.xml_policies import read_policy
 from penstock.selector.analysis import Verdict
 
 refer_option = click.option("--refer", "referred", multiple=True, metavar="FILE", help="A policy that is referred to.")
@@ -79,13 +77,7 @@ def diff(*, before: str, after: str, referred: tuple[str, ...], output: str) -> 
 
 
 def _analysis(referred: tuple[str, ...], *files: str) -> Analysis:
-    return Analysis(*map(_policy, files), sources=Repository(map(_policy, referred)))
-
-
-def _policy(file: str) -> Root:
-    data = read_bytes(file)
-    with within(file):
-        return read_policy(data)
+    return Analysis(*map(read_root, files), sources=Repository(map(read_root, referred)))
 
 
 def _mark(verdict: Verdict) -> str:

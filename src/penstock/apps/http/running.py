@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from penstock.apps.http.bundles import Stamp, load, stamp
-from penstock.apps.http.server import HttpService
+from penstock.apps.http.server import Bounds, HttpService
 from penstock.apps.http.service import DecisionService
 from penstock.errors import FailedError, PenstockError
 
@@ -50,7 +50,7 @@ class Running:
         self.service = service
         self._place = place
         self._note = note
-        self.http = HttpService(service.answer, service.settings.limits)
+        self.http = HttpService(service.answer, Bounds.of_questions(service.settings.limits), "pdp.listen")
         service.counting.service = self.http
         #: none at first: what was changed since the bundle was read is found by the first look
         self._seen: Stamp | None = None

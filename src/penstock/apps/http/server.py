@@ -80,12 +80,38 @@ class Counts:
     timed_out: int = 0
 
 
-class HttpService:
-    """See the module."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is read of a request, how long it and the rest after it may take, and how many connections there are.
 
-    def __init__(self, answer: Answering, limits: Limits = DEFAULT_LIMITS) -> None:
+    `once`: a connection ends with its first answer.
+    """
+
+    head: int
+    body: int
+    time: int
+    idle: int
+    connections: int
+    once: bool = False
+
+    @classmethod
+    def of_questions(cls, limits: Limits = DEFAULT_LIMITS) -> "Bounds":
+        """Return those of a service that is asked again and again."""
+        return cls(limits.http_bytes, limits.pdp_bytes, limits.pdp_time, limits.pdp_idle, limits.pdp_connections)
+
+    @classmethod
+    def of_pages(cls, limits: Limits = DEFAULT_LIMITS) -> "Bounds":
+        """Return those of pages that anybody may look at now and then."""
+        return cls(limits.http_bytes, 0, limits.http_time, limits.http_time, limits.http_connections, once=True)
+
+
+class HttpService:
+    """See the module. `code` is that of the error where it cannot listen."""
+
+    def __init__(self, answer: Answering, bounds: Bounds, code: str) -> None:
         self.answer = answer
-        self.limits = limits
+        self.bounds = bounds
+        self._code = code
         self.counts = Counts()
         self.open: set[_Connection] = set()
         self._server: asyncio.Server | None = None
@@ -93,12 +119,12 @@ class HttpService:
         self.stopping = False
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
-        """Listen; port 0 takes any that is free. Raises `FailedError` (`pdp.listen`)."""
+        """Listen; port 0 takes any that is free. Raises `FailedError` with the code of the service."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(lambda: _Connection(self), host, port, ssl=tls, backlog=1024)
         except OSError as error:
-            raise FailedError("pdp.listen", f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
+            raise FailedError(self._code, f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
         self._sweeper = asyncio.create_task(self._sweep())
         return self
 
@@ -125,10 +151,10 @@ class HttpService:
         """End connections that take too long over a request, or that nobody uses."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(1.0, self.limits.pdp_time / 4_000))
+            await asyncio.sleep(min(1.0, self.bounds.time / 4_000))
             now = loop.time()
             for connection in [*self.open]:
-                allowed = self.limits.pdp_time if connection.waited_for else self.limits.pdp_idle
+                allowed = self.bounds.time if connection.waited_for else self.bounds.idle
                 if now - connection.since > allowed / 1000:
                     self.counts.timed_out += connection.waited_for
                     connection.abort()
@@ -157,7 +183,7 @@ class _Connection(asyncio.Protocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(type(transport))
         self._transport = transport
-        if self._service.stopping or len(self._service.open) >= self._service.limits.pdp_connections:
+        if self._service.stopping or len(self._service.open) >= self._service.bounds.connections:
             self._service.counts.turned_away += 1
             transport.abort()
             return
@@ -217,12 +243,12 @@ class _Connection(asyncio.Protocol):
         """Take a request from what was read; whether the connection stays open after it."""
         head = self._head
         if head is None:
-            end = self._buffer.find(_END, 0, self._service.limits.http_bytes)
+            end = self._buffer.find(_END, 0, self._service.bounds.head)
             if end < 0:
-                if len(self._buffer) >= self._service.limits.http_bytes:
+                if len(self._buffer) >= self._service.bounds.head:
                     raise _Wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
                 return None
-            head = self._head = _read_head(self._buffer[:end], self._service.limits)
+            head = self._head = _read_head(self._buffer[:end], self._service.bounds)
             self._buffer = self._buffer[end + 4 :]
             if head.headers.get(b"expect", b"").lower() == b"100-continue" and len(self._buffer) < head.size:
                 self._say_continue()
@@ -274,7 +300,7 @@ def _fixed(status: HTTPStatus, content_type: str) -> bytes:
     return found
 
 
-def _read_head(head: bytes, limits: Limits) -> _Head:
+def _read_head(head: bytes, bounds: Bounds) -> _Head:
     """Read a request line and headers."""
     first, *lines = head.split(b"\r\n")
     start = _START.fullmatch(first)
@@ -299,13 +325,13 @@ def _read_head(head: bytes, limits: Limits) -> _Head:
         raise _Wrong(HTTPStatus.BAD_REQUEST)
     connection = headers.get(b"connection", b"").lower()
     keep = connection != b"close" if minor == b"1" else connection == b"keep-alive"
-    return _Head(method, target.partition(b"?")[0], headers, _size(headers, limits), keep)
+    return _Head(method, target.partition(b"?")[0], headers, _size(headers, bounds.body), keep and not bounds.once)
 
 
 _ONCE: Final = frozenset({b"host", b"content-length", b"content-type", b"authorization", b"x-request-id"})
 
 
-def _size(headers: Mapping[bytes, bytes], limits: Limits) -> int:
+def _size(headers: Mapping[bytes, bytes], most: int) -> int:
     if b"transfer-encoding" in headers:
         # RFC 9112, section 6.3: a length besides it is an attack; without one we may ask for it.
         both = b"content-length" in headers
@@ -315,6 +341,6 @@ def _size(headers: Mapping[bytes, bytes], limits: Limits) -> int:
         return 0
     if not text.isdigit() or len(text) > 18:
         raise _Wrong(HTTPStatus.BAD_REQUEST)
-    if int(text) > limits.pdp_bytes:
+    if int(text) > most:
         raise _Wrong(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     return int(text)

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from penstock.apps.node.http import Page
+from penstock.apps.http.server import Answer
 from penstock.broker.node import Node
 from penstock.errors import PenstockError
 from penstock.guard import DecisionRecord
@@ -61,9 +61,9 @@ class Metrics:
         """Tell of a node."""
         self._registry.register(_Sizes(node))
 
-    def page(self) -> Page:
+    def page(self) -> Answer:
         """Return the metrics in Prometheus' own text format."""
-        return Page(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Answer(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Sizes(Collector):

@@ -10,8 +10,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from penstock.apps.http.server import Answer
 from penstock.apps.node.config import Fabric
-from penstock.apps.node.http import HttpServer, Page
+from penstock.apps.node.http import pages_service
 from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.managing import open_log
@@ -201,16 +202,16 @@ class RunningNode:
         if address is None:
             return None
         pages = {"/health": _alive, "/ready": self._is_ready, "/metrics": self._metrics.page}
-        server = await HttpServer(pages, self._loaded.file.limits).start(address.host, address.port)
+        server = await pages_service(pages, self._loaded.file.limits).start(address.host, address.port)
         stack.push_async_callback(server.stop)
         return PeerAddress(address.host, server.port)
 
-    def _is_ready(self) -> Page:
+    def _is_ready(self) -> Answer:
         if self._stopping.is_set() or self._reloading is None:
-            return Page(b"not running\n", HTTPStatus.SERVICE_UNAVAILABLE)
+            return Answer(b"not running\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if self._metrics.failing is not None:
-            return Page(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
-        return Page(b"ready\n")
+            return Answer(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return Answer(b"ready\n")
 
 
 #: what a node takes from its file when it starts, and not again
@@ -223,8 +224,8 @@ _PREFIX = 16
 _SIGNALS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGHUP: "reload"}
 
 
-def _alive() -> Page:
-    return Page(b"alive\n")
+def _alive() -> Answer:
+    return Answer(b"alive\n")
 
 
 def _make_folder(loaded: LoadedNode) -> None:
