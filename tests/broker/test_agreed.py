@@ -23,7 +23,7 @@ from tests.broker.sports import (
     grant,
     stocked,
 )
-from tests.broker.test_policy import READING, WRITING, flow, now, number_at, two_brokers
+from tests.broker.test_policy import READING, WRITING, complete_at, flow, now, number_at, two_brokers
 
 from penstock.broker.door import Sources
 from penstock.broker.feeds import Feed, Subscription
@@ -104,7 +104,7 @@ def test_what_is_agreed_on_changes_what_is_delivered_and_clients_notice_nothing(
 
             async def evolve(*changes: Agree | Describe | Forget | EndAgreement) -> None:
                 await writer.evolve(author.change(now(), *changes).to_bytes())
-                await until(lambda: one.policies.completion(AGENCY.principal, author.number).complete)
+                await until(lambda: complete_at(one, author.number))
 
             await writer.evolve(author.change(now(), publish(READING, WRITING)).to_bytes())
             await evolve(agree(rule("all")), describe(*PEOPLE))

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused, run, running, until
 from tests.broker.sports import AGENCY, LIVE, NEWS, NUMBER, PDA, REPORTER, TENNIS, definition, grant, signed
+from tests.broker.test_policy import complete_at
 
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Feed, Subscription
@@ -223,7 +224,7 @@ def test_what_an_owner_grants_and_revokes_reaches_all_brokers(between: Between) 
             news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
             await flow(feed, news)
             await writer.evolve(author.change(now(), Revoke((READING.id,))).to_bytes())
-            await until(lambda: other.policies.completion(AGENCY.principal, 2).complete)
+            await until(lambda: complete_at(other, 2))
             seen = {found.broker for found in one.policies.completion(AGENCY.principal, 2).brokers}
             assert seen == {key.principal for key in BROKERS[:2]}
             await feed.publish(headline="secret")
@@ -248,7 +249,7 @@ def test_a_broker_that_comes_later_knows_what_holds(between: Between) -> None:
                 await reader.disclose(Credentials.of(READING))
                 await refused("broker.not-permitted", reader.subscribe(LIVE.name))
                 await reader.subscribe(TENNIS.name)
-                await until(lambda: one.policies.completion(AGENCY.principal, 3).complete)
+                await until(lambda: complete_at(one, 3))
 
     run(main())
 

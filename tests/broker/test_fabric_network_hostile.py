@@ -33,6 +33,7 @@ from tests.broker.sports import (
     TENNIS,
     grant,
 )
+from tests.broker.test_policy import complete_at
 
 from penstock.broker.client import Client
 from penstock.broker.fabric_bodies import read_body, write_body
@@ -347,7 +348,7 @@ def test_policy_that_was_held_back_is_noticed_and_asked_for_again() -> None:
             await there.on_fabric._states[topic_of(policy)].close()  # type: ignore[union-attr]  # it is on a fabric
             await writer.evolve(author.change(now(), publish(READ, WRITE)).to_bytes())
             await writer.evolve(author.stamp(now(), 60_000).to_bytes())
-            await until(lambda: here.policies.completion(AGENCY.principal, 1).complete)
+            await until(lambda: complete_at(here, 1))
             assert there.core.local._passing.suspended == set()
 
     run(main())
