@@ -20,8 +20,9 @@ from harness import Result, at_least, microseconds, observed
 from penstock.apps.http.bundles import load
 from penstock.apps.http.callers import read_callers
 from penstock.apps.http.journal import Journal
+from penstock.apps.http.places import ENDPOINTS, JSON
 from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
-from penstock.apps.http.service import ENDPOINTS, JSON, DecisionService, Settings
+from penstock.apps.http.service import DecisionService, Settings
 
 BUNDLE = Path(__file__).resolve().parents[1] / "examples" / "authzen-todo"
 EVALUATION = ENDPOINTS["access_evaluation_endpoint"]

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.apps.pdp_kit import ALICE, ASKED, READ, RECORD, TODO
 
 from penstock.apps.http.bundles import load
+from penstock.apps.http.places import AUTHORIZE, ENDPOINTS
 from penstock.apps.http.server import Asked
-from penstock.apps.http.service import AUTHORIZE, ENDPOINTS, DecisionService, Settings
+from penstock.apps.http.service import DecisionService, Settings
 
 SERVICE = DecisionService(load(TODO), Settings("https://pdp.example.com"))
 LEAVES = (

@@ -38,7 +38,7 @@ from penstock.policy.results import Decision, Outcome, Told
 SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
 RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 #: names that no property may have, since they say who or what is meant
-_RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
+RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
 _SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
 _SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
 _RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
@@ -138,7 +138,7 @@ def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: 
         raise _wrong("properties are nested too deeply")
     for name, value in properties.items():
         full = prefix + name
-        if full in _RESERVED:
+        if full in RESERVED:
             raise _wrong(f"no property may be called `{full}`")
         if isinstance(value, dict):
             _flatten(flat, f"{full}.", value, depth + 1)

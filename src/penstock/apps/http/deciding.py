@@ -30,7 +30,7 @@ from penstock.policy.json_requests import Json
 from penstock.policy.requests import Request
 from penstock.policy.results import OK, Decision, Outcome, Response
 
-_SEMANTICS: Final[Mapping[str, bool | None]] = {
+SEMANTICS: Final[Mapping[str, bool | None]] = {
     "execute_all": None,
     "deny_on_first_deny": False,
     "permit_on_first_permit": True,
@@ -177,9 +177,9 @@ class Deciding:
 def _semantic(found: Mapping[str, Json]) -> bool | None:
     options = found.get("options", {})
     name = options.get("evaluations_semantic", "execute_all") if isinstance(options, dict) else None
-    if not isinstance(name, str) or name not in _SEMANTICS:
-        raise MalformedError("pdp.request", f"`evaluations_semantic` is none of {', '.join(_SEMANTICS)}")
-    return _SEMANTICS[name]
+    if not isinstance(name, str) or name not in SEMANTICS:
+        raise MalformedError("pdp.request", f"`evaluations_semantic` is none of {', '.join(SEMANTICS)}")
+    return SEMANTICS[name]
 
 
 def _read_page(found: Mapping[str, Json]) -> Mapping[str, Json] | None:

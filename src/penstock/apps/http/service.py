@@ -18,6 +18,20 @@ from penstock.apps.http.callers import Callers
 from penstock.apps.http.counting import Counting
 from penstock.apps.http.deciding import Deciding
 from penstock.apps.http.journal import Asking, Decided, Journal
+from penstock.apps.http.openapi import document
+from penstock.apps.http.places import (
+    AUTHORIZE,
+    DISCOVERY,
+    ENDPOINTS,
+    HEALTH,
+    HOME,
+    JSON,
+    METRICS,
+    OPENAPI,
+    XACML_JSON,
+    XACML_XML,
+    XML,
+)
 from penstock.apps.http.server import Answer, Asked, plain
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -25,20 +39,6 @@ from penstock.policy import json_requests, xml_requests
 from penstock.policy.json_requests import Json, read_json
 from penstock.policy.json_written import write_response
 
-JSON: Final = "application/json"
-XACML_XML: Final = "application/xacml+xml"
-XACML_JSON: Final = "application/xacml+json"
-DISCOVERY: Final = "/.well-known/authzen-configuration"
-HOME: Final = "/"
-AUTHORIZE: Final = "/authorize"
-#: endpoints of AuthZEN by the names that the discovery document has for them
-ENDPOINTS: Final = {
-    "access_evaluation_endpoint": "/access/v1/evaluation",
-    "access_evaluations_endpoint": "/access/v1/evaluations",
-    "search_subject_endpoint": "/access/v1/search/subject",
-    "search_resource_endpoint": "/access/v1/search/resource",
-    "search_action_endpoint": "/access/v1/search/action",
-}
 #: XACML REST profile, section 2.2: where the decisions are
 _HOME_PAGE: Final = (
     '<?xml version="1.0"?>\n<resources xmlns="http://ietf.org/ns/home-documents" '
@@ -82,9 +82,10 @@ class DecisionService:
         }
         self._pages: Mapping[bytes, Callable[[], Answer]] = {
             DISCOVERY.encode(): self._discovery,
-            HOME.encode(): lambda: Answer(_HOME_PAGE, content_type="application/xml"),
-            b"/health": self._health,
-            b"/metrics": self.counting.page,
+            HOME.encode(): lambda: Answer(_HOME_PAGE, content_type=XML),
+            HEALTH.encode(): self._health,
+            METRICS.encode(): self.counting.page,
+            OPENAPI.encode(): self._openapi,
         }
 
     def take(self, bundle: Bundle) -> None:
@@ -197,7 +198,7 @@ class DecisionService:
     def _authorize(self, asked: Asked, caller: str | None) -> Answer:
         kind = _media_type(asked, b"content-type")
         as_json = kind in (JSON, XACML_JSON)
-        if not as_json and kind not in (XACML_XML, "application/xml", "text/xml"):
+        if not as_json and kind not in (XACML_XML, XML, "text/xml"):
             message = f"the content is neither {XACML_XML} nor {XACML_JSON}"
             return _failed(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "pdp.request", message)
         read = json_requests.read_request if as_json else xml_requests.read_request
@@ -217,6 +218,10 @@ class DecisionService:
     def _discovery(self) -> Answer:
         url = self.settings.url
         return _json({"policy_decision_point": url, **{name: url + path for name, path in ENDPOINTS.items()}})
+
+    def _openapi(self) -> Answer:
+        settings = self.settings
+        return _json(document(settings.url, closed=settings.callers is not None, limits=settings.limits))
 
     def _health(self) -> Answer:
         told: dict[str, Json] = {"status": "ok", "revision": self.bundle.revision}
