@@ -5,6 +5,7 @@ Where a value has no zone, it is compared and counted as if it were in UTC.
 
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime
 from decimal import Decimal
 from functools import total_ordering
 from typing import Final, Self
@@ -33,6 +34,12 @@ def days_of(year: int, month: int, day: int) -> int:
     era, of_era = divmod(years, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year
+
+
+def parts_of(instant: datetime) -> tuple[int, Decimal]:
+    """Return the number of the day of an instant, in its zone, and how many seconds of it are over."""
+    seconds = Decimal(instant.hour * 3600 + instant.minute * 60 + instant.second)
+    return days_of(instant.year, instant.month, instant.day), seconds + Decimal(instant.microsecond) / 1_000_000
 
 
 def date_of(days: int) -> tuple[int, int, int]:
