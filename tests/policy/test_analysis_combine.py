@@ -5,8 +5,9 @@ from itertools import product
 
 import pytest
 
-from penstock.policy.analysis_combine import Child, Truth, algorithm
+from penstock.policy.analysis_combine import algorithm
 from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.formulas import Child, Truth
 from penstock.policy.results import Decision, Outcome
 
 ALGORITHMS = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}

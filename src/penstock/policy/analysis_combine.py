@@ -1,89 +1,11 @@
 """Combining algorithms of the standard as formulas: when each decision comes, given when each child says what."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
-
-import z3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from penstock.policy.combine import IN_D, IN_DP, IN_P, NA, D, P
+from penstock.policy.formulas import Child, Formula, Outcomes, always, both, chosen, either, first, negated, some
 from penstock.policy.results import Decision
-
-Formula: TypeAlias = Any
-"""A z3 expression, for which z3 ships no types; what always or never holds is Python's own."""
-
-Outcomes: TypeAlias = Mapping[Decision, Formula]
-"""When each decision comes; just one of them does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """When something holds, and when it does not; otherwise there is an error."""
-
-    holds: Formula
-    fails: Formula
-
-
-def every(formulas: Iterable[Formula]) -> Formula:
-    """Return that all hold."""
-    kept = []
-    for formula in formulas:
-        if formula is False:
-            return False
-        if formula is not True:
-            kept.append(formula)
-    return z3.And(kept) if len(kept) > 1 else kept[0] if kept else True
-
-
-def some(formulas: Iterable[Formula]) -> Formula:
-    """Return that one holds."""
-    kept = []
-    for formula in formulas:
-        if formula is True:
-            return True
-        if formula is not False:
-            kept.append(formula)
-    return z3.Or(kept) if len(kept) > 1 else kept[0] if kept else False
-
-
-def both(*formulas: Formula) -> Formula:
-    """Return that all hold."""
-    return every(formulas)
-
-
-def either(*formulas: Formula) -> Formula:
-    """Return that one holds."""
-    return some(formulas)
-
-
-def negated(formula: Formula) -> Formula:
-    """Return that it does not hold."""
-    return not formula if isinstance(formula, bool) else z3.Not(formula)
-
-
-def first(*cases: tuple[Decision, Formula]) -> Outcomes:
-    """Return the decision of the first case that holds; where none does, nothing is applicable."""
-    found: dict[Decision, list[Formula]] = {decision: [] for decision in Decision}
-    none: Formula = True
-    for decision, formula in (*cases, (NA, True)):
-        found[decision].append(both(none, formula))
-        none = both(none, negated(formula))
-    return {decision: some(formulas) for decision, formulas in found.items()}
-
-
-def chosen(cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
-    """Return the outcomes of the one case that holds."""
-    cases = [*cases]
-    return {decision: some(both(formula, said[decision]) for formula, said in cases) for decision in Decision}
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A rule, a policy or a policy set: when it says what, and when its target matches."""
-
-    says: Outcomes
-    applies: Truth
-
 
 Combine: TypeAlias = Callable[[Sequence[Child]], Outcomes]
 
@@ -126,7 +48,7 @@ def _first(children: Sequence[Child]) -> Outcomes:
 
 
 def _only_one(children: Sequence[Child]) -> Outcomes:
-    unknown = some(negated(either(child.applies.holds, child.applies.fails)) for child in children)
+    unknown = some(negated(child.applies.fine) for child in children)
     seen, several = False, False
     for child in children:
         several = either(several, both(seen, child.applies.holds))
@@ -134,19 +56,15 @@ def _only_one(children: Sequence[Child]) -> Outcomes:
     spoiled = either(unknown, several)
     none = negated(either(spoiled, seen))
     one = [(both(negated(spoiled), child.applies.holds), child.says) for child in children]
-    return chosen([(spoiled, _always(IN_DP)), (none, _always(NA)), *one])
-
-
-def _always(decision: Decision) -> Outcomes:
-    return first((decision, True))
+    return chosen([(spoiled, always(IN_DP)), (none, always(NA)), *one])
 
 
 def _on_permit_second(children: Sequence[Child]) -> Outcomes:
     if len(children) not in (2, 3):
-        return _always(IN_DP)
+        return always(IN_DP)
     asked, second, *third = children
     doubtful = either(asked.says[IN_P], asked.says[IN_DP])
-    otherwise = third[0].says if third else _always(NA)
+    otherwise = third[0].says if third else always(NA)
     permits = _said(children[1:], P, IN_P, IN_DP)
     denies = _said(children[1:], D, IN_D, IN_DP)
     unknown = first((IN_DP, both(permits, denies)), (IN_P, permits), (IN_D, denies))

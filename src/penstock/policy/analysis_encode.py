@@ -8,31 +8,17 @@ be told count as they do there.
 This module imports z3, which takes a while; analysis.py imports it on first use.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import z3
 
 from penstock.errors import MalformedError
-from penstock.policy.analysis_combine import (
-    Child,
-    Formula,
-    Outcomes,
-    Truth,
-    algorithm,
-    both,
-    either,
-    every,
-    first,
-    negated,
-    some,
-)
+from penstock.policy.analysis_combine import algorithm
 from penstock.policy.analysis_named import Named
 from penstock.policy.analysis_scales import Scale, known_type
-from penstock.policy.combine import IN_D, IN_P, NA, D, P
 from penstock.policy.datatypes import BOOLEAN, INTEGER, DataType, Value
 from penstock.policy.expressions import (
     Apply,
@@ -44,9 +30,23 @@ from penstock.policy.expressions import (
     Reference,
     Selector,
 )
+from penstock.policy.formulas import (
+    Child,
+    Formula,
+    Truth,
+    both,
+    contained,
+    decided,
+    every,
+    every_truth,
+    in_order,
+    n_of,
+    ruled,
+    some,
+    some_truth,
+)
 from penstock.policy.functions import V1
 from penstock.policy.policies import Duties, Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule, Target
-from penstock.policy.results import Decision
 from penstock.policy.signatures import Bag, Function
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Encoder:
                 raise self._outside(f"combining algorithm `{root.combining[:120]}`")
             said = combine([*self._children(root)])
             told = {effect: self._told(root.duties, effect, variables) for effect in Effect}
-            return Child(self._contained(applies, said, told), applies)
+            return contained(applies, said, told)
 
     def _children(self, root: Root) -> Iterator[Child]:
         if isinstance(root, Policy):
@@ -125,22 +125,6 @@ class Encoder:
                 raise self._outside(f"reference to `{member.id[:120]}`")
             yield self.root(member)
 
-    def _contained(self, applies: Truth, said: Outcomes, told: Mapping[Effect, Formula]) -> Outcomes:
-        """Section 7.12 to 7.14: what is left where the target does not match, or nobody knows."""
-        matches, unknown = applies.holds, negated(either(applies.holds, applies.fails))
-        permits, denies = both(matches, told[Effect.PERMIT]), both(matches, told[Effect.DENY])
-        found = {decision: both(negated(applies.fails), said[decision]) for decision in Decision}
-        spoiled_p = both(said[P], either(unknown, both(matches, negated(told[Effect.PERMIT]))))
-        spoiled_d = both(said[D], either(unknown, both(matches, negated(told[Effect.DENY]))))
-        return {
-            **found,
-            P: both(permits, said[P]),
-            D: both(denies, said[D]),
-            NA: either(applies.fails, said[NA]),
-            IN_P: either(found[IN_P], spoiled_p),
-            IN_D: either(found[IN_D], spoiled_d),
-        }
-
     def _rule(self, rule: Rule, variables: Variables) -> Child:
         key = (id(rule), id(variables))
         if key not in self._rules:
@@ -150,17 +134,9 @@ class Encoder:
         return self._rules[key][2]
 
     def _ruled(self, rule: Rule, variables: Variables) -> Child:
-        """Section 7.11."""
-        applies = self._target(rule.target)
-        always = Truth(True, False)
-        condition = always if rule.condition is None else self._truth(rule.condition, variables)
+        condition = Truth(True, False) if rule.condition is None else self._truth(rule.condition, variables)
         told = self._told(rule.duties, rule.effect, variables)
-        says = first(
-            (NA, either(applies.fails, both(applies.holds, condition.fails))),
-            (Decision.of(rule.effect), every([applies.holds, condition.holds, told])),
-            (Decision.spoiled(rule.effect), True),
-        )
-        return Child(says, applies)
+        return ruled(rule.effect, self._target(rule.target), condition, told)
 
     def _told(self, duties: Duties, effect: Effect, variables: Variables) -> Formula:
         """Return when obligations and advice can be told."""
@@ -177,32 +153,22 @@ class Encoder:
         if isinstance(expression.gives, Bag):
             return self._bag(expression, variables).fine
         if expression.gives is BOOLEAN:
-            truth = self._truth(expression, variables)
-            return either(truth.holds, truth.fails)
+            return self._truth(expression, variables).fine
         return self._term(expression, variables).fine
 
     # --- targets ------------------------------------------------------------------------------------------------
 
     def _target(self, target: Target) -> Truth:
-        """Section 7.7: one that fails decides, also beside errors."""
-        return self._every(
-            self._some(self._every(self._match(one) for one in all_of) for all_of in any_of) for any_of in target
+        return every_truth(
+            some_truth(every_truth(self._match(one) for one in all_of) for all_of in any_of) for any_of in target
         )
-
-    def _some(self, truths: Iterable[Truth]) -> Truth:
-        truths = [*truths]
-        return Truth(some(one.holds for one in truths), every(one.fails for one in truths))
-
-    def _every(self, truths: Iterable[Truth]) -> Truth:
-        truths = [*truths]
-        return Truth(every(one.holds for one in truths), some(one.fails for one in truths))
 
     def _match(self, match: Match) -> Truth:
         compare = self._comparison(match.function)
         bag = self._bag(match.attribute, {})
         named = self._literal(match.value, match.of).place
         holds = some(both(there, compare(named, place)) for there, place in bag.members)
-        return Truth(both(bag.fine, holds), both(bag.fine, negated(holds)))
+        return decided(bag.fine, holds)
 
     def _comparison(self, function: Function) -> Callable[[Formula, Formula], Formula]:
         of_type = function.takes[0]
@@ -236,10 +202,10 @@ class Encoder:
             case Apply(function, (one, other)) if not isinstance(one.gives, Bag):
                 compare = self._comparison(function)
                 left, right = self._value(one, variables), self._value(other, variables)
-                return self._decided(both(left.fine, right.fine), compare(left.place, right.place))
+                return decided(both(left.fine, right.fine), compare(left.place, right.place))
             case Apply(function) if function.name == "boolean-one-and-only":
                 term = self._term(expression, variables)
-                return self._decided(term.fine, term.place == self.scales[BOOLEAN].place(True))
+                return decided(term.fine, term.place == self.scales[BOOLEAN].place(True))
         raise self._outside(_construct(expression))
 
     def _variable(self, encode: "Callable[[Expression, Variables], T]", name: str, variables: Variables) -> T:
@@ -250,9 +216,6 @@ class Encoder:
         found: T = self._variables[key][1]
         return found
 
-    def _decided(self, fine: Formula, holds: Formula) -> Truth:
-        return Truth(both(fine, holds), both(fine, negated(holds)))
-
     def _combined(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> Truth:
         """A.3.5: arguments are looked at in their order, and no more of them than need be."""
         if function.id == f"{V1}n-of":
@@ -260,32 +223,17 @@ class Encoder:
         truths = [self._truth(argument, variables) for argument in arguments]
         if function.id == f"{V1}not":
             return Truth(truths[0].fails, truths[0].holds)
-        decisive = function.id == f"{V1}or"
-        found, others = False, True
-        for truth in truths:
-            decides, goes_on = (truth.holds, truth.fails) if decisive else (truth.fails, truth.holds)
-            found = either(found, both(others, decides))
-            others = both(others, goes_on)
-        return Truth(found, others) if decisive else Truth(others, found)
+        return in_order(truths, decisive=function.id == f"{V1}or")
 
     def _n_of(self, arguments: Sequence[Expression], variables: Variables) -> Truth:
         number = arguments[0]
         if not isinstance(number, Literal):
             raise self._outside("`n-of` with a number that is computed")
-        truths = [self._truth(argument, variables) for argument in arguments[1:]]
-        yes, no = True, False
-        if number.value > len(truths):
-            return Truth(no, no)
-        # From the last argument on: what comes of wanting so many of those that are left.
-        rest = [Truth(yes, no)] + [Truth(no, yes)] * max(number.value, 0)
-        for left, truth in enumerate(reversed(truths), 1):
-            pairs = pairwise(rest[: left + 1])
-            rest[1 : left + 1] = [_one_more(truth, fewer, same) for fewer, same in pairs]
-        return rest[-1]
+        return n_of(number.value, [self._truth(argument, variables) for argument in arguments[1:]])
 
     def _is_in(self, one: Term, bag: Bagged) -> Truth:
         holds = some(both(there, place == one.place) for there, place in bag.members)
-        return self._decided(both(one.fine, bag.fine), holds)
+        return decided(both(one.fine, bag.fine), holds)
 
     def _value(self, expression: Expression, variables: Variables) -> Term:
         """Return a value of any type, also of truth that is computed."""
@@ -293,7 +241,7 @@ class Encoder:
         if expression.gives is BOOLEAN and computed:
             truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
             places = (z3.BitVecVal(scale.place(value), _BITS, self.context) for value in (True, False))
-            return Term(either(truth.holds, truth.fails), _if(truth.holds, *places))
+            return Term(truth.fine, _if(truth.holds, *places))
         return self._term(expression, variables)
 
     def _term(self, expression: Expression, variables: Variables) -> Term:
@@ -375,14 +323,6 @@ class Encoder:
             construct=construct,
             element=element,
         )
-
-
-def _one_more(truth: Truth, fewer: Truth, same: Truth) -> Truth:
-    """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
-    return Truth(
-        either(both(truth.holds, fewer.holds), both(truth.fails, same.holds)),
-        either(both(truth.holds, fewer.fails), both(truth.fails, same.fails)),
-    )
 
 
 def _if(formula: Formula, one: Formula, other: Formula) -> Formula:

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 import z3
 
 from penstock.model.limits import Limits
-from penstock.policy.analysis_combine import Formula, every, some
 from penstock.policy.analysis_encode import Encoder
 from penstock.policy.evaluate import evaluate
+from penstock.policy.formulas import Formula, every, some
 from penstock.policy.lookup import Context, NoSources
 from penstock.policy.policies import Root
 from penstock.policy.requests import Facts

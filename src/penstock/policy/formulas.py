@@ -1,0 +1,198 @@
+"""Decisions as formulas: when something holds, when it does not, and when each decision comes.
+
+A formula is whatever has `&`, `|` and `~`: of z3 for analysis, over the attributes of an event for what is left of a
+policy. What always or never holds is Python's own True and False. A truth is a pair of formulas; where neither holds,
+the plain evaluator meets an error. Nothing is approximated: errors count as they do there, and so does the order in
+which arguments are looked at.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import and_, or_
+from typing import Any, TypeAlias
+
+from penstock.policy.policies import Effect
+from penstock.policy.results import Decision
+
+Formula: TypeAlias = Any
+"""An expression with `&`, `|` and `~`, or Python's True or False. (z3 ships no types.)"""
+
+Outcomes: TypeAlias = Mapping[Decision, Formula]
+"""When each decision comes; just one of them does."""
+
+P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
+IN_P, IN_D = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """When something holds, and when it does not; otherwise there is an error."""
+
+    holds: Formula
+    fails: Formula
+
+    @property
+    def fine(self) -> Formula:
+        """When there is no error."""
+        return either(self.holds, self.fails)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A rule, a policy or a policy set: when it says what, and when its target matches."""
+
+    says: Outcomes
+    applies: Truth
+
+
+# --- formulas --------------------------------------------------------------------------------------------------------
+
+
+def every(formulas: Iterable[Formula]) -> Formula:
+    """Return that all hold."""
+    kept = []
+    for formula in formulas:
+        if formula is False:
+            return False
+        if formula is not True:
+            kept.append(formula)
+    return _joined(and_, kept) if kept else True
+
+
+def some(formulas: Iterable[Formula]) -> Formula:
+    """Return that one holds."""
+    kept = []
+    for formula in formulas:
+        if formula is True:
+            return True
+        if formula is not False:
+            kept.append(formula)
+    return _joined(or_, kept) if kept else False
+
+
+def _joined(join: Callable[[Formula, Formula], Formula], formulas: list[Formula]) -> Formula:
+    """Join neighbours until one is left, so that thousands of formulas are not nested thousands deep."""
+    while len(formulas) > 1:
+        pairs = [join(*formulas[place : place + 2]) for place in range(0, len(formulas) - 1, 2)]
+        formulas = pairs + formulas[len(pairs) * 2 :]
+    return formulas[0]
+
+
+def both(*formulas: Formula) -> Formula:
+    """Return that all hold."""
+    return every(formulas)
+
+
+def either(*formulas: Formula) -> Formula:
+    """Return that one holds."""
+    return some(formulas)
+
+
+def negated(formula: Formula) -> Formula:
+    """Return that it does not hold."""
+    return not formula if isinstance(formula, bool) else ~formula
+
+
+# --- truths ----------------------------------------------------------------------------------------------------------
+
+
+def decided(fine: Formula, holds: Formula) -> Truth:
+    """Return what holds or not, where there is no error."""
+    return Truth(both(fine, holds), both(fine, negated(holds)))
+
+
+def every_truth(truths: Iterable[Truth]) -> Truth:
+    """Return that all hold; one that does not decides, also beside errors (section 7.7)."""
+    truths = [*truths]
+    return Truth(every(one.holds for one in truths), some(one.fails for one in truths))
+
+
+def some_truth(truths: Iterable[Truth]) -> Truth:
+    """Return that one holds, which decides, also beside errors (section 7.7)."""
+    truths = [*truths]
+    return Truth(some(one.holds for one in truths), every(one.fails for one in truths))
+
+
+def in_order(truths: Iterable[Truth], *, decisive: bool) -> Truth:
+    """Return `or`, where truth is decisive, or `and`: arguments are looked at up to the first that decides (A.3.5)."""
+    found: Formula = False
+    others: Formula = True
+    for truth in truths:
+        decides, goes_on = (truth.holds, truth.fails) if decisive else (truth.fails, truth.holds)
+        found = either(found, both(others, decides))
+        others = both(others, goes_on)
+    return Truth(found, others) if decisive else Truth(others, found)
+
+
+def n_of(wanted: int, truths: Sequence[Truth]) -> Truth:
+    """Return that so many hold; arguments are looked at in their order, and no more of them than need be (A.3.5)."""
+    yes, no = True, False
+    if wanted > len(truths):
+        return Truth(no, no)
+    # From the last argument on: what comes of wanting so many of those that are left.
+    rest = [Truth(yes, no)] + [Truth(no, yes)] * max(wanted, 0)
+    for left, truth in enumerate(reversed(truths), 1):
+        pairs = pairwise(rest[: left + 1])
+        rest[1 : left + 1] = [_one_more(truth, fewer, same) for fewer, same in pairs]
+    return rest[-1]
+
+
+def _one_more(truth: Truth, fewer: Truth, same: Truth) -> Truth:
+    """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
+    return Truth(
+        either(both(truth.holds, fewer.holds), both(truth.fails, same.holds)),
+        either(both(truth.holds, fewer.fails), both(truth.fails, same.fails)),
+    )
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def first(*cases: tuple[Decision, Formula]) -> Outcomes:
+    """Return the decision of the first case that holds; where none does, nothing is applicable."""
+    found: dict[Decision, list[Formula]] = {decision: [] for decision in Decision}
+    none: Formula = True
+    for decision, formula in (*cases, (NA, True)):
+        found[decision].append(both(none, formula))
+        none = both(none, negated(formula))
+    return {decision: some(formulas) for decision, formulas in found.items()}
+
+
+def chosen(cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
+    """Return the outcomes of the one case that holds."""
+    cases = [*cases]
+    return {decision: some(both(formula, said[decision]) for formula, said in cases) for decision in Decision}
+
+
+def always(decision: Decision) -> Outcomes:
+    """Return a decision that comes in any case."""
+    return first((decision, True))
+
+
+def ruled(effect: Effect, applies: Truth, condition: Truth, told: Formula) -> Child:
+    """Return what a rule says, given when its obligations and advice can be told (section 7.11)."""
+    says = first(
+        (NA, either(applies.fails, both(applies.holds, condition.fails))),
+        (Decision.of(effect), every([applies.holds, condition.holds, told])),
+        (Decision.spoiled(effect), True),
+    )
+    return Child(says, applies)
+
+
+def contained(applies: Truth, said: Outcomes, told: Mapping[Effect, Formula]) -> Child:
+    """Return what is left of what children say where the target does not match, or nobody knows (7.12 to 7.14)."""
+    matches, unknown = applies.holds, negated(applies.fine)
+    permits, denies = both(matches, told[Effect.PERMIT]), both(matches, told[Effect.DENY])
+    found = {decision: both(negated(applies.fails), said[decision]) for decision in Decision}
+    spoiled_p = both(said[P], either(unknown, both(matches, negated(told[Effect.PERMIT]))))
+    spoiled_d = both(said[D], either(unknown, both(matches, negated(told[Effect.DENY]))))
+    says = {
+        **found,
+        P: both(permits, said[P]),
+        D: both(denies, said[D]),
+        NA: either(applies.fails, said[NA]),
+        IN_P: either(found[IN_P], spoiled_p),
+        IN_D: either(found[IN_D], spoiled_d),
+    }
+    return Child(says, applies)
