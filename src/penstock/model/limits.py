@@ -29,6 +29,9 @@ class Limits:
     policy_text: int = 1 << 20
     policy_integer_bits: int = 4_096
     policy_days: int = 1 << 40
+    #: requests that a policy asks because of one, all in all; resources that one is about, and that lie above one
+    policy_nested: int = 32
+    policy_resources: int = 100_000
     #: an expression over decisions: states of its automaton
     policy_states: int = 1_000
 

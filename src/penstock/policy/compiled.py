@@ -30,19 +30,22 @@ class CompiledPolicy:
 
     def __init__(self, root: Root, sources: Sources | None = None) -> None:
         self._sources = sources or NoSources()
-        self._root = _compile(root, ())
+        self._ask = _compile(root, ()).evaluate
 
     def evaluate(self, context: Context) -> Outcome:
         """Return what the policy says about a request: just what `evaluate` returns."""
-        return self._root.evaluate(context)
+        context.policy = context.policy or self._ask
+        return self._ask(context)
 
     def ask(self, facts: Facts, now: datetime) -> Outcome:
         """Return what the policy says about a request in its shortest form, without the names of policies."""
-        return self._root.evaluate(Context(None, now, self._sources, facts))
+        context = Context(None, now, self._sources, facts)
+        context.policy = ask = self._ask
+        return ask(context)
 
     def ask_request(self, request: Request, now: datetime) -> Outcome:
         """Return what the policy says about a request for one decision."""
-        return self._root.evaluate(Context(request, now, self._sources))
+        return self.evaluate(Context(request, now, self._sources))
 
 
 Scoped: TypeAlias = Callable[[Context], Scope]
@@ -247,7 +250,7 @@ def _compile_policy(policy: Policy) -> _Unit:
     programs: dict[str, Program] = {}
     children = [_Rule(rule, policy, programs) for rule in policy.rules]
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
-    unit.needs = _needs_of_policy(policy, unit.needs, children)
+    unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
     return unit
 
 
@@ -287,13 +290,13 @@ def _by_place(combine: Algorithm) -> bool:
     return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
 
 
-def _needs_of_policy(policy: Policy, needs: Needs, children: Sequence[_Unit]) -> Needs:
+def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> Needs:
     """Add what all rules need, where a policy whose rules are not applicable is not applicable itself."""
-    if not children or rule_algorithm(policy.combining) not in _SINGLE:
+    if not of_rules or rule_algorithm(policy.combining) not in _SINGLE:
         return needs
-    common = set(children[0].needs).intersection(*(child.needs for child in children[1:]))
+    common = set(of_rules[0]).intersection(*of_rules[1:])
     found = dict(needs)
     for key in common:
-        values = frozenset().union(*(child.needs[key] for child in children))
+        values = frozenset().union(*(one[key] for one in of_rules))
         found[key] = found[key] & values if key in found else values
     return found

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Final, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import XPATH, XPathExpression
 from penstock.policy.evaluate import evaluate, status_of
-from penstock.policy.lookup import Context, NoSources, Sources
+from penstock.policy.lookup import Context, NoSources, Sources, levels
 from penstock.policy.policies import Root
 from penstock.policy.requests import RESOURCE_ID, Attribute, Attributes, Request
 from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Status
@@ -23,8 +22,8 @@ from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Respons
 SCOPE: Final = "urn:oasis:names:tc:xacml:2.0:resource:scope"
 MULTIPLE_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:multiple:content-selector"
 CONTENT_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:content-selector"
-#: how far below a resource a scope reaches
-_DEPTHS: Final = {"Immediate": 0, "Children": 1, "Descendants": DEFAULT_LIMITS.policy_depth}
+#: how many levels of a hierarchy a scope reaches, from a resource down
+_LEVELS: Final = {"Immediate": 1, "Children": 2, "Descendants": None}
 
 
 Evaluator: TypeAlias = Callable[[Context], Outcome]
@@ -106,18 +105,15 @@ def _each_resource(request: Request, place: int, scope: Attribute, sources: Sour
     """Yield a request for each resource in a part of a hierarchy, from the top down."""
     category = request.categories[place]
     named = category.by_id.get(RESOURCE_ID, ())
-    depth = _DEPTHS.get(str(scope.values[0][1]))
-    if depth is None or len(named) != 1 or len(named[0].values) != 1:
+    reaches = str(scope.values[0][1])
+    if reaches not in _LEVELS or len(named) != 1 or len(named[0].values) != 1:
         raise MalformedError("xacml.request", "a scope is that of one resource, and Immediate, Children or Descendants")
     of_type, top = named[0].values[0]
     others = tuple(one for one in category.attributes if one is not scope and one is not named[0])
-    level, below = [top], 0
-    while level and below <= depth:
+    for level in islice(levels([top], sources.children), _LEVELS[reaches]):
         for resource in level:
             chosen = replace(category, attributes=(replace(named[0], values=((of_type, resource),)), *others))
             yield request.alone([*request.categories[:place], chosen, *request.categories[place + 1 :]])
-        level = [child for resource in level for child in sources.children(resource)] if below < depth else []
-        below += 1
 
 
 def _by_content(request: Request) -> Iterator[Request]:

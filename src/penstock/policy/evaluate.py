@@ -6,6 +6,7 @@ with. Nothing here is raised for a policy's fault: what goes wrong is Indetermin
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -24,7 +25,7 @@ from penstock.policy.expressions import (
     Reference,
     Selector,
 )
-from penstock.policy.functions import V1
+from penstock.policy.functions import V1, WITHIN
 from penstock.policy.lookup import Context
 from penstock.policy.policies import (
     Assignment,
@@ -52,13 +53,14 @@ from penstock.policy.results import (
     Status,
     Told,
 )
-from penstock.policy.signatures import Bag, failed
+from penstock.policy.signatures import Bag, Function, failed
 
 _OR, _AND, _N_OF = f"{V1}or", f"{V1}and", f"{V1}n-of"
 
 
 def evaluate(root: Root, context: Context, /) -> Outcome:
     """Return what a policy or a policy set says about a request."""
+    context.policy = context.policy or partial(evaluate, root)
     child = _PolicyChild(root, context) if isinstance(root, Policy) else _SetChild(root, context, ())
     return child.evaluate(context)
 
@@ -68,8 +70,8 @@ def status_of(error: PenstockError) -> Status:
     missing = error.fields.get("missing")
     if isinstance(missing, Missing):
         return Status(MISSING_ATTRIBUTE, error.message, (missing,))
-    # Arguments of the wrong type are found when a policy is read, and are what the standard finds when it is evaluated.
-    syntax = isinstance(error, MalformedError) and error.code != "xacml.arguments"
+    # What the standard finds when it evaluates (section 7.17.1, 7.17.2) we find when a policy is read.
+    syntax = isinstance(error, MalformedError) and error.code not in ("xacml.arguments", "xacml.function")
     return Status(SYNTAX_ERROR if syntax else PROCESSING_ERROR, error.message)
 
 
@@ -106,7 +108,11 @@ class Scope:
             case ApplyEach():
                 return self._each(expression)
             case ApplyPath(name, arguments):
-                return self.context.paths(name, [self.value(argument) for argument in arguments])
+                return self.called(WITHIN[name])(*map(self.value, arguments))
+
+    def called(self, function: Function) -> Callable[..., Value]:
+        """Return a function, which takes values alone."""
+        return partial(function.call, self.context) if function.within else function.call
 
     def _logic(self, name: str, arguments: Sequence[Expression]) -> bool:
         """Look at arguments in their order, and at no more than need be (A.3.5)."""
@@ -125,7 +131,7 @@ class Scope:
         return bool(wanted <= 0)
 
     def _each(self, expression: ApplyEach) -> Value:
-        name, call = expression.name, expression.function.call
+        name, call = expression.name, self.called(expression.function)
         values = [self.value(argument) for argument in expression.arguments]
         bags = [
             value if isinstance(argument.gives, Bag) else (value,)
@@ -155,8 +161,8 @@ def target_matches(target: Target, scope: Scope) -> bool:
 
 
 def _matches(match: Match, scope: Scope) -> bool:
-    values = scope.value(match.attribute)
-    return _some(lambda value: bool(match.function.call(match.value, value)), values)
+    values, call = scope.value(match.attribute), scope.called(match.function)
+    return _some(lambda value: bool(call(match.value, value)), values)
 
 
 def _some(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:

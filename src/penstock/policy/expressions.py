@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.errors import MalformedError
-from penstock.policy.datatypes import BOOLEAN, INTEGER, XPATH, DataType, Value
-from penstock.policy.functions import FUNCTIONS, V1, V3, kinds_text
+from penstock.policy.datatypes import BOOLEAN, DataType, Value
+from penstock.policy.functions import FUNCTIONS, V1, V3, WITHIN, kinds_text
 from penstock.policy.requests import Key, key_of
 from penstock.policy.signatures import Bag, Function, Kind
 
@@ -113,7 +113,7 @@ class ApplyEach:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPath:
-    """A function that looks into content: how many nodes a path finds, and whether nodes of two are the same."""
+    """A function that looks into the request: how many nodes a path finds in it, or whether another is permitted."""
 
     name: str
     arguments: "tuple[Expression, ...]"
@@ -121,7 +121,7 @@ class ApplyPath:
     @property
     def gives(self) -> Kind:
         """A number, or truth."""
-        return INTEGER if self.name == "xpath-node-count" else BOOLEAN
+        return WITHIN[self.name].gives
 
 
 Expression: TypeAlias = Literal | Designator | Selector | Apply | ApplyEach | ApplyPath | Reference
@@ -131,16 +131,13 @@ _HIGHER: Final = {
     for version in (V1, V3)
     for name in ("any-of", "all-of", "any-of-any", "all-of-any", "any-of-all", "all-of-all", "map")
 }
-_PATHS: Final = {
-    f"{version}{name}": name
-    for version in (V1, V3)
-    for name in ("xpath-node-count", "xpath-node-equal", "xpath-node-match")
-}
+#: what was called otherwise before 3.0
+_BEFORE: Final = {f"{V1}{name}": function for name, function in WITHIN.items() if name.startswith("xpath-")}
 
 
 def function_of(function_id: str) -> Function:
     """Return a function that can be applied to values. Raises `MalformedError` (`xacml.function`)."""
-    found = FUNCTIONS.get(function_id)
+    found = FUNCTIONS.get(function_id) or _BEFORE.get(function_id)
     if found is None:
         raise MalformedError("xacml.function", f"`{function_id[:120]}` is no function of XACML 3.0")
     return found
@@ -154,13 +151,11 @@ def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Ap
     if function_id in _HIGHER:
         return _apply_each(_HIGHER[function_id], arguments)
     plain = _plain(arguments, function_id)
-    if function_id in _PATHS:
-        return _apply_path(_PATHS[function_id], plain)
     function = function_of(function_id)
     kinds = tuple(argument.gives for argument in plain)
     if not function.accepts(kinds):
         raise _unsuitable(function.name, kinds)
-    return Apply(function, plain)
+    return ApplyPath(function.name, plain) if function.within else Apply(function, plain)
 
 
 def _plain(arguments: Sequence["Expression | Function"], name: str) -> tuple[Expression, ...]:
@@ -183,14 +178,6 @@ def _apply_each(name: str, arguments: Sequence["Expression | Function"]) -> Appl
     if wrong or not truth or not function.accepts(inner) or isinstance(function.gives, Bag):
         raise _unsuitable(f"{name} of {function.name}", kinds)
     return ApplyEach(name, function, rest)
-
-
-def _apply_path(name: str, arguments: tuple[Expression, ...]) -> ApplyPath:
-    wanted: tuple[Kind, ...] = (XPATH,) if name == "xpath-node-count" else (XPATH, XPATH)
-    kinds = tuple(argument.gives for argument in arguments)
-    if kinds != wanted:
-        raise _unsuitable(name, kinds)
-    return ApplyPath(name, arguments)
 
 
 def _unsuitable(name: str, kinds: Sequence[Kind]) -> MalformedError:

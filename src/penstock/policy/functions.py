@@ -1,4 +1,4 @@
-"""The functions of XACML 3.0 (appendix A.3), but for those that take functions and those that look into content.
+"""The functions of XACML 3.0 (appendix A.3), but for those that take functions.
 
 A function is one row of a table: what it takes, what it gives, and how. The ids of earlier versions of the standard
 mean the same functions, and are listed beside them.
@@ -73,6 +73,7 @@ def _table() -> Iterator[Function]:
     for of_type in TYPES:
         yield from _bags(of_type)
     yield from _patterns()
+    yield from _within()
 
 
 # --- equality and order ----------------------------------------------------------------------------------------------
@@ -348,7 +349,29 @@ def _patterns() -> Iterator[Function]:
     yield Function(f"{V1}rfc822Name-match", (STRING, MAILBOX), BOOLEAN, _mailbox)
 
 
+# --- what looks into the request -------------------------------------------------------------------------------------
+
+
+def _path(name: str) -> Callable[..., Value]:
+    return lambda context, *paths: context.paths(name, paths)
+
+
+def _within() -> Iterator[Function]:
+    for name, takes, gives in (
+        ("xpath-node-count", (XPATH,), INTEGER),
+        ("xpath-node-equal", (XPATH, XPATH), BOOLEAN),
+        ("xpath-node-match", (XPATH, XPATH), BOOLEAN),
+    ):
+        yield Function(f"{V3}{name}", takes, gives, _path(name), within=True)
+    yield Function(
+        f"{V3}access-permitted", (URI, STRING), BOOLEAN, lambda context, *content: context.permitted(*content),
+        within=True,
+    )  # fmt: skip
+
+
 FUNCTIONS: Final[Mapping[str, Function]] = {one.id: one for one in _table()}
+WITHIN: Final[Mapping[str, Function]] = {one.name: one for one in FUNCTIONS.values() if one.within}
+"""Those that look into the request, by their names."""
 
 
 def kinds_text(kinds: Sequence[Kind]) -> str:

@@ -9,14 +9,14 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
 from penstock.policy.datatypes import DOUBLE, Value
 from penstock.policy.expressions import Designator
 from penstock.policy.functions import FUNCTIONS
-from penstock.policy.lookup import Context
 from penstock.policy.policies import AnyOf, Target
+from penstock.policy.requests import Facts
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -58,6 +58,15 @@ def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
     return {attribute: frozenset().union(*(side[attribute] for side in sides)) for attribute in common}
 
 
+class Bags(Protocol):
+    """Where the values of attributes are."""
+
+    facts: Facts
+
+    def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
+        """Return the bag of an attribute that is not among the facts. Raises `EvaluationError`."""
+
+
 class Index(Generic[T]):
     """Children that are found by what they need."""
 
@@ -97,7 +106,7 @@ class Index(Generic[T]):
                 found[place] = known(children[place])
         return Index(children, found, always, [*groups.values()]) if groups else None
 
-    def candidates(self, context: Context) -> Sequence[T]:
+    def candidates(self, context: Bags) -> Sequence[T]:
         """Return the children that may apply, in their order."""
         try:
             if len(self._groups) == 1 and not self._always:
@@ -136,7 +145,7 @@ class _Group:
         for chosen in product(*values):
             self._places.setdefault(chosen[0] if self._single else chosen, []).append(place)
 
-    def places(self, context: Context) -> Sequence[int]:
+    def places(self, context: Bags) -> Sequence[int]:
         """Return where the children are that may apply. Raises `_Unknown`, `EvaluationError`."""
         facts = context.facts
         bags: list[tuple[Value, ...]] = []

@@ -1,18 +1,20 @@
 """Where values come from: the request, its contents, the clock, and what is asked of others (section 7.3, 10.2.5)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Final, Protocol
 
-from penstock.errors import EvaluationError, MalformedError
+from penstock.errors import EvaluationError, MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import DATE, DATE_TIME, TIME, XPATH, DataType, Value, XPathExpression, read_value
 from penstock.policy.expressions import Designator, Selector
 from penstock.policy.policies import PolicyReference, Root
-from penstock.policy.requests import ENVIRONMENT, Content, Facts, Request
-from penstock.policy.results import Missing
+from penstock.policy.requests import ENVIRONMENT, RESOURCE, RESOURCE_ID, Content, Facts, Request, key_of
+from penstock.policy.results import Decision, Missing, Outcome
 from penstock.policy.signatures import failed
-from penstock.policy.times import Date, DateTime, Time, days_of
+from penstock.policy.times import Date, DateTime, Time, parts_of
+from penstock.policy.xml_requests import read_attributes
 
 _ENVIRONMENT_ID: Final = "urn:oasis:names:tc:xacml:1.0:environment:"
 _NOW: Final = {
@@ -20,6 +22,13 @@ _NOW: Final = {
     f"{_ENVIRONMENT_ID}current-date": DATE,
     f"{_ENVIRONMENT_ID}current-dateTime": DATE_TIME,
 }
+
+
+#: attributes of a resource that say where it is in a hierarchy
+PARENT: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-parent"
+ANCESTOR: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor"
+ANCESTOR_OR_SELF: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor-or-self"
+ABOVE: Final = (PARENT, ANCESTOR, ANCESTOR_OR_SELF)
 
 
 class Sources(Protocol):
@@ -34,11 +43,31 @@ class Sources(Protocol):
     def children(self, resource: Value, /) -> Sequence[Value]:
         """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
 
+    def parents(self, resource: Value, /) -> Sequence[Value]:
+        """Return the resources right above one; none where it is at the top. Raises `EvaluationError`."""
+
+
+class _Asked:
+    """How many requests were asked because of one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        """Count one more. Raises `EvaluationError` where it is one too many."""
+        self._count += 1
+        self.check()
+
+    def check(self) -> None:
+        """Check that there were not too many. Raises `EvaluationError`."""
+        if self._count > DEFAULT_LIMITS.policy_nested:
+            raise failed("too many requests are asked because of one")
+
 
 class Context:
     """One request, seen by a policy: what was looked up once stays the same until it is decided."""
 
-    __slots__ = ("_found", "_request", "facts", "memory", "names", "now", "sources")
+    __slots__ = ("_found", "_nested", "_request", "facts", "memory", "names", "now", "policy", "sources")
 
     def __init__(self, request: Request | None, now: datetime, sources: Sources, facts: Facts | None = None) -> None:
         self._request = request
@@ -49,6 +78,10 @@ class Context:
         self.names = request is not None and request.return_policy_ids
         #: what compiled policies have worked out already
         self.memory: dict[object, Value] = {}
+        #: who decides, all in all; the first that is asked says so
+        self.policy: Callable[[Context], Outcome] | None = None
+        #: how many requests were asked because of the first
+        self._nested: _Asked | None = None
         self._found: dict[Designator | Selector, tuple[Value, ...]] = {}
 
     @property
@@ -86,9 +119,44 @@ class Context:
         ]
 
     def _elsewhere(self, wanted: Designator) -> Sequence[Value]:
-        if wanted.category == ENVIRONMENT and _NOW.get(wanted.id) is wanted.of and wanted.issuer is None:
+        if is_clock(wanted):
             return (_clock(self.now, wanted.of),)
-        return self.sources.attribute(wanted, self.request)
+        found = self.sources.attribute(wanted, self.request)
+        if not found and wanted.category == RESOURCE and wanted.issuer is None and wanted.id in ABOVE:
+            return self._above(wanted)
+        return found
+
+    def _above(self, wanted: Designator) -> Sequence[Value]:
+        """Return the resources above the one that is asked about (hierarchical resource profile, 3)."""
+        own = self.facts.get(key_of(RESOURCE, RESOURCE_ID, wanted.of), ())
+        above = levels(own, self.sources.parents)
+        itself = next(above)
+        found = [*next(above, ())] if wanted.id == PARENT else [one for level in above for one in level]
+        return [*itself, *found] if wanted.id == ANCESTOR_OR_SELF else found
+
+    # --- other requests -----------------------------------------------------------------------------------------
+
+    def permitted(self, category: str, content: str) -> bool:
+        """Say whether a request is permitted that differs from this one in a category (A.3.16).
+
+        All that are asked because of one request are counted together: where they are too many, none has an answer.
+        Raises `EvaluationError`.
+        """
+        if self.policy is None:
+            raise failed("there is no policy to ask")
+        counted = self._nested = self._nested or _Asked()
+        counted.add()
+        try:
+            others = [one for one in self.request.categories if one.category != category]
+            asked = Context(self.request.alone([*others, read_attributes(category, content)]), self.now, self.sources)
+            asked.policy, asked._nested = self.policy, counted
+            permitted = self.policy(asked).decision is Decision.PERMIT
+        except RecursionError:
+            raise failed("requests are asked because of others, too deep") from None
+        except PenstockError as error:
+            raise failed(error.message) from None
+        counted.check()
+        return permitted
 
     # --- contents -----------------------------------------------------------------------------------------------
 
@@ -139,6 +207,11 @@ class Context:
         return next((one.content for one in self.request.of(category) if one.content is not None), None)
 
 
+def is_clock(wanted: Designator) -> bool:
+    """Say whether an attribute is the time, which is known where a request does not say it."""
+    return wanted.category == ENVIRONMENT and _NOW.get(wanted.id) is wanted.of and wanted.issuer is None
+
+
 def _read(content: Content, node: object, of_type: DataType) -> Value:
     text = content.text(node)
     if text is None:
@@ -150,13 +223,29 @@ def _read(content: Content, node: object, of_type: DataType) -> Value:
 
 
 def _clock(now: datetime, of_type: DataType) -> Value:
-    days = days_of(now.year, now.month, now.day)
-    seconds = Decimal(now.hour * 3600 + now.minute * 60 + now.second) + Decimal(now.microsecond) / 1_000_000
+    days, seconds = parts_of(now)
     offset = now.utcoffset()
     zone = 0 if offset is None else int(offset.total_seconds() // 60)
     if of_type is TIME:
         return Time(0, seconds, zone)
     return Date(days, Decimal(0), zone) if of_type is DATE else DateTime(days, seconds, zone)
+
+
+def levels(resources: Sequence[Value], following: Callable[[Value], Sequence[Value]]) -> Iterator[Sequence[Value]]:
+    """Yield some resources, those that follow them, and so on; each resource once, whichever way leads to it.
+
+    Raises `EvaluationError` (`xacml.processing`) where they are too many, and what `following` raises.
+    """
+    level = [*dict.fromkeys(resources)]
+    seen = {*level}
+    yield level
+    while level:
+        level = [*dict.fromkeys(one for resource in level for one in following(resource) if one not in seen)]
+        seen.update(level)
+        if len(seen) > DEFAULT_LIMITS.policy_resources:
+            raise failed("a hierarchy has too many resources")
+        if level:
+            yield level
 
 
 class NoSources:
@@ -173,3 +262,7 @@ class NoSources:
     def children(self, _resource: Value, /) -> Sequence[Value]:
         """Find nothing below. Raises `EvaluationError` (`xacml.hierarchy`)."""
         raise EvaluationError("xacml.hierarchy", "resources are no hierarchy here")
+
+    def parents(self, _resource: Value, /) -> Sequence[Value]:
+        """Find nothing above."""
+        return ()

@@ -16,7 +16,7 @@ from penstock.policy.evaluate import Scope
 from penstock.policy.expressions import Apply, Designator, Expression, Literal, Reference
 from penstock.policy.functions import V1
 from penstock.policy.lookup import Context
-from penstock.policy.policies import Match, Target
+from penstock.policy.policies import AllOf, Match, Target
 from penstock.policy.requests import Facts
 
 Program: TypeAlias = Callable[[Context, Facts], Any]
@@ -25,7 +25,7 @@ _BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any}}
 _SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<="}
 
 
-class _Writer:
+class Writer:
     """Writes an expression, and gathers the objects that it names."""
 
     def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
@@ -34,23 +34,35 @@ class _Writer:
         self._programs = programs
 
     def name(self, thing: object) -> str:
+        """Return a name for an object."""
         name = f"n{len(self.names)}"
         self.names[name] = thing
         return name
 
     def expression(self, expression: Expression) -> str:
+        """Write an expression."""
         match expression:
             case Literal(value):
                 return self.name(value)
-            case Designator(issuer=None, must_be_present=False):
-                return f"(F.get({self.name(expression.key)}) or C.bag({self.name(expression)}))"
             case Designator(issuer=None):
-                return f"(F.get({self.name(expression.key)}) or C.designated({self.name(expression)}))"
+                return self.bag(expression)
             case Apply():
                 return self._apply(expression)
             case Reference(name):
                 return self._reference(name)
         return self._plainly(expression)
+
+    def bag(self, attribute: Designator) -> str:
+        """Write an attribute, whoever has issued it."""
+        known = "designated" if attribute.must_be_present else "bag"
+        return f"(F.get({self.name(attribute.key)}) or C.{known}({self.name(attribute)}))"
+
+    def target(self, target: Target) -> str:
+        """Write a target that is not empty."""
+        return " and ".join(f"({' or '.join(f'({self._all(all_of)})' for all_of in any_of)})" for any_of in target)
+
+    def _all(self, all_of: AllOf) -> str:
+        return " and ".join(map(self._match, all_of))
 
     def _apply(self, expression: Apply) -> str:
         function, arguments = expression.function, expression.arguments
@@ -88,13 +100,15 @@ class _Writer:
 
         return f"{self.name(value)}(C)"
 
-    def match(self, match: Match) -> str:
+    def _match(self, match: Match) -> str:
         attribute = self.expression(match.attribute)
         if match.function.call is operator.eq:
             return f"({self.name(match.value)} in {attribute})"
         sign = _SIGNS.get(match.function.call)
         value = self.name(match.value)
-        holds = f"{value} {sign} one" if sign is not None else f"{self.name(match.function.call)}({value}, one)"
+        within = "C, " if match.function.within else ""
+        called = f"{self.name(match.function.call)}({within}{value}, one)"
+        holds = called if sign is None else f"{value} {sign} one"
         return f"any([{holds} for one in {attribute}])"
 
 
@@ -102,7 +116,7 @@ def condition_program(
     expression: Expression, variables: Mapping[str, Expression], programs: dict[str, Program]
 ) -> Program:
     """Return an expression as a function. What it raises is what evaluating it raises."""
-    writer = _Writer(variables, programs)
+    writer = Writer(variables, programs)
     return _built(writer.expression(expression), writer.names)
 
 
@@ -113,19 +127,20 @@ def target_program(target: Target) -> Program | None:
     """
     if not target:
         return None
-    writer = _Writer({}, {})
-    text = " and ".join(
-        "(" + " or ".join("(" + " and ".join(writer.match(match) for match in all_of) + ")" for all_of in any_of) + ")"
-        for any_of in target
-    )
-    return _built(text, writer.names)
+    writer = Writer({}, {})
+    return _built(writer.target(target), writer.names)
 
 
 def _built(text: str, names: Mapping[str, object]) -> Program:
     memory = " M = C.memory\n" if "M[" in text else ""
-    source = f"def program(C, F{''.join(f', {name}' for name in names)}):\n{memory} return {text}\n"
-    program: Program = FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
+    program: Program = built("C, F", f"{memory} return {text}\n", names)
     return program
+
+
+def built(parameters: str, body: str, names: Mapping[str, object]) -> Callable[..., Any]:
+    """Return a function with this body, in which names are what they are said to be."""
+    source = f"def program({parameters}{''.join(f', {name}' for name in names)}):\n{body}"
+    return FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
 
 
 @lru_cache(maxsize=4096)

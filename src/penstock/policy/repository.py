@@ -1,16 +1,32 @@
-"""Policies by their ids and versions, as references find them; one that cannot be read spoils nothing but itself."""
+"""Policies by their ids and versions, as references find them; one that cannot be read spoils nothing but itself.
 
-from collections.abc import Iterable
+Beside them, where resources are a hierarchy, what is above what.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from penstock.errors import EvaluationError
+from penstock.policy.datatypes import Value
 from penstock.policy.lookup import NoSources
 from penstock.policy.policies import PolicyReference, PolicySet, Root, version_key
 
 
 class Repository(NoSources):
-    """Policies that others may refer to. Those within a policy set are found only in it."""
+    """Policies that others may refer to; those within a policy set are found only in it. And resources above others.
 
-    def __init__(self, policies: Iterable[Root] = ()) -> None:
+    >>> Repository(above={"docs/a": ["docs"], "docs/b": ["docs"]}).children("docs")
+    ['docs/a', 'docs/b']
+    """
+
+    def __init__(
+        self, policies: Iterable[Root] = (), above: Mapping[Value, Sequence[Value]] = MappingProxyType({})
+    ) -> None:
+        self._above = above
+        self._below: dict[Value, list[Value]] = {}
+        for resource, parents in above.items():
+            for parent in parents:
+                self._below.setdefault(parent, []).append(resource)
         self._known: dict[tuple[str, bool], list[Root]] = {}
         for one in policies:
             self._known.setdefault((one.id, isinstance(one, PolicySet)), []).append(one)
@@ -22,3 +38,11 @@ class Repository(NoSources):
         if not suitable:
             raise EvaluationError("xacml.unknown", f"policy `{reference.id[:120]}` is not known")
         return max(suitable, key=lambda one: version_key(one.version))
+
+    def children(self, resource: Value, /) -> Sequence[Value]:
+        """Return the resources right below one. Raises `EvaluationError` (`xacml.hierarchy`)."""
+        return self._below.get(resource, ()) if self._above else super().children(resource)
+
+    def parents(self, resource: Value, /) -> Sequence[Value]:
+        """Return the resources right above one."""
+        return self._above.get(resource, ())

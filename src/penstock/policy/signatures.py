@@ -28,7 +28,8 @@ ERROR: Final = "xacml.processing"
 class Function:
     """A function: the kinds of its arguments, whether the last one may come any number of times, and of the result.
 
-    `call` takes values and gives one. It raises `EvaluationError` (`xacml.processing`), and nothing else.
+    `call` takes values and gives one; where it looks `within` the request, it takes the context before them. It raises
+    `EvaluationError` (`xacml.processing`), and nothing else.
     """
 
     id: str
@@ -37,6 +38,8 @@ class Function:
     call: Callable[..., Value] = field(repr=False)
     #: the last kind may come any number of times, and so often at least
     repeated: int | None = None
+    #: what it gives depends on the request, and not on its arguments alone
+    within: bool = False
 
     @property
     def name(self) -> str:

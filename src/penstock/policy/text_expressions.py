@@ -50,7 +50,6 @@ NOT: Final = function_of(f"{V1}not")
 _TAKE_FUNCTIONS: Final = frozenset(
     value for name, value in vars(HigherOrder).items() if name.isupper() and isinstance(value, str)
 )
-_TAKE_PATHS: Final = ("xpath-node-count", "xpath-node-equal", "xpath-node-match")
 
 
 @dataclass(slots=True)
@@ -268,8 +267,6 @@ class Expressions:
             return self._call_each(f"{V3}{last}", token, depth)
         found = self._listed(")", lambda: self.expression(_OR, depth + 1))
         with self.words.at(token.at):
-            if last in _TAKE_PATHS:
-                return apply(f"{V3}{last}", found)
             function = function_called(name)
             return apply(function.id, [suited(one, wanted_kind(function, at)) for at, one in enumerate(found)])
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any, Final, cast
+from xml.sax.saxutils import quoteattr
 
 from lxml import etree
 
@@ -48,6 +49,12 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
             tuple(references),
             version,
         )
+
+
+def read_attributes(category: str, content: str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+    """Read what stands within an `Attributes` element of a category. Raises as `read_request`."""
+    text = f'<Attributes xmlns="{NAMESPACE}" Category={quoteattr(category)}>{content}</Attributes>'
+    return _attributes(read_xml(text.encode("utf-8", "surrogatepass"), limits=limits), "")
 
 
 def _attributes(element: Element, version: str) -> Attributes:

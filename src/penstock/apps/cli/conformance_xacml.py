@@ -26,7 +26,10 @@ DEFECTIVE: Final = {
 }
 _ONLY_ONE: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:only-one-applicable"
 _REQUEST: Final = "Request.xml"
-_TREE: Final = "urn:root"
+_CHILDREN: Final = ("urn:root:child1", "urn:root:child2")
+_ABOVE: Final = {one: ["urn:root"] for one in _CHILDREN} | {
+    f"{one}:descendant{number}": [one] for one in _CHILDREN for number in (1, 2)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,9 @@ class _Sources(Repository):
             try:
                 policies.append(read_policy(data))
             except PenstockError as error:
-                found = re.search(rb'PolicyId="([^"]*)"', data)
+                found = re.search(rb'Policy(?:Set)?Id="([^"]*)"', data)
                 self._broken[found[1].decode() if found else name] = error
-        super().__init__(policies)
+        super().__init__(policies, _ABOVE)
         path = folder / "PIP.txt"
         self._attributes = [line.split("|") for line in path.read_text("utf-8").split()] if path.exists() else []
 
@@ -122,13 +125,6 @@ class _Sources(Repository):
             for category, name, of_type, value in self._attributes
             if (category, name) == (wanted.category, wanted.id) and data_type(of_type) is wanted.of
         ]
-
-    def children(self, resource: Value, /) -> Sequence[Value]:
-        if resource == _TREE:
-            return [f"{_TREE}:child1", f"{_TREE}:child2"]
-        if resource in (f"{_TREE}:child1", f"{_TREE}:child2"):
-            return [f"{resource}:descendant1", f"{resource}:descendant2"]
-        return []
 
 
 def _differences(found: Response, expected: Response) -> Iterator[str]:
