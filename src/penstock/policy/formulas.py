@@ -6,8 +6,9 @@ the plain evaluator meets an error. Nothing is approximated: errors count as the
 which arguments are looked at.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce, singledispatch
 from itertools import pairwise
 from operator import and_, or_
 from typing import Any, TypeAlias
@@ -57,7 +58,7 @@ def every(formulas: Iterable[Formula]) -> Formula:
             return False
         if formula is not True:
             kept.append(formula)
-    return _joined(and_, kept) if kept else True
+    return all_of(kept[0], kept) if len(kept) > 1 else kept[0] if kept else True
 
 
 def some(formulas: Iterable[Formula]) -> Formula:
@@ -68,15 +69,19 @@ def some(formulas: Iterable[Formula]) -> Formula:
             return True
         if formula is not False:
             kept.append(formula)
-    return _joined(or_, kept) if kept else False
+    return one_of(kept[0], kept) if len(kept) > 1 else kept[0] if kept else False
 
 
-def _joined(join: Callable[[Formula, Formula], Formula], formulas: list[Formula]) -> Formula:
-    """Join neighbours until one is left, so that thousands of formulas are not nested thousands deep."""
-    while len(formulas) > 1:
-        pairs = [join(*formulas[place : place + 2]) for place in range(0, len(formulas) - 1, 2)]
-        formulas = pairs + formulas[len(pairs) * 2 :]
-    return formulas[0]
+@singledispatch
+def all_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
+    """Join formulas, of which one is given; kinds of formulas that have a better way than `&` register it."""
+    return reduce(and_, formulas[1:], one)
+
+
+@singledispatch
+def one_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
+    """Join formulas, of which one is given; kinds of formulas that have a better way than `|` register it."""
+    return reduce(or_, formulas[1:], one)
 
 
 def both(*formulas: Formula) -> Formula:
