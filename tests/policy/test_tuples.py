@@ -1,20 +1,23 @@
 """Decision tuples: the paper's own, what overlaps and what is left open, and the standard's algorithms as tuples."""
 
+from collections.abc import Sequence
+from functools import cache
 from itertools import chain, combinations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.kit import NOW, policy, request, rule
-from tests.policy.test_combine import NAMED, Said
+from tests.policy.test_combine import Said
 
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.policy.combine import POLICY_ALGORITHMS, algorithm
+from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide
 from penstock.policy.results import Decision
 from penstock.policy.sequences import Automaton
-from penstock.policy.tuples import PLAIN, STANDARD, DecisionTuple, foremost
+from penstock.policy.tuples import PLAIN, DecisionTuple
+from penstock.policy.tuples_standard import STANDARD
 
 P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
 IN_P, IN_D, IN_DP = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D, Decision.INDETERMINATE_DP
@@ -113,41 +116,47 @@ def test_automata_accept_what_expressions_mean(text: str) -> None:
             assert automaton.accepts(sequence) is wanted, (text, sequence)
 
 
-@pytest.mark.parametrize("name", [name for name in STANDARD if "applicable" not in name])
-def test_the_standards_algorithms_are_tuples_by_counts(name: str) -> None:
-    """All constraints ask only whether there are any: then it is enough to look at all sets of decisions."""
-    found = DecisionTuple.of(STANDARD[name])
+BUILT_IN = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}
+COUNTED = {name: elements for name, elements in STANDARD.items() if "#" in elements["P"]}
+
+
+@cache
+def made(elements: tuple[tuple[str, str], ...]) -> DecisionTuple:
+    return DecisionTuple.of(dict(elements))
+
+
+def built_in(name: str, sequence: Sequence[Decision]) -> Decision:
+    return BUILT_IN[name]([Said(one) for one in sequence], None).decision
+
+
+def test_every_algorithm_of_the_standard_is_a_tuple() -> None:
+    assert set(STANDARD) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_those_that_count_are_equal(name: str) -> None:
+    """All constraints ask only whether there are any, and so do the algorithms: all sets of decisions are enough."""
+    found = made(tuple(COUNTED[name].items()))
     assert found.gap() is None
-    builtin = NAMED[f"urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:{name}"]
-    assert all(part.split()[-1].strip("()") == "0" for text in STANDARD[name].values() for part in _atoms(text))
+    assert all(part.split()[-1].strip("()") == "0" for text in COUNTED[name].values() for part in _atoms(text))
     subsets = chain.from_iterable(combinations(Decision, size) for size in range(len(Decision) + 1))
-    for subset in subsets:
-        assert found.result(subset) is builtin(subset), subset
+    for sequence in chain(subsets, product(Decision, repeat=3)):
+        assert found.result(sequence) is built_in(name, sequence), sequence
+        assert found.result(sequence) is built_in(name, sequence[::-1]), sequence
 
 
 def _atoms(text: str) -> list[str]:
     return [] if text == "none" else text.replace(" or ", " and ").split(" and ")
 
 
-def test_the_first_applicable_is_a_tuple() -> None:
-    """An automaton of n states that differs from another of two does so on a sequence shorter than both together."""
-    found = DecisionTuple.of(STANDARD["first-applicable"])
+@pytest.mark.parametrize("name", sorted(STANDARD.keys() - COUNTED.keys()))
+def test_those_that_go_by_order_are_equal(name: str) -> None:
+    """None goes by more than the first two that are applicable, or by places after the third: five are enough."""
+    found = made(tuple(STANDARD[name].items()))
     assert found.gap() is None
-    builtin = NAMED["urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"]
     for length in range(6):
         for sequence in product(Decision, repeat=length):
-            assert found.result(sequence) is builtin(sequence), sequence
-
-
-def test_the_only_one_applicable_is_a_tuple() -> None:
-    found = DecisionTuple.of(STANDARD["only-one-applicable"])
-    assert found.gap() is None
-    builtin = algorithm(
-        "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS
-    )
-    for length in range(5):
-        for sequence in product(Decision, repeat=length):
-            assert found.result(sequence) is builtin([Said(one) for one in sequence], None).decision, sequence
+            assert found.result(sequence) is built_in(name, sequence), sequence
 
 
 def test_it_can_be_used_wherever_an_algorithm_is() -> None:
@@ -158,9 +167,3 @@ def test_it_can_be_used_wherever_an_algorithm_is() -> None:
     both = CompiledPolicy(policy(rule(name="a"), rule(name="b"), combining=name))
     assert decide(one.evaluate, request(), NOW).results[0].decision is D
     assert decide(both.evaluate, request(), NOW).results[0].decision is P
-
-
-def test_only_the_highest_priority_counts() -> None:
-    assert foremost([(P, 1), (D, 2), (NA, 3), (D, 2)]) == [D, D]
-    assert foremost([(NA, 1), (NA, 2)]) == [NA, NA]
-    assert foremost([]) == []

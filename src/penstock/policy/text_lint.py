@@ -1,13 +1,18 @@
-"""What is allowed in a policy, and is hardly meant: the same id twice, rules that are never reached, unused names."""
+"""What is allowed in a policy, and is hardly meant.
+
+The same id twice, rules that are never reached, unused names, algorithms that leave something open.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.policy.combining import split_priorities
 from penstock.policy.expressions import Literal, Reference
 from penstock.policy.policies import Policy, PolicyReference, Root, Rule
 from penstock.policy.text_reading import RULE, VARIABLE, Document
 from penstock.policy.text_written import inner
+from penstock.policy.tuples import PREFIX, DecisionTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,7 @@ class Finding:
 
 def lint(root: Root) -> Iterator[Finding]:
     """Yield what is hardly meant in a policy or a policy set."""
+    yield from _combining(root)
     if isinstance(root, Policy):
         yield from _rules(root)
         yield from _variables(root)
@@ -50,6 +56,18 @@ def lint_document(document: Document) -> Iterator[Finding]:
 def _placed(finding: Finding, text: str, at: int) -> Finding:
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
     return Finding(finding.code, finding.policy, finding.name, finding.message, line, column)
+
+
+def _combining(root: Root) -> Iterator[Finding]:
+    priorities, name = split_priorities(root.combining)
+    count = len(root.rules if isinstance(root, Policy) else root.members)
+    if priorities and len(priorities) != count:
+        message = f"{len(priorities)} priorities for {count}: every decision is Indeterminate"
+        yield Finding("combining-priorities", root.id, root.id, message)
+    gap = DecisionTuple.of_id(name).gap() if name.startswith(PREFIX) else None
+    if gap is not None:
+        message = f"no element of the decision tuple accepts: {gap}; that is Indeterminate"
+        yield Finding("combining-gap", root.id, root.id, message)
 
 
 def _rules(policy: Policy) -> Iterator[Finding]:

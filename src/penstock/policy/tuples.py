@@ -189,14 +189,6 @@ class DecisionTuple:
         return gathered(self.result(one.decision for one in outcomes) or Decision.INDETERMINATE_DP, outcomes)
 
 
-def foremost(decisions: Iterable[tuple[Decision, int]]) -> list[Decision]:
-    """Return the decisions of those that count: of all that are applicable, those with the highest priority."""
-    known = [*decisions]
-    applicable = [priority for decision, priority in known if decision is not Decision.NOT_APPLICABLE]
-    highest = max(applicable, default=None)
-    return [decision for decision, priority in known if highest in (None, priority)]
-
-
 def _letter(decision: Decision, elements: Mapping[str, str]) -> str:
     found = _LETTERS[decision]
     return found if found in elements else "IN"
@@ -206,35 +198,3 @@ def _letter(decision: Decision, elements: Mapping[str, str]) -> str:
 def tuple_algorithm(name: str) -> Algorithm:
     """Return the algorithm that an id says. Raises as `DecisionTuple.of`."""
     return DecisionTuple.of_id(name).combine
-
-
-# --- the algorithms of the standard, written this way ----------------------------------------------------------------
-
-
-def _overrides(strong: str, weak: str) -> Mapping[str, str]:
-    return {
-        strong: f"#{strong} > 0",
-        weak: f"#{strong} = 0 and #IN_DP = 0 and #IN_{strong} = 0 and #{weak} > 0",
-        "NA": f"#{strong} = 0 and #{weak} = 0 and #IN_P = 0 and #IN_D = 0 and #IN_DP = 0",
-        f"IN_{strong}": f"#{strong} = 0 and #IN_DP = 0 and #IN_{strong} > 0 and #IN_{weak} = 0 and #{weak} = 0",
-        f"IN_{weak}": f"#{strong} = 0 and #IN_DP = 0 and #IN_{strong} = 0 and #{weak} = 0 and #IN_{weak} > 0",
-        "IN_DP": f"#{strong} = 0 and (#IN_DP > 0 or (#IN_{strong} > 0 and (#IN_{weak} > 0 or #{weak} > 0)))",
-    }
-
-
-STANDARD: Final[Mapping[str, Mapping[str, str]]] = {
-    "deny-overrides": _overrides("D", "P"),
-    "permit-overrides": _overrides("P", "D"),
-    "deny-unless-permit": {"P": "#P > 0", "D": "#P = 0", "IN_DP": "none"},
-    "permit-unless-deny": {"D": "#D > 0", "P": "#D = 0", "IN_DP": "none"},
-    "first-applicable": {
-        "P": "NA* P .*", "D": "NA* D .*", "NA": "NA*", "IN_P": "NA* IN_P .*", "IN_D": "NA* IN_D .*",
-        "IN_DP": "NA* IN_DP .*",
-    },
-    # Which of its children are applicable, this algorithm asks of their targets: here it is what they say.
-    "only-one-applicable": {
-        "P": "NA* P NA*", "D": "NA* D NA*", "NA": "NA*", "IN_P": "NA* IN_P NA*", "IN_D": "NA* IN_D NA*",
-        "IN_DP": "NA* IN_DP .* | NA* (P | D | IN_P | IN_D) NA* (P | D | IN_P | IN_D | IN_DP) .*",
-    },
-}  # fmt: skip
-"""The algorithms of XACML 3.0 as decision tuples over the extended letters."""

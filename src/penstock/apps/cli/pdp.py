@@ -10,6 +10,7 @@ from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pdp_serving import serve
 from penstock.apps.cli.policy_analysis import analyse, diff
+from penstock.apps.cli.policy_combining import combine
 from penstock.apps.cli.policy_files import check, convert, fmt, read_root, run_tests
 from penstock.apps.cli.session import Session, say, say_block, say_json
 from penstock.errors import MalformedError, RefusedError
@@ -121,5 +122,5 @@ policy.add_command(analyse)
 policy.add_command(diff)
 
 
-for _command in (check, fmt, convert, run_tests):
+for _command in (check, fmt, convert, run_tests, combine):
     policy.add_command(_command)

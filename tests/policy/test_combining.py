@@ -1,0 +1,136 @@
+"""Algorithms by priorities, and decisions that several have made."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.policy.kit import FIRST, NOW, policy, request, rule
+from tests.policy.test_combine import Said
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.policy.combine import POLICY_ALGORITHMS
+from penstock.policy.combining import combined, policy_algorithm, rule_algorithm, split_priorities, with_priorities
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.decide import decide, plainly
+from penstock.policy.policies import PolicySet, Root
+from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Result, Told
+from penstock.policy.text_lint import lint
+from penstock.policy.text_reading import read_text_policy
+from penstock.policy.text_written import write_text
+from penstock.policy.tuples import DecisionTuple
+from penstock.policy.xml_policies import read_policy
+from penstock.policy.xml_written import write_policy
+
+P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
+IN_P, IN_D, IN_DP = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D, Decision.INDETERMINATE_DP
+DENY_OVERRIDES = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
+MAJORITY = DecisionTuple.of(
+    {"P": "#P > #D and #IN = 0", "D": "#D >= #P and #D > 0 and #IN = 0", "NA": "#P = 0 and #D = 0 and #IN = 0"}
+)
+
+
+def foremost(decisions: Sequence[Decision], priorities: Sequence[int]) -> list[Decision]:
+    """The paper's words: of all that are applicable, those with the highest priority."""
+    applicable = [one for decision, one in zip(decisions, priorities, strict=True) if decision is not NA]
+    return [
+        decision
+        for decision, one in zip(decisions, priorities, strict=True)
+        if not applicable or one == max(applicable)
+    ]
+
+
+@pytest.mark.parametrize("name", [*POLICY_ALGORITHMS, MAJORITY.id])
+def test_only_the_highest_priority_counts(name: str) -> None:
+    plain = policy_algorithm(name)
+    for priorities in ([1, 1, 1], [3, 2, 1], [1, 5, 5], [2, -1, 2]):
+        by_priority = policy_algorithm(with_priorities(priorities, name))
+        for decisions in product(Decision, repeat=3):
+            counted = foremost(decisions, priorities)
+            wanted = plain([Said(one) for one in counted], None).decision
+            assert by_priority([Said(one) for one in decisions], None).decision is wanted, (priorities, decisions)
+
+
+def test_those_below_are_not_asked() -> None:
+    high, low = Said(P), Said(D)
+    assert policy_algorithm(with_priorities([2, 1], DENY_OVERRIDES))([high, low], None).decision is P
+    assert high.asked
+    assert not low.asked
+
+
+def test_priorities_stand_wherever_an_algorithm_is_named() -> None:
+    inner = (policy(rule(name="a")), policy(rule(effect="Deny", name="b")))
+
+    def asked(root: Root) -> Result:
+        (plain,) = decide(plainly(root), request(), NOW).results
+        (quick,) = decide(CompiledPolicy(root).evaluate, request(), NOW).results
+        assert plain == quick
+        return plain
+
+    for priorities, decision in (([2, 1], P), ([1, 2], D), ([1, 1], D)):
+        root = PolicySet("s", "1.0", with_priorities(priorities, DENY_OVERRIDES), inner)
+        assert asked(root).decision is decision
+        assert read_policy(write_policy(root)) == root
+        assert read_text_policy(write_text(root)) == root
+    rules = policy(rule(name="a"), rule(effect="Deny", name="b"), combining=with_priorities([1, 2], FIRST))
+    assert asked(rules).decision is D
+
+
+def test_as_many_priorities_as_children() -> None:
+    root = policy(rule(name="a"), combining=with_priorities([1, 2], FIRST))
+    (result,) = decide(CompiledPolicy(root).evaluate, request(), NOW).results
+    assert (result.decision, result.status.code) == (IN_DP, PROCESSING_ERROR)
+    assert [one.code for one in lint(root)] == ["combining-priorities"]
+
+
+def test_a_tuple_that_leaves_something_open_is_told() -> None:
+    root = policy(rule(name="a"), combining=DecisionTuple.of({"P": "#P > 1", "D": "#P < 1"}).id.replace("&", "&amp;"))
+    (finding,) = lint(root)
+    assert finding.code == "combining-gap"
+    assert "1 of P" in finding.message
+
+
+@pytest.mark.parametrize(
+    "name", ["1,2", ":urn:x", "1,x:urn:x", "1:urn:penstock:priorities:1:urn:x", "1,,2:urn:x", "99999999999:urn:x"]
+)
+def test_what_are_no_priorities_is_told(name: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        rule_algorithm(f"urn:penstock:priorities:{name}")
+    assert caught.value.code == "combining.priorities"
+
+
+@given(st.text("urn:penstock:priorities:0123456789,-", max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        priorities, inner = split_priorities(f"urn:penstock:priorities:{text}")
+    except PenstockError:
+        return
+    assert split_priorities(with_priorities(priorities, inner)) == (priorities, inner)
+
+
+# --- decisions of several --------------------------------------------------------------------------------------------
+
+
+def said(decision: Decision, *told: str) -> Outcome:
+    return Outcome(decision, obligations=tuple(map(Told, told)))
+
+
+def test_decisions_that_several_have_made() -> None:
+    assert combined(DENY_OVERRIDES, [said(P), said(NA), said(D)]).decision is D
+    assert combined(MAJORITY.id, [said(P), said(P), said(D)]).decision is P
+    assert combined(MAJORITY.id, [said(P), said(P), said(D)], [1, 1, 2]).decision is D
+    assert combined(MAJORITY.id, [said(P), said(IN_D)]).decision is IN_DP
+    assert combined(DENY_OVERRIDES, []).decision is NA
+
+
+def test_what_is_to_be_done_goes_with_those_that_agree() -> None:
+    outcome = combined(MAJORITY.id, [said(P, "log"), said(D, "alarm"), said(P, "tell")])
+    assert [one.id for one in outcome.obligations] == ["log", "tell"]
+
+
+@pytest.mark.parametrize("name", POLICY_ALGORITHMS)
+def test_made_decisions_are_combined_as_children_are(name: str) -> None:
+    for decisions in product(Decision, repeat=3):
+        wanted = policy_algorithm(name)([Said(one) for one in decisions], None).decision
+        assert combined(name, [said(one) for one in decisions]).decision is wanted
