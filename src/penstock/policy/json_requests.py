@@ -74,7 +74,10 @@ OBJECT: Final = DataType("urn:penstock:data-type:json", "json", _read_object)
 
 
 def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
-    """Read JSON as the standard has it: no name twice, no NaN. Raises `MalformedError` (`xacml.json`), `LimitError`."""
+    """Read JSON as RFC 7493 has it: in UTF-8, no name twice, no NaN.
+
+    Raises `MalformedError` (`xacml.json`), `LimitError`.
+    """
     if len(data) > limits.xml_bytes:
         raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
 
@@ -85,7 +88,11 @@ def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
         return found
 
     try:
-        found: Json = json.loads(data, object_pairs_hook=once, parse_constant=_no_constant)
+        text = data.decode("utf-8-sig")
+        found: Json = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
+        if "\\u" in text:
+            # Half of a surrogate pair is no character (RFC 7493, section 2.1), and could not be written again.
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise _wrong("it is no JSON") from None
     return found

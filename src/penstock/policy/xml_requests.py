@@ -7,11 +7,12 @@ from xml.sax.saxutils import quoteattr
 from lxml import etree
 
 from penstock.codec.xml_text import Element, XmlContent, read_xml
+from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.datatypes import XPATH, DataType, Value, XPathExpression, data_type
 from penstock.policy.requests import Attribute, Attributes, Request
 from penstock.policy.results import Assigned, Decision, Missing, PolicyId, Response, Result, Status, Told
-from penstock.policy.xml_policies import NAMESPACE, at, attribute_of, flag, malformed, named, text_of, value_of
+from penstock.policy.xml_elements import NAMESPACE, at, attribute_of, flag, malformed, named, text_of, value_of
 
 _DECISIONS: Final = {
     "Permit": Decision.PERMIT,
@@ -174,10 +175,14 @@ def _policy_id(element: Element) -> PolicyId:
 
 
 def write_response(response: Response) -> bytes:
-    """Return a response as XML."""
+    """Return a response as XML. Raises `MalformedError` (`xml.malformed`) for characters that XML has not."""
     root = etree.Element(_tag("Response"), nsmap=cast("Any", {None: NAMESPACE}))
-    for result in response.results:
-        _write_result(etree.SubElement(root, _tag("Result")), result)
+    try:
+        for result in response.results:
+            _write_result(etree.SubElement(root, _tag("Result")), result)
+    except ValueError:
+        message = "the response has characters that cannot be written as XML"
+        raise MalformedError("xml.malformed", message, hint="ask for it in JSON") from None
     etree.indent(root)
     return bytes(etree.tostring(root, xml_declaration=True, encoding="UTF-8"))
 

@@ -190,9 +190,11 @@ def _read_page(found: Mapping[str, Json]) -> Mapping[str, Json] | None:
 
 
 def _limit(value: Json) -> int:
-    if type(value) is not int or value < 1:
+    # JSON does not tell 6.0 from 6.
+    whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not isinstance(value, int | float) or not whole or value < 1:
         raise MalformedError("pdp.request", "`limit` of a page is no number above 0")
-    return value
+    return int(value)
 
 
 def _mark(found: Mapping[str, Json], revision: str) -> str:

@@ -187,10 +187,10 @@ def _asked(limits: Limits) -> dict[str, Json]:
     whom, what, how = {"subject": _ref("Entity")}, {"resource": _ref("Entity")}, {"action": _ref("Action")}
     page = {"page": _ref("Page"), "context": _ref("Context")}
     asked: Schema = {**whom, **how, **what, "context": _ref("Context")}
-    reserved: list[Json] = [*sorted(RESERVED)]
+    reserved = ", ".join(f"`{name}`" for name in sorted(RESERVED))
     semantics: list[Json] = [*SEMANTICS]
     return {
-        "Properties": {"type": ["object", "null"], "propertyNames": {"not": {"enum": reserved}}},
+        "Properties": {"type": ["object", "null"], "description": f"None of them is called {reserved}."},
         "Context": {"$ref": "#/components/schemas/Properties"},
         "Entity": _record({"type": _NAME, "id": _NAME, "properties": _ref("Properties")}, ["type", "id"]),
         "Action": action,
@@ -297,8 +297,9 @@ def _xacml() -> dict[str, Json]:
         "Category": _list(_ref("XacmlNamedCategory")),
         "PolicyIdentifierList": _OBJECT,
     }
+    some: list[Json] = [{"required": [name]} for name in ("Category", *short)]
     return {
-        "XacmlRequest": _closed({"Request": _closed(request, [])}, ["Request"]),
+        "XacmlRequest": _closed({"Request": {**_closed(request, []), "anyOf": some}}, ["Request"]),
         "XacmlNamedCategory": _closed(category, ["CategoryId"]),
         "XacmlCategory": _closed(category, []),
         "XacmlAttribute": _closed(attribute, ["AttributeId", "Value"]),
