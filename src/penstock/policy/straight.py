@@ -1,0 +1,324 @@
+"""Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
+
+Each policy becomes one function of the facts, with its rules in it, and each policy set one that calls those of its
+members; of many, those are called that the index finds. What it says is what `CompiledPolicy.ask` says, or it raises:
+`EvaluationError` for what failed, and `Involved` where obligations or rarer algorithms come in. Whoever asks has to ask
+the compiled policy then, which knows what that comes to.
+
+Attributes come from the facts alone, and policies from a repository that does not change.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Final, NoReturn, TypeAlias
+
+from penstock.errors import EvaluationError, PenstockError
+from penstock.policy.compiled import needs_of_policy
+from penstock.policy.datatypes import Value
+from penstock.policy.expressions import Designator, Expression
+from penstock.policy.index import Index, Needs, necessary
+from penstock.policy.lookup import Context, is_clock
+from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.programs import Program, Writer, built
+from penstock.policy.repository import Repository
+from penstock.policy.requests import Facts
+from penstock.policy.results import Decision
+
+Straight: TypeAlias = Callable[[Facts, datetime], Decision]
+"""What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `Involved`."""
+
+P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
+#: more children than this are found by an index
+_FEW: Final = 12
+_CONTEXT: Final = re.compile(r"\bC\b")
+
+
+class Involved(Exception):  # noqa: N818  # nothing went wrong
+    """There is no straight answer."""
+
+
+def straight(root: Root, known: Repository) -> Straight | None:
+    """Return a policy as a function; none where it could never answer."""
+    if _combining(root.combining) is None:
+        return None
+    return _Compiler(known).unit(root, ()).ask
+
+
+class _Combining(Enum):
+    """What an algorithm comes to where nothing fails."""
+
+    DENY_OVERRIDES = D
+    PERMIT_OVERRIDES = P
+    FIRST = NA
+    DENY_UNLESS_PERMIT = "permit or else deny"
+    PERMIT_UNLESS_DENY = "deny or else permit"
+
+
+_ALGORITHM: Final = re.compile(r"urn:oasis:names:tc:xacml:([13])\.0:(?:rule|policy)-combining-algorithm:([a-z-]+)")
+_KNOWN: Final = {
+    ("3", "deny-overrides"): _Combining.DENY_OVERRIDES,
+    ("3", "ordered-deny-overrides"): _Combining.DENY_OVERRIDES,
+    ("3", "permit-overrides"): _Combining.PERMIT_OVERRIDES,
+    ("3", "ordered-permit-overrides"): _Combining.PERMIT_OVERRIDES,
+    ("1", "first-applicable"): _Combining.FIRST,
+    ("3", "deny-unless-permit"): _Combining.DENY_UNLESS_PERMIT,
+    ("3", "permit-unless-deny"): _Combining.PERMIT_UNLESS_DENY,
+}
+
+
+def _combining(name: str) -> _Combining | None:
+    found = _ALGORITHM.fullmatch(name)
+    return None if found is None else _KNOWN.get((found[1], found[2]))
+
+
+class _Unit:
+    """A rule, a policy or a policy set. `matched` is for who knows that its target matches."""
+
+    __slots__ = ("ask", "matched", "needs", "target")
+
+    def __init__(self, ask: Straight, matched: Straight, target: Target) -> None:
+        self.ask = ask
+        self.matched = matched
+        self.target = target
+        self.needs = _needs(target)
+
+
+def _needs(target: Target) -> Needs:
+    """Return the equalities without which something is not applicable; what time it is, facts need not say."""
+    return {one: values for one, values in necessary(target).items() if not is_clock(one)}
+
+
+class _Alone:
+    """Facts, and no others."""
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+
+    def bag(self, _wanted: Designator, /) -> tuple[Value, ...]:
+        return ()
+
+
+class _Writer(Writer):
+    """Writes what asks the facts alone. Attributes are looked up once, before they are needed."""
+
+    def __init__(self, variables: Mapping[str, Expression], known: Repository) -> None:
+        programs: dict[str, Program] = {}
+        super().__init__(variables, programs)
+        self._bags: dict[Designator, str] = {}
+        self._told = 0
+        self.names.update(P=P, D=D, NA=NA, V=Involved, E=(), X=Context, S=known)
+
+    def bag(self, attribute: Designator) -> str:
+        if is_clock(attribute):
+            return super().bag(attribute)
+        found = self._bags.setdefault(attribute, f"a{len(self._bags)}")
+        if attribute.must_be_present:
+            return f"({found} or {self.name(_missing)}({self.name(attribute)}))"
+        return found
+
+    def looked_up(self) -> str:
+        """Return the lines that look up what was written since they were returned last."""
+        those = [*self._bags.items()][self._told :]
+        self._told = len(self._bags)
+        return "".join(f" {name} = F.get({self.name(attribute.key)}, E)\n" for attribute, name in those)
+
+    def function(self, body: str) -> Straight:
+        """Return a function of facts and a moment."""
+        context = " C = X(None, N, S, F)\n" if _CONTEXT.search(body) else ""
+        memory = " M = C.memory\n" if "M[" in body else ""
+        found: Straight = built("F, N", context + memory + body, self.names)
+        return found
+
+
+def _missing(attribute: Designator) -> NoReturn:
+    raise EvaluationError("xacml.missing", f"attribute `{attribute.id[:120]}` is not there")
+
+
+def _involved(_facts: Facts, _now: datetime) -> NoReturn:
+    raise Involved
+
+
+class _Compiler:
+    """Policies of one repository; one that is referred to twice is compiled once."""
+
+    def __init__(self, known: Repository) -> None:
+        self._known = known
+        self._done: dict[int, tuple[Root, _Unit]] = {}
+
+    def unit(self, member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
+        """Return a member of a policy set."""
+        match member:
+            case Policy():
+                return self._policy(member)
+            case PolicySet():
+                return self._set(member, (*around, member.id))
+            case PolicyReference():
+                return self._referred(member, around)
+
+    def _referred(self, reference: PolicyReference, around: tuple[str, ...]) -> _Unit:
+        try:
+            found = self._known.policy(reference)
+        except PenstockError:
+            return _Unit(_involved, _involved, ())
+        if reference.to_set and reference.id in around:
+            return _Unit(_involved, _involved, ())
+        if id(found) not in self._done:
+            self._done[id(found)] = found, self.unit(found, around)
+        return self._done[id(found)][1]
+
+    def _policy(self, policy: Policy) -> _Unit:
+        combining, says = _combining(policy.combining), _says(policy.duties)
+        if combining is None:
+            return self._made(policy.target, {}, lambda _: " raise V\n")
+        if len(policy.rules) <= _FEW:
+            unit = self._made(policy.target, policy.variables, lambda to: _rules(policy.rules, combining, says, to))
+            needs = [_needs(rule.target) for rule in policy.rules]
+        else:
+            rules = [self._rule(rule, policy) for rule in policy.rules]
+            unit = self._many(policy, rules, combining)
+            needs = [rule.needs for rule in rules]
+        unit.needs = needs_of_policy(policy, unit.needs, needs)
+        return unit
+
+    def _rule(self, rule: Rule, policy: Policy) -> _Unit:
+        return self._made(
+            rule.target, policy.variables, lambda to: _rules([_untargeted(rule)], _Combining.FIRST, _says(Duties()), to)
+        )
+
+    def _set(self, policies: PolicySet, around: tuple[str, ...]) -> _Unit:
+        combining, says = _combining(policies.combining), _says(policies.duties)
+        if combining is None:
+            return self._made(policies.target, {}, lambda _: " raise V\n")
+        members = [self.unit(one, around) for one in policies.members]
+        if len(members) > _FEW:
+            return self._many(policies, members, combining)
+        return self._made(policies.target, {}, lambda to: _members(members, combining, says, to))
+
+    def _many(self, root: Root, members: Sequence[_Unit], combining: _Combining) -> _Unit:
+        many, says = _Many(members, combining), _says(root.duties)
+        lines = f" d = {{}}(F, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
+        return self._made(root.target, {}, lambda to: lines.format(to.name(many)))
+
+    def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], str]) -> _Unit:
+        """Return a unit whose functions have the lines that `write` writes, one of them with the target before."""
+        inner = _Writer(variables, self._known)
+        body = write(inner)
+        matched = inner.function(inner.looked_up() + body)
+        if not target:
+            return _Unit(matched, matched, target)
+        outer = _Writer(variables, self._known)
+        test = outer.target(target)
+        before = f"{outer.looked_up()} if not ({test}):\n  return NA\n"
+        body = write(outer)
+        return _Unit(outer.function(before + outer.looked_up() + body), matched, target)
+
+
+def _says(duties: Duties) -> Mapping[Decision, str]:
+    """Return how a function ends with each decision: where there is something to be done besides, it does not say."""
+    involved = {one.on for one in (*duties.obligations, *duties.advice)}
+    return {
+        P: "raise V" if Effect.PERMIT in involved else "return P",
+        D: "raise V" if Effect.DENY in involved else "return D",
+        NA: "return NA",
+    }
+
+
+def _untargeted(rule: Rule) -> Rule:
+    return Rule(rule.id, rule.effect, (), rule.condition, rule.duties)
+
+
+def _rules(rules: Sequence[Rule], combining: _Combining, says: Mapping[Decision, str], to: _Writer) -> str:
+    """Write the rules of a policy: those that decide first come first, the others only where they could count."""
+    lines = []
+    for rule in _in_turn(rules, combining):
+        decision = Decision.of(rule.effect)
+        end = says[decision]
+        if any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice)):
+            end = "raise V"
+        elif decision is _otherwise(combining):
+            # It would change nothing.
+            continue
+        tests = [f"({to.target(rule.target)})"] if rule.target else []
+        if rule.condition is not None:
+            tests.append(to.expression(rule.condition))
+        lines.append(f" if {' and '.join(tests) or 'True'}:\n  {end}\n")
+    return "".join(lines) + f" {says[_otherwise(combining)]}\n"
+
+
+def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
+    if combining is _Combining.FIRST:
+        yield from rules
+        return
+    strong = Effect.DENY if combining in (_Combining.DENY_OVERRIDES, _Combining.PERMIT_UNLESS_DENY) else Effect.PERMIT
+    yield from (rule for rule in rules if rule.effect is strong)
+    # What is to be done with the weaker decision, all of those say that hold.
+    weak = [rule for rule in rules if rule.effect is not strong]
+    yield from sorted(weak, key=lambda rule: not (rule.duties.obligations or rule.duties.advice))
+
+
+def _otherwise(combining: _Combining) -> Decision:
+    """Return what is said where no child decides."""
+    if combining is _Combining.DENY_UNLESS_PERMIT:
+        return D
+    return P if combining is _Combining.PERMIT_UNLESS_DENY else NA
+
+
+def _members(members: Sequence[_Unit], combining: _Combining, says: Mapping[Decision, str], to: _Writer) -> str:
+    """Write the members of a policy set."""
+    lines = [" s = NA\n"]
+    for member in members:
+        lines.append(f" d = {to.name(member.ask)}(F, N)\n")
+        match combining:
+            case _Combining.FIRST:
+                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n")
+            case _Combining.DENY_UNLESS_PERMIT:
+                lines.append(f" if d is P:\n  {says[P]}\n")
+            case _Combining.PERMIT_UNLESS_DENY:
+                lines.append(f" if d is D:\n  {says[D]}\n")
+            case _Combining.DENY_OVERRIDES:
+                lines.append(f" if d is D:\n  {says[D]}\n if d is P:\n  s = P\n")
+            case _Combining.PERMIT_OVERRIDES:
+                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  s = D\n")
+    other = _otherwise(combining)
+    if other is NA:
+        lines.append(f" if s is P:\n  {says[P]}\n if s is D:\n  {says[D]}\n")
+    return "".join(lines) + f" {says[other]}\n"
+
+
+class _Many:
+    """Children of which few are looked at."""
+
+    __slots__ = ("_asks", "_index", "_otherwise", "_strong")
+
+    def __init__(self, children: Sequence[_Unit], combining: _Combining) -> None:
+        found = Index.of(
+            [child.needs for child in children], children, [child.target for child in children], _target_known
+        )
+        self._index = found
+        self._asks = [child.ask for child in children]
+        self._otherwise = _otherwise(combining)
+        strong: Mapping[_Combining, frozenset[Decision]] = {
+            _Combining.FIRST: frozenset((P, D)),
+            _Combining.DENY_OVERRIDES: frozenset((D,)),
+            _Combining.PERMIT_UNLESS_DENY: frozenset((D,)),
+        }
+        self._strong = strong.get(combining, frozenset((P,)))
+
+    def __call__(self, facts: Facts, now: datetime) -> Decision:
+        said, strong = self._otherwise, self._strong
+        asks = self._asks if self._index is None else [one.ask for one in self._index.candidates(_Alone(facts))]
+        for ask in asks:
+            decision = ask(facts, now)
+            if decision in strong:
+                return decision
+            if decision is not NA:
+                said = decision
+        return said
+
+
+def _target_known(unit: _Unit) -> _Unit:
+    return _Unit(unit.matched, unit.matched, unit.target)

@@ -1,0 +1,150 @@
+"""Whole policies as Python say what compiled ones say, or that they do not know."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.policy.kit import NOW, policy, rule
+from tests.policy.random_policies import Maker
+
+from penstock.errors import EvaluationError
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.datatypes import DATE_TIME, INTEGER, STRING
+from penstock.policy.expressions import Designator, Literal, apply, function_of
+from penstock.policy.functions import V1
+from penstock.policy.policies import Duties, Duty, Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule
+from penstock.policy.repository import Repository
+from penstock.policy.requests import ENVIRONMENT, SUBJECT, Facts
+from penstock.policy.results import Decision, Outcome
+from penstock.policy.straight import Involved, Straight, straight
+
+KNOWN = replace(policy(rule()), id="known")
+POLICY = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:"
+RULE = POLICY.replace(":policy-", ":rule-")
+NOTHING = Duties()
+ALGORITHMS = [
+    *(f"{POLICY}{name}" for name in ("deny-overrides", "permit-overrides", "deny-unless-permit", "permit-unless-deny")),
+    "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:first-applicable",
+]
+Said = Counter[Decision | None]
+
+
+class Simple(Maker):
+    """Makes policies that seldom want something to be done."""
+
+    def duties(self) -> Duties:
+        return super().duties() if self.rarely(8) else Duties()
+
+
+def said(ask: Straight | None, facts: Facts) -> Decision | None:
+    try:
+        return None if ask is None else ask(facts, NOW)
+    except (EvaluationError, Involved):
+        return None
+
+
+def compared(root: Root, known: Repository, asked: list[Facts]) -> Said:
+    """Ask both, and count what the straight one says."""
+    ask, compiled = straight(root, known), CompiledPolicy(root, known)
+    found: Said = Counter()
+    for facts in asked:
+        decision = said(ask, facts)
+        found[decision] += 1
+        assert decision is None or compiled.ask(facts, NOW) == Outcome(decision)
+    return found
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_it_says_what_the_compiled_one_says(seed: int) -> None:
+    maker = Simple(seed) if seed % 4 else Maker(seed)
+    root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()
+    compared(root, Repository([KNOWN]), [maker.facts() for _ in range(12)])
+
+
+def test_often_there_is_a_straight_answer() -> None:
+    found: Said = Counter()
+    for maker in map(Simple, range(60)):
+        root = replace(maker.policy_set(), combining=maker.random.choice(ALGORITHMS))
+        found += compared(root, Repository([KNOWN]), [maker.facts() for _ in range(12)])
+    assert {*found} == {Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE, None}
+    assert min(found.values()) > 20
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_of_many_few_are_asked(algorithm: str) -> None:
+    found: Said = Counter()
+    for maker in map(Simple, range(2)):
+        many = tuple(one for one in (maker.policy() for _ in range(40)) if one.target)
+        asked = [maker.facts() for _ in range(60)]
+        found += compared(PolicySet("many", "1.0", algorithm, many), Repository(), asked)
+        rules = tuple(replace(one, duties=Duties()) for each in many for one in each.rules if one.target)
+        variables = many[0].variables
+        flat = Policy("flat", "1.0", algorithm.replace(":policy-", ":rule-"), rules, variables=variables)
+        found += compared(flat, Repository(), asked)
+    assert found.total() > found[None]
+
+
+WHO = Designator(SUBJECT, "who", STRING)
+
+
+def rule_of(effect: Effect, *names: str, duties: Duties = NOTHING) -> Rule:
+    """Return a rule about some people, or about all."""
+    target = (tuple((Match(function_of(f"{V1}string-equal"), name, STRING, WHO),) for name in names),)
+    return Rule("r", effect, target if names else (), duties=duties)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_weaker_decisions_of_few_and_of_many(count: int) -> None:
+    def who(*names: str) -> Facts:
+        return {WHO.key: names}
+
+    for effect, algorithm in zip(Effect, ("deny-overrides", "permit-overrides"), strict=True):
+        rules = tuple(rule_of(effect, f"a{place}", f"b{place}") for place in range(count))
+        policies = tuple(Policy(f"p{place}", "1.0", f"{RULE}{algorithm}", (one,)) for place, one in enumerate(rules))
+        for root in (
+            Policy("p", "1.0", f"{RULE}{algorithm}", rules),
+            PolicySet("s", "1.0", f"{POLICY}{algorithm}", policies),
+        ):
+            asked = [who(f"a{count - 1}"), who(f"b{count - 1}"), who("x", "a0"), who("nobody")]
+            assert compared(root, Repository(), asked) == {Decision.of(effect): 3, Decision.NOT_APPLICABLE: 1}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_is_to_be_done_besides_is_never_passed_over(algorithm: str) -> None:
+    for on, effect in product(Effect, Effect):
+        duties = Duties((Duty("log", on),))
+        rules = (rule_of(effect), rule_of(effect, duties=duties))
+        for combined in (rules, rules[::-1]):
+            compared(Policy("p", "1.0", algorithm.replace(":policy-", ":rule-"), combined), Repository(), [{}])
+        policies = tuple(Policy("p", "1.0", f"{RULE}deny-overrides", (one,), duties=duties) for one in rules)
+        for root in (PolicySet("s", "1.0", algorithm, policies), PolicySet("s", "1.0", algorithm, policies * 10)):
+            compared(root, Repository(), [{}])
+            compared(replace(root, duties=duties), Repository(), [{}])
+
+
+def test_it_knows_the_time() -> None:
+    clock = Designator(ENVIRONMENT, "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime", DATE_TIME)
+    size = apply(f"{V1}integer-equal", [apply(f"{V1}dateTime-bag-size", [clock]), Literal(1, INTEGER)])
+    timely = Policy("p", "1.0", f"{RULE}deny-overrides", (Rule("r", Effect.PERMIT, (), size),))
+    assert compared(timely, Repository(), [{}]) == {Decision.PERMIT: 1}
+
+
+def test_references_that_lead_nowhere() -> None:
+    again = PolicySet("again", "1.0", ALGORITHMS[0], (PolicyReference("again", to_set=True), KNOWN))
+    for wrong in (again, replace(again, members=(PolicyReference("nobody", to_set=False),))):
+        root = PolicySet("root", "1.0", ALGORITHMS[0], (PolicyReference("again", to_set=True),))
+        assert compared(root, Repository([wrong]), [{}]) == {None: 1}
+
+
+def test_many_references_to_one_are_compiled_once() -> None:
+    """Each of thirty sets refers twice to the next: what is read in no time must not take forever to compile."""
+    sets = [
+        PolicySet(f"s{n}", "1.0", ALGORITHMS[4], (PolicyReference(f"s{n + 1}", to_set=True),) * 2) for n in range(30)
+    ]
+    last = PolicySet("s30", "1.0", ALGORITHMS[4], (KNOWN,))
+    assert compared(sets[0], Repository([*sets, last]), [{}]) == {Decision.PERMIT: 1}
