@@ -1,9 +1,9 @@
 """`penstock policy analyse` and `penstock policy diff`: what they find, and how they say it."""
 
 from tests.apps.conftest import Shell
-from tests.policy.kit import AGE, apply, designator, policy_text, rule, value
+from tests.policy.kit import AGE, FIRST, FUNCTION, XS, apply, designator, policy_text, rule, value
 
-from penstock.policy.requests import SUBJECT
+from penstock.policy.requests import ACTION, ACTION_ID, SUBJECT
 
 AGES = apply("integer-one-and-only", designator(must=True))
 
@@ -43,3 +43,29 @@ def test_what_is_not_understood(penstock: Shell) -> None:
     (penstock.folder / "pattern.xml").write_bytes(policy_text(rule(text)))
     done = penstock("policy", "analyse", "pattern.xml")
     assert (done.status, done.code) == (2, "xacml.fragment")
+
+
+OLD = (
+    '<Policy xmlns="urn:oasis:names:tc:xacml:3.0:core:schema:wd-17" PolicyId="p" '
+    f'RuleCombiningAlgId="{FIRST}"><Rule RuleId="r" Effect="Permit"><Target><AnyOf><AllOf>'
+    f'<Match MatchId="{FUNCTION}string-equal">{value("read")}'
+    f'<AttributeDesignator AttributeId="{ACTION_ID}" DataType="{XS}string"/></Match>'
+    "</AllOf></AnyOf></Target></Rule></Policy>"
+)
+
+
+def test_what_is_not_quite_xacml_is_read_where_that_is_wanted(penstock: Shell) -> None:
+    (penstock.folder / "old.xml").write_text(OLD)
+    assert penstock("policy", "analyse", "old.xml").code == "xacml.element"
+    done = penstock.ok("policy", "analyse", "old.xml", "--lenient")
+    assert done.out.startswith("✓")
+    told = done.err.splitlines()
+    assert [line.startswith("warning: old.xml: ") for line in told] == [True] * 4
+    assert told[2] == (
+        "warning: old.xml: `AttributeDesignator`: it has no `Category`; taken to be "
+        f"`{ACTION}` (line 1) [xacml.repaired]"
+    )
+    penstock.ok("policy", "convert", "old.xml", "--lenient", "--to", "xml", "--out", "new.xml")
+    assert penstock.ok("policy", "diff", "old.xml", "new.xml", "--lenient").out == "✓ the policies decide alike\n"
+    assert penstock.ok("policy", "check", "new.xml").out.startswith("✓")
+    assert penstock("pdp", "evaluate", "old.xml").status != 0

@@ -8,7 +8,8 @@ from tests.policy.kit import apply, designator, policy_text, rule, value
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
 from penstock.policy.requests import ACTION
-from penstock.policy.xml_policies import NAMESPACE, read_policy
+from penstock.policy.xml_elements import NAMESPACE
+from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_requests import read_request
 
 WHOLE = policy_text(

@@ -1,16 +1,15 @@
 """Policies in the XML of XACML 3.0 (section 5), read and checked: types of arguments, ids, variables, versions."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from penstock.codec.xml_text import Element, read_xml, tag_of
+from penstock.codec.xml_text import Element, read_xml
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining import policy_algorithm, rule_algorithm
-from penstock.policy.datatypes import BOOLEAN, XPATH, DataType, Value, XPathExpression, data_type, read_value
+from penstock.policy.datatypes import BOOLEAN, data_type
 from penstock.policy.expressions import Designator, Expression, Literal, Reference, Selector, apply, function_of
 from penstock.policy.policies import (
     AllOf,
@@ -28,8 +27,7 @@ from penstock.policy.policies import (
     Target,
 )
 from penstock.policy.signatures import Function
-
-NAMESPACE: Final = "urn:oasis:names:tc:xacml:3.0:core:schema:wd-17"
+from penstock.policy.xml_elements import NAMESPACE, at, attribute_of, flag, malformed, named, text_of, value_of
 
 
 def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
@@ -39,75 +37,18 @@ def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     `xacml.type`, `xacml.value`, `xacml.function`, `xacml.arguments`, `xacml.combining`, `xacml.variable`,
     `xacml.version`; `LimitError` (`xml.limit`, `xacml.limit`).
     """
-    root = read_xml(data, limits=limits)
-    with at(root):
-        match named(root):
+    return policy_of(read_xml(data, limits=limits), limits=limits)
+
+
+def policy_of(element: Element, *, limits: Limits = DEFAULT_LIMITS) -> Root:
+    """Return the policy or the policy set that an element is. Raises as `read_policy`."""
+    with at(element):
+        match named(element):
             case "Policy":
-                return _Reader(limits).policy(root)
+                return _Reader(limits).policy(element)
             case "PolicySet":
-                return _Reader(limits).policy_set(root, 1)
+                return _Reader(limits).policy_set(element, 1)
         raise malformed("the document is neither a policy nor a policy set")
-
-
-def malformed(message: str) -> MalformedError:
-    """Return the error of what the standard does not allow."""
-    return MalformedError("xacml.element", message)
-
-
-def named(element: Element) -> str:
-    """Return the name of an element of XACML, or of another with its namespace."""
-    namespace, name = tag_of(element)
-    return name if namespace == NAMESPACE else f"{{{namespace}}}{name}"
-
-
-@contextmanager
-def at(element: Element) -> Iterator[None]:
-    """Say in an error in which line it is, and in which element."""
-    try:
-        yield
-    except MalformedError as error:
-        if "line" in error.fields:
-            raise
-        name = tag_of(element)[1]
-        told = type(error)(error.code, f"line {element.sourceline}, `{name}`: {error.message}", hint=error.hint)
-        told.fields = {**error.fields, "line": element.sourceline, "element": name}
-        raise told from None
-
-
-def attribute_of(element: Element, name: str) -> str:
-    """Return an attribute that must be there. Raises `MalformedError` (`xacml.element`)."""
-    found = element.get(name)
-    if found is None:
-        raise malformed(f"it has no `{name}`")
-    return str(found)
-
-
-def flag(element: Element, name: str, *, default: bool | None = None) -> bool:
-    """Return an attribute that is true or false. Raises `MalformedError` (`xacml.element`)."""
-    text = element.get(name)
-    if text is None and default is not None:
-        return default
-    found = {"true": True, "1": True, "false": False, "0": False}.get(str(text).strip())
-    if found is None:
-        raise malformed(f"`{name}` is neither true nor false")
-    return found
-
-
-def text_of(element: Element) -> str:
-    """Return the text of an element that has no other elements in it. Raises `MalformedError` (`xacml.element`)."""
-    if len(element):
-        raise malformed("a value has other elements in it")
-    return element.text or ""
-
-
-def value_of(element: Element, version: str) -> tuple[DataType, Value]:
-    """Return the value that an element holds, and its type. Raises `MalformedError`."""
-    of_type = data_type(attribute_of(element, "DataType"))
-    text = text_of(element)
-    if of_type is XPATH:
-        prefixes = tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix))
-        return of_type, XPathExpression(text.strip(), attribute_of(element, "XPathCategory"), prefixes, version)
-    return of_type, read_value(text, of_type)
 
 
 @dataclass(slots=True)

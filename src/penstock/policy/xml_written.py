@@ -24,7 +24,7 @@ from penstock.policy.functions import V1, V3
 from penstock.policy.policies import Duties, Duty, Policy, PolicyReference, PolicySet, Root, Rule, Target
 from penstock.policy.requests import SUBJECT_ID
 from penstock.policy.signatures import Function
-from penstock.policy.xml_policies import NAMESPACE
+from penstock.policy.xml_elements import NAMESPACE
 
 #: functions that take functions, and have kept the ids of the first version
 _FIRST: Final = (HigherOrder.ALL_OF_ANY, HigherOrder.ANY_OF_ALL, HigherOrder.ALL_OF_ALL)

@@ -1,13 +1,14 @@
 """`penstock policy analyse` and `penstock policy diff`: what policies say about all requests at once."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import click
 
 from penstock.apps.cli import options
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON
-from penstock.apps.cli.policy_files import read_root
+from penstock.apps.cli.policy_files import lenient_option, read_root
 from penstock.apps.cli.session import say, say_json
 from penstock.errors import RefusedError
 from penstock.policy.analysis import Analysis, Answer, Change, Conflict, IdleRule
@@ -22,6 +23,7 @@ refer_option = click.option("--refer", "referred", multiple=True, metavar="FILE"
 @click.argument("file", metavar="FILE")
 @refer_option
 @click.option("--targets-only", is_flag=True, help="Ignore the conditions of rules that overlap.")
+@lenient_option
 @options.output_option()
 @example(
     """
@@ -29,13 +31,13 @@ penstock policy analyse records.xml
 penstock policy analyse root.xml --refer records.xml --targets-only -o json
 """
 )
-def analyse(*, file: str, referred: tuple[str, ...], targets_only: bool, output: str) -> None:
+def analyse(*, file: str, referred: tuple[str, ...], targets_only: bool, lenient: bool, output: str) -> None:
     """Find rules that do nothing, and rules that permit and deny the same, in the policy in FILE.
 
     Each overlap is shown with a request. Attributes have at most one value each; a policy that uses more than
     comparisons and logic is not understood, and what is not is named.
     """
-    asked = _analysis(referred, file)
+    asked = _analysis(referred, file, lenient=lenient)
     idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not targets_only)
     if output == JSON:
         say_json({"idle": [_idle_data(one) for one in idle], "conflicts": [_conflict_data(one) for one in conflicts]})
@@ -53,14 +55,15 @@ def analyse(*, file: str, referred: tuple[str, ...], targets_only: bool, output:
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
 @refer_option
+@lenient_option
 @options.output_option()
 @example("penstock policy diff records-1.xml records-2.xml")
-def diff(*, before: str, after: str, referred: tuple[str, ...], output: str) -> None:
+def diff(*, before: str, after: str, referred: tuple[str, ...], lenient: bool, output: str) -> None:
     """Say which decisions change from the policy in one file to that in another, each with a request.
 
     The status is 0 where every request is decided alike, and 1 otherwise, or where that is not known.
     """
-    asked = _analysis(referred, before, after)
+    asked = _analysis(referred, before, after, lenient=lenient)
     changes = asked.changes()
     if output == JSON:
         say_json({"changes": [_change_data(one) for one in changes]})
@@ -76,8 +79,9 @@ def diff(*, before: str, after: str, referred: tuple[str, ...], output: str) -> 
         say("✓ the policies decide alike")
 
 
-def _analysis(referred: tuple[str, ...], *files: str) -> Analysis:
-    return Analysis(*map(read_root, files), sources=Repository(map(read_root, referred)))
+def _analysis(referred: tuple[str, ...], *files: str, lenient: bool) -> Analysis:
+    read = partial(read_root, lenient=lenient)
+    return Analysis(*map(read, files), sources=Repository(map(read, referred)))
 
 
 def _mark(verdict: Verdict) -> str:

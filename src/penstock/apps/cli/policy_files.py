@@ -1,6 +1,6 @@
 """`penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from penstock.apps.cli import options
 from penstock.apps.cli.files import STDIN, read_bytes, within, write_bytes
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON
-from penstock.apps.cli.session import Session, say, say_block, say_json
+from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.json_policies import read_json_policy, write_json_policy
@@ -24,6 +24,7 @@ from penstock.policy.text_lint import Finding, lint, lint_document
 from penstock.policy.text_reading import Document, read_document, read_text_policy
 from penstock.policy.text_written import write_text
 from penstock.policy.xml_policies import read_policy
+from penstock.policy.xml_repairs import Repair, read_leniently
 from penstock.policy.xml_written import write_policy
 
 XML, TEXT = "xml", "text"
@@ -34,11 +35,36 @@ _WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
 }
 
 
-def read_root(file: str) -> Root:
-    """Read a file of one policy or policy set, in XML, in JSON or in the text form."""
+lenient_option = click.option(
+    "--lenient", is_flag=True, help="Guess what the XML lacks, and tell each guess: categories, targets, versions."
+)
+
+
+def read_root(file: str, *, lenient: bool = False) -> Root:
+    """Read a file of one policy or policy set, in XML, in JSON or in the text form; what is guessed is told."""
+    return _read(file, lenient=lenient)[0]
+
+
+def _read(file: str, *, lenient: bool) -> tuple[Root, str]:
+    """Read a file, and say in which form it is."""
     data = read_bytes(file)
+    form = _form(data)
     with within(file):
-        return _root(data)
+        if not lenient or form != XML:
+            return _root(data), form
+        root, repairs = read_leniently(data)
+    warn(*_told(file, repairs))
+    return root, form
+
+
+def _told(file: str, repairs: Sequence[Repair]) -> Iterator[Warned]:
+    """Yield what was repaired, the same in one warning."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for one in repairs:
+        lines.setdefault((one.element, one.message), []).append(one.line)
+    for (element, message), those in lines.items():
+        shown = ", ".join(map(str, those[:3])) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
+        yield Warned("xacml.repaired", f"{file}: `{element}`: {message} (line {shown})")
 
 
 def _form(data: bytes) -> str:
@@ -140,6 +166,7 @@ def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
     type=click.Choice([XML, TEXT, JSON]),
     help="The form to write; by itself XML, or text for what is XML.",
 )
+@lenient_option
 @options.write_options
 @example(
     """
@@ -147,12 +174,13 @@ penstock policy convert records.policy --out records.xml
 penstock policy convert records.xml --to text
 """
 )
-def convert(*, file: str, form: str | None, out: str | None, overwrite: bool, dry_run: bool) -> None:
+def convert(  # noqa: PLR0913  # one argument an option
+    *, file: str, form: str | None, lenient: bool, out: str | None, overwrite: bool, dry_run: bool
+) -> None:
     """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
-    data = read_bytes(file)
+    root, known = _read(file, lenient=lenient)
     with within(file):
-        root = _root(data)
-        written = _WRITERS[form or (TEXT if _form(data) == XML else XML)](root)
+        written = _WRITERS[form or (TEXT if known == XML else XML)](root)
     if dry_run:
         say(f"✓ {len(written)} octets")
     elif out is None:
