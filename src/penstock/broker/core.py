@@ -71,7 +71,7 @@ class Core:
         #: whether so much waits to go out that whoever publishes should wait, and what it waits for
         self.crowded: Callable[[], bool] = lambda: False
         self.room: Callable[[], Awaitable[None]] = _at_once
-        self.sources = Sources(settings.credentials, agreements=settings.agreements)
+        self.sources = Sources(settings.credentials, agreements=settings.agreements, policies=settings.policies)
         local = LocalBroker(
             settings.network,
             recorder,

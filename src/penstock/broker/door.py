@@ -12,15 +12,19 @@ from penstock.broker.revoking import Revoking
 from penstock.broker.sessions import Session, earliest, turning_point
 from penstock.guard import (
     NO_AGREEMENTS,
+    NO_POLICIES,
     Agreements,
     Authority,
     CapabilityAuthority,
     Decision,
     EventRequest,
+    KnownTypes,
     NetworkRequest,
+    Policies,
     Recorded,
     Recorder,
 )
+from penstock.guard.policies import no_other_types
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.values import Schema
@@ -44,15 +48,32 @@ class Sources:
     revocations: Revocations = field(default_factory=Revocations)
     #: what was agreed on about who publishes and who subscribes
     agreements: Agreements = NO_AGREEMENTS
+    #: what the domain says about its clients
+    policies: Policies = NO_POLICIES
 
     def authorities(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
         """Return who is asked about somebody who shows these credentials."""
-        known = CapabilityAuthority(self.credentials + shown, self.online, environment, limits)
-        return (Revoking(known, self.revocations), *self.others)
+        return (self._certified(shown, environment, limits), *self.others)
 
-    def for_clients(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
-        """Return who is asked about a client: brokers publish and read for others, of which agreements do not speak."""
-        return tuple(map(self.agreements.over, self.authorities(shown, environment, limits)))
+    def for_clients(
+        self, shown: Credentials, environment: Schema, limits: Limits, types: KnownTypes = no_other_types
+    ) -> tuple[Authority, ...]:
+        """Return who is asked about a client.
+
+        Brokers publish and read for others, of whom agreements and policies do not speak.
+        """
+        certified = self._certified(shown, environment, limits)
+        agreed = map(self.agreements.over, (certified, *self.others))
+        return tuple(self.policies.over(authority, certified, types, environment) for authority in agreed)
+
+    def _certified(self, shown: Credentials, environment: Schema, limits: Limits) -> Revoking:
+        known = CapabilityAuthority(self.credentials + shown, self.online, environment, limits)
+        return Revoking(known, self.revocations)
+
+    @property
+    def name(self) -> str:
+        """What decisions are recorded under: the revision, and that of policies."""
+        return f"{self.revision} {self.policies.revision}".strip()
 
     def turns(self, now: datetime) -> datetime | None:
         """Return when one of the credentials, or of what was agreed on, begins or has ended, after now."""
@@ -69,10 +90,12 @@ class Door:
     sources: Sources
     environment: Schema
     limits: Limits = DEFAULT_LIMITS
+    #: which types are known
+    types: KnownTypes = no_other_types
 
     def introduce(self, client: Session, now: datetime) -> Decision:
         """Forget all answers to a client, and decide whether it may connect."""
-        client.authorities = self.sources.for_clients(client.credentials, self.environment, self.limits)
+        client.authorities = self.sources.for_clients(client.credentials, self.environment, self.limits, self.types)
         client.answers = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)
@@ -82,7 +105,7 @@ class Door:
         found = client.answers.get((right, verified.id))
         if found is None:
             request = EventRequest(client.principal, right, verified, now)
-            found = self.recorder.decide(request, client.authorities, self.sources.revision)
+            found = self.recorder.decide(request, client.authorities, self.sources.name)
             client.answers[right, verified.id] = found
             _note_dates(client, found.decision, now)
         return found
@@ -90,7 +113,7 @@ class Door:
     def ask_network(self, client: Session, right: Right, now: datetime) -> Decision:
         """Decide about the network. Raises what the recorder's sink raises."""
         request = NetworkRequest(client.principal, right, self.network, now)
-        decision = self.recorder.decide(request, client.authorities, self.sources.revision).decision
+        decision = self.recorder.decide(request, client.authorities, self.sources.name).decision
         _note_dates(client, decision, now)
         return decision
 

@@ -163,6 +163,10 @@ class Library:
                 continue
         return iter(sorted(found, key=lambda verified: len(verified.event_type.ancestors)))
 
+    def known(self, key: TypeKey, now: datetime | None) -> Iterator[VerifiedType]:
+        """Yield the same, for whoever may ask about all times, of which nothing is known here."""
+        return iter(()) if now is None else self.below(key, now)
+
     def schema(self, key: TypeKey, now: datetime) -> Schema:
         """Return what is known of the attributes of a type and its sub-types in all versions, by id."""
         specs: dict[str, AttributeSpec] = {}

@@ -63,7 +63,7 @@ class LocalBroker:
     ) -> None:
         rules = rules or Rules()
         self._outputs: list[Output] = []
-        self._door = Door(network, recorder, sources or Sources(), rules.environment, limits)
+        self._door = Door(network, recorder, sources or Sources(), rules.environment, limits, library.known)
         self._library = library
         self._standing = Standing(self._door, library, rules, self._outputs)
         self._usages = Usages(limits)

@@ -136,7 +136,7 @@ class Node:
             )
 
     def reload(self, settings: NodeSettings) -> None:
-        """Go by other credentials, agreements, types and operators from now on: requests are worked out anew.
+        """Go by other credentials, agreements, policies, types and operators from now on: requests are worked out anew.
 
         All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
         it, are then taken in.
@@ -148,6 +148,7 @@ class Node:
             before,
             credentials=settings.credentials,
             agreements=settings.agreements,
+            policies=settings.policies,
             types=settings.types,
             operators=settings.operators,
         )

@@ -12,7 +12,7 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.sealer import Settings as SealSettings
 from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import NO_AGREEMENTS, Agreements, Rules
+from penstock.guard import NO_AGREEMENTS, NO_POLICIES, Agreements, Policies, Rules
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
@@ -47,6 +47,8 @@ class NodeSettings:
     types: tuple[UnverifiedType, ...] = ()
     #: what was agreed on about who publishes and who subscribes, besides what owners announce
     agreements: Agreements = NO_AGREEMENTS
+    #: what the domain says about its clients
+    policies: Policies = NO_POLICIES
     #: who may look at the state of the broker
     operators: frozenset[Principal] = frozenset()
     rules: Rules | None = None

@@ -296,6 +296,7 @@ class Policies:
                 revocations=keeper.revocations(),
                 revision=revision,
                 agreements=core.settings.agreements + self._agreements.read(keeper.announced()),
+                policies=core.settings.policies,
             )
         )
         for problem in core.sources.agreements.unread.values():

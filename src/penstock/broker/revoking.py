@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.guard import CapabilityAuthority, NetworkRequest
+from penstock.guard import CapabilityAuthority, EventRequest, NetworkRequest
+from penstock.guard.capability_authority import Role
 from penstock.guard.decision import Problem, Request, Ruling
 from penstock.model.principals import Principal
 from penstock.trust.event_types import VerifiedType
@@ -26,6 +27,10 @@ class Revoking:
             problem = Problem("cert.revoked", "the event type rests on a certificate that was revoked", verified.id)
             return Ruling(problems=(problem,))
         return self._without_revoked(verified.event_type.name.owner).rule(request)
+
+    def roles(self, request: EventRequest) -> tuple[Role, ...]:
+        """Return the names that certificates give to who asks, without what was revoked."""
+        return self._without_revoked(request.type.event_type.name.owner).roles(request)
 
     def _without_revoked(self, root: Principal) -> CapabilityAuthority:
         left = self.revocations.strike(self.authority.credentials, root)

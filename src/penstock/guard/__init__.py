@@ -23,6 +23,10 @@ from penstock.guard.environment import ENVIRONMENT as ENVIRONMENT
 from penstock.guard.environment import PublicationRate as PublicationRate
 from penstock.guard.environment import environment as environment
 from penstock.guard.environment import environment_schema as environment_schema
+from penstock.guard.policies import NO_POLICIES as NO_POLICIES
+from penstock.guard.policies import KnownTypes as KnownTypes
+from penstock.guard.policies import Policies as Policies
+from penstock.guard.policies import PolicyCombining as PolicyCombining
 from penstock.guard.recording import Recorded as Recorded
 from penstock.guard.recording import Recorder as Recorder
 from penstock.guard.recording import Sink as Sink

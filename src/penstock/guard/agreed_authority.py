@@ -11,6 +11,8 @@ profiles; their rights come from certificates alone.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 from typing import Final
 
@@ -20,8 +22,6 @@ from penstock.errors import PenstockError, RefusedError
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import Agreement, Combining, described
 from penstock.guard.decision import Authority, EventRequest, Problem, Request, Ruling
-from penstock.guard.restriction import Restriction
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -85,14 +85,7 @@ class Agreed:
         rulings = [rules.rule(request) for rules in found]
         if any(rules.agreement.combining is Combining.BOTH for rules in found):
             rulings.insert(0, self.authority.rule(request))
-        problems = [problem for ruling in rulings for problem in ruling.problems]
-        both = Restriction.of(rulings[0].branches)
-        for ruling in rulings[1:]:
-            both &= Restriction.of(ruling.branches)
-        kept = both.branches[: DEFAULT_LIMITS.agreed_branches]
-        if len(kept) < len(both.branches):
-            problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
-        return Ruling(kept, tuple(problems), () if kept else tuple(r for ruling in rulings for r in ruling.refusals))
+        return reduce(and_, rulings[1:], Ruling() | rulings[0])
 
 
 class AgreementReader:

@@ -16,8 +16,20 @@ from penstock.trust.capabilities import network_request, read_terms, type_reques
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import Explanation, Question, explain
+from penstock.trust.naming import Names
 from penstock.trust.reduction import FiveTuple
 from penstock.trust.tags import Set, Tag
+from penstock.trust.validity import Validity
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A name that somebody goes by, for whoever gives it, and while certificates say so."""
+
+    issuer: Principal
+    name: str
+    validity: Validity
+    because: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,13 @@ class CapabilityAuthority:
     def explain(self, request: Request) -> Explanation:
         """Explain why a request is allowed or not, by certificates alone."""
         return explain(self.question(request))
+
+    def roles(self, request: EventRequest) -> tuple[Role, ...]:
+        """Return the names that certificates give to who asks, in the order of issuers and names."""
+        evidence = sift(self.credentials, request.now, self.online)
+        held = Names(evidence.fours, limits=self.limits).held(request.principal)
+        found = (Role(issuer, name.decode("utf-8", "replace"), way.validity, way.because) for issuer, name, way in held)
+        return tuple(sorted(found, key=lambda role: (role.issuer, role.name, role.because)))
 
     def _branches(
         self, request: EventRequest, grants: Iterable[FiveTuple], problems: list[Problem]

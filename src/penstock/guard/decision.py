@@ -23,7 +23,6 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.model.topics import is_topic
-from penstock.selector import ALWAYS as TRUE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -116,6 +115,21 @@ class Ruling:
     branches: tuple[Branch, ...] = ()
     problems: tuple[Problem, ...] = ()
     refusals: tuple[Problem, ...] = ()
+
+    def __and__(self, other: "Ruling") -> "Ruling":
+        """Return what both allow, or as much of it as is kept."""
+        return self._with(other, Restriction.of(self.branches) & Restriction.of(other.branches))
+
+    def __or__(self, other: "Ruling") -> "Ruling":
+        """Return what either allows, or as much of it as is kept."""
+        return self._with(other, Restriction.of((*self.branches, *other.branches)))
+
+    def _with(self, other: "Ruling", found: Restriction) -> "Ruling":
+        problems = [*self.problems, *other.problems]
+        kept = found.branches[: DEFAULT_LIMITS.agreed_branches]
+        if len(kept) < len(found.branches):
+            problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+        return Ruling(kept, tuple(problems), () if kept else (*self.refusals, *other.refusals))
 
 
 class Authority(Protocol):
@@ -233,6 +247,4 @@ def _on_type(branch: Branch, verified: VerifiedType) -> Iterator[Branch]:
 
 def _settled(branch: Branch, now: datetime) -> bool:
     """Say whether a branch allows something now, with nothing left to be asked of an event or the environment."""
-    validity = branch.when.validity
-    asks = branch.where != TRUE or branch.when.condition != TRUE or branch.forced or branch.guards or validity.online
-    return not asks and validity.contains(now)
+    return branch.unconditional and branch.when.validity.contains(now)

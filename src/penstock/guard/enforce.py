@@ -33,6 +33,21 @@ Values: TypeAlias = Mapping[str, Scalar]
 Guard: TypeAlias = Callable[[Values, Environment], bool]
 """A predicate that only the local broker can evaluate. It sees the whole event. Anything but True refuses."""
 
+
+class OwnGuard(str):
+    """The name of a guard that brings along what it asks, so that no broker has to know it."""
+
+    __slots__ = ("ask",)
+
+    ask: Guard
+
+    def __new__(cls, name: str, ask: Guard) -> "OwnGuard":
+        """Name a guard. Those of one name must ask the same."""
+        self = super().__new__(cls, name)
+        self.ask = ask
+        return self
+
+
 OnProblem: TypeAlias = Callable[[str, tuple[str, ...]], None]
 """Told the code of what kept a branch from holding, and what that branch rests on. For logs and metrics."""
 
@@ -48,6 +63,10 @@ class Rules:
     guards: Mapping[str, Guard] = field(default_factory=dict)
     environment: Schema = field(default_factory=environment_schema)
     on_problem: OnProblem = ignore_problem
+
+    def guard(self, name: str) -> Guard | None:
+        """Return what a guard asks, if it is known."""
+        return name.ask if isinstance(name, OwnGuard) else self.guards.get(name)
 
 
 class _Gate:
@@ -66,7 +85,7 @@ class _Gate:
         self._dated = self._starts is not None or self._ends is not None
         if branch.when.validity.online:
             raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
-        self._guards = [(name, rules.guards.get(name)) for name in sorted(branch.guards)]
+        self._guards = [(name, rules.guard(name)) for name in sorted(branch.guards)]
         #: whether the answer depends on the event
         self.reads = self._where is not None or bool(self._guards)
         self.always = self._where is None and self._dynamic is None and not self._dated and not self._guards

@@ -88,6 +88,12 @@ class Branch:
         """Say whether the branch lists an attribute."""
         return self.attributes is None or attribute in self.attributes
 
+    @property
+    def unconditional(self) -> bool:
+        """Whether nothing is left to be asked, of an event or of the environment, but the time."""
+        asks = self.where != TRUE or self.when.condition != TRUE or self.forced or self.guards
+        return not asks and not self.when.validity.online
+
     def holds_where(self) -> Selector:
         """Return the selector with the forced values in it: the events that the branch is about."""
         return conjunction(*(equals(attribute, value) for attribute, value in self.forced), self.where)

@@ -57,9 +57,13 @@ class Domain:
         for subdomain in self.subdomains:
             yield from subdomain.members()
 
+    def line(self, principal: Principal) -> "tuple[Domain, ...]":
+        """Return the innermost domain that `principal` belongs to, and those that it is part of; none where to none."""
+        for subdomain in self.subdomains:
+            if found := subdomain.line(principal):
+                return (*found, self)
+        return (self,) if principal in (self.principal, *self.brokers, *self.clients) else ()
+
     def home(self, principal: Principal) -> "Domain | None":
         """Return the innermost domain that `principal` belongs to."""
-        for subdomain in self.subdomains:
-            if (found := subdomain.home(principal)) is not None:
-                return found
-        return self if principal in (self.principal, *self.brokers, *self.clients) else None
+        return next(iter(self.line(principal)), None)

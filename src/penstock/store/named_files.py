@@ -61,7 +61,7 @@ class NamedFiles:
         `read_type`.
         """
         found = dict(beside)
-        for file, data in self._read(patterns):
+        for file, data in self.read(patterns):
             with within(file):
                 read = read_type(data, limits=self.limits)
                 name = read.definition.name
@@ -72,7 +72,7 @@ class NamedFiles:
     def credentials(self, patterns: Iterable[str]) -> Credentials:
         """Read credentials and verify all of them. Raises as `read_credentials` and `UnverifiedCredentials.verify`."""
         found: list[Credentials] = []
-        for file, data in self._read(patterns):
+        for file, data in self.read(patterns):
             with within(file):
                 found.append(read_credentials(data, limits=self.limits).verify())
         certificates = {certificate.id: certificate for bag in found for certificate in bag}
@@ -88,7 +88,7 @@ class NamedFiles:
         """
         agreements: dict[tuple[Principal, str], Agreement] = {}
         profiles: dict[Principal, list[SignedValue[ProfileClaim]]] = {}
-        for file, data in self._read(patterns):
+        for file, data in self.read(patterns):
             with within(file):
                 for statement in read_statements(data, Agreement, ProfileClaim, limits=self.limits):
                     match statement.verify():
@@ -100,7 +100,8 @@ class NamedFiles:
         claims = [claim for about in profiles.values() for claim in about]
         return agreed_on(agreements.values(), claims)
 
-    def _read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    def read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Return the files that are named, each once, and what they hold."""
         files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
         if len(files) > self.limits.policy_files:
             raise self.naming.too_many(f"{self.limits.policy_files} files")

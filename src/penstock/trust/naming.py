@@ -75,6 +75,12 @@ class Names:
         """Yield the members of a name, possibly chained: the members of `n2` in the members of `n1`, and so on."""
         yield from self._resolve(name, Membership(name.principal, ALWAYS, ()))[0]
 
+    def held(self, member: Principal) -> Iterator[tuple[Principal, bytes, Membership]]:
+        """Yield each name that means somebody, after whoever gives it, and each way to it."""
+        for (issuer, name), members in self._members.items():
+            for way in members.get(member, ()):
+                yield issuer, name, way
+
     def _resolve(self, name: Name, stated: Membership) -> tuple[list[Membership], set[_Key]]:
         """Return the members of a name on top of a statement about it, and the names that were asked for."""
         asked: set[_Key] = set()

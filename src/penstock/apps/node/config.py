@@ -21,6 +21,7 @@ from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.values import Value
+from penstock.store.named_policies import PoliciesTable, read_policies_table
 from penstock.store.strict_tables import Strict
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
@@ -36,7 +37,7 @@ _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
         *("decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
-        *("sealing", "keys"),
+        *("sealing", "keys", "policies"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
@@ -115,6 +116,7 @@ class NodeFile:
     peers: tuple[Peer, ...] = ()
     credentials: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
+    policies: PoliciesTable | None = None
     types: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -159,6 +161,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         peers=peers,
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         agreements=_FILE.texts("agreements", table.get("agreements", [])),
+        policies=read_policies_table(_FILE, table),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
         domains=_FILE.homes("domains", table.get("domains", {}), limits),

@@ -68,6 +68,13 @@ brokers = "route-right"
 # [domains]                     # where principals and names are at home; decisions are recorded with it
 # operator = "London"
 
+# [policies]                    # what the domain says about its clients, besides certificates: XACML, or as text
+# files = ["plates.policy"]     # each decides; several are combined by `apply`
+# refer = ["shared/"]           # policies that they refer to
+# apply = "deny-overrides"
+# rights = "both"               # or "restrict", "alone", "either": see docs/how-to/write-policies-over-events.md
+# owners = ["london"]           # whose types they are about; everybody's, unless they give rights by themselves
+
 # [facts]                       # what conditions may ask for besides the time
 # on_duty = true
 

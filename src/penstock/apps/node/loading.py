@@ -26,6 +26,7 @@ from penstock.guard import (
     Effect,
     EventRequest,
     NetworkRequest,
+    Policies,
     Rules,
     decide,
     environment_schema,
@@ -39,6 +40,7 @@ from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.store.files import read_file, within
 from penstock.store.named_files import NamedFiles
+from penstock.store.named_policies import load_policies
 from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -61,7 +63,7 @@ OpenKey = Callable[[str], SigningKey]
 class LoadedNode:
     """A node file and all that it names, verified; but for the key, which is opened once and never again.
 
-    `domains` is for records of decisions: nothing is decided by it.
+    `domains` is for records of decisions, and for policies that ask where somebody is at home.
     """
 
     path: str
@@ -74,6 +76,7 @@ class LoadedNode:
     domains: tuple[Domain, ...]
     credentials: Credentials
     agreements: Agreements
+    policies: Policies
     types: tuple[UnverifiedType, ...]
     rules: Rules = field(repr=False)
     #: where keys are managed: what they lie under, and the other managers that write to the log
@@ -111,6 +114,7 @@ class LoadedNode:
             nats=self.nats if self.file.nats is not None and self.file.nats.listen else None,
             credentials=self.credentials,
             agreements=self.agreements,
+            policies=self.policies,
             types=self.types,
             operators=self.operators,
             rules=self.rules,
@@ -154,7 +158,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
     cannot be read, and for a decision log or a state folder that cannot be written; `RefusedError`
     (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
-    verifying types, credentials and agreements raise.
+    verifying types, credentials and agreements, and reading policies raise.
     """
     data = read_file(path, DEFAULT_LIMITS.policy_bytes)
     with within(path):
@@ -166,6 +170,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(names.find("operators", word) for word in file.operators)
         domains = names.domains(file.domains)
+        policies = load_policies(file.policies, named, names, domains)
         rules = _rules(file)
         replicas = frozenset(names.find("replicas of keys", word) for word in (file.keys.replicas if file.keys else ()))
     loaded = LoadedNode(
@@ -179,6 +184,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         domains,
         named.credentials(file.credentials),
         named.agreements(file.agreements),
+        policies,
         _types(file, named, network, now),
         rules,
         None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),

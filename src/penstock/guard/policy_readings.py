@@ -1,0 +1,157 @@
+"""What policies say about a request, as branches: by selectors where that can be said, and otherwise by a guard.
+
+A guard asks the policy about each event that comes, and the moment at which it does. Only a local broker can do that: a
+question about all times, which a job on Spark asks, is then not answered, and that is a refusal.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.errors import EvaluationError
+from penstock.guard.decision import EventRequest, Problem, Ruling
+from penstock.guard.enforce import OwnGuard
+from penstock.guard.policy_subjects import Known
+from penstock.guard.restriction import Branch, When
+from penstock.model.types import Attribute
+from penstock.model.values import Scalar
+from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.event_attributes import ATTRIBUTE_ID, ATTRIBUTE_NAME, EVENT, EventNames, environment_facts
+from penstock.policy.expressions import Designator
+from penstock.policy.lookup import Sources
+from penstock.policy.policies import Root
+from penstock.policy.requests import ENVIRONMENT, Facts
+from penstock.policy.requests import Request as PolicyRequest
+from penstock.policy.results import Decision, Outcome, PolicyId
+
+RECORD: Final = "urn:penstock:obligation:record"
+"""The obligation to write a decision down, which is met wherever something is decided before anybody has an answer."""
+
+ALL: Final = "urn:penstock:policies"
+"""What policies are called that stand around those that were given."""
+
+UNDERSTOOD: Final = frozenset({RECORD})
+#: of the ids that an error names
+_LONGEST: Final = 400
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Asks a policy about each event: a guard. What cannot be decided raises, which refuses."""
+
+    policy: CompiledPolicy
+    known: Facts
+    names: EventNames
+
+    def __call__(self, values: Mapping[str, Scalar], environment: Mapping[str, Scalar]) -> bool:
+        """Say whether the policy permits an event. Raises `EvaluationError` (`policies.indeterminate`)."""
+        now = environment.get("time")
+        if not isinstance(now, datetime):
+            return False
+        facts = {**self.known, **self.names.facts(values), **environment_facts(environment)}
+        outcome = self.policy.ask(facts, now)
+        if outcome.decision.indeterminate:
+            raise EvaluationError("policies.indeterminate", "policies could not be decided about an event")
+        return outcome.decision is Decision.PERMIT and not _unmet(outcome)
+
+
+class Reading:
+    """A policy as it is asked, once for everybody and each type. `name` tells what it says from anything else.
+
+    `of` are the policies that decide in it, and `asked` the attributes that they, and those they refer to, ask for.
+    """
+
+    def __init__(
+        self, root: Root, sources: Sources, of: Iterable[Root], asked: Iterable[Designator], name: str
+    ) -> None:
+        ids = dict.fromkeys(one.id for one in of)
+        self._because = tuple(f"policy:{one}" for one in ids)
+        self._source = " ".join(ids)[:_LONGEST]
+        self._compiled = CompiledPolicy(root, sources)
+        self._name = name
+        wanted = tuple(asked)
+        #: whether a policy tells the attributes of an event apart
+        self._by_attribute = any(one.id in {ATTRIBUTE_NAME, ATTRIBUTE_ID} for one in wanted)
+        #: whether what it says depends on the event, or on the moment
+        self._depends = any(one.category == ENVIRONMENT or one.id.startswith(EVENT) for one in wanted)
+
+    def rule(self, request: EventRequest, names: EventNames, known: Known) -> Ruling:
+        """Say what is permitted of a request, with what is known of it in a period."""
+        if self._depends and request.now is None:
+            message = "what policies permit depends on events in ways that only a broker can ask"
+            return Ruling(problems=(Problem("policies.each-event", message, self._source),))
+        found = self._asked_each if self._depends else self._asked_once
+        branches = tuple(
+            replace(branch, when=When(known.period), because=(*branch.because, *known.because))
+            for branch in found(request, names, known.facts)
+        )
+        return Ruling(branches) if branches else self._why(request, known.facts)
+
+    def _asked_once(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
+        """Yield what is permitted where no event can change it."""
+        permitted: list[Attribute | None] = []
+        because: dict[str, None] = {}
+        for attribute, facts in self._parts(request, names, known):
+            asked = replace(PolicyRequest.of_facts(facts), return_policy_ids=True)
+            outcome = self._compiled.ask_request(asked, request.now or _ANY_TIME)
+            if outcome.decision is Decision.PERMIT and not _unmet(outcome):
+                permitted.append(attribute)
+                because.update(dict.fromkeys(f"policy:{one.id}" for one in outcome.applicable if not _around(one)))
+        if permitted:
+            shown = frozenset(attribute.id for attribute in permitted if attribute is not None)
+            attributes = None if None in permitted else shown
+            yield Branch(action=request.action, attributes=attributes, because=tuple(because))
+
+    def _asked_each(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
+        """Yield what the local broker finds out of each event."""
+        for attribute, facts in self._parts(request, names, known):
+            yield Branch(
+                action=request.action,
+                attributes=None if attribute is None else frozenset({attribute.id}),
+                guards=frozenset({self._guard(facts, names)}),
+                because=self._because,
+            )
+
+    def _parts(
+        self, request: EventRequest, names: EventNames, known: Facts
+    ) -> Iterator[tuple[Attribute | None, Facts]]:
+        """Yield what is asked about: each attribute where a policy tells them apart, and otherwise the event."""
+        attributes = request.type.event_type.attributes if self._by_attribute else ()
+        yield from ((attribute, {**known, **names.of(attribute)}) for attribute in attributes)
+        if not attributes:
+            yield None, known
+
+    def _guard(self, facts: Facts, names: EventNames) -> OwnGuard:
+        """Return a guard whose name says all that its answers rest on but the event and the moment."""
+        about = sorted((key.category, key.id, key.of.id, values) for key, values in facts.items())
+        called = sorted((name, attribute.id) for name, attribute in names.attributes.items())
+        name = hashlib.sha256(repr((self._name, about, called)).encode()).hexdigest()[:32]
+        return OwnGuard(f"policy:{name}", Asking(self._compiled, facts, names))
+
+    def _why(self, request: EventRequest, known: Facts) -> Ruling:
+        """Say why nothing is permitted, as far as that is so whatever the event: of a policy no word but its id."""
+        about = f"{request.principal.short} {request.action} `{request.type.event_type.name.name}`"
+        outcome = self._compiled.ask(known, request.now or _ANY_TIME)
+        unmet = _unmet(outcome)
+        if outcome.decision is Decision.PERMIT and unmet:
+            message = f"policies let {about} with an obligation that is not known here: `{unmet[0][:120]}`"
+            return Ruling(problems=(Problem("policies.obligation", message, self._source),))
+        if outcome.decision.indeterminate:
+            missing = ", ".join(f"`{one.id[:120]}`" for one in outcome.status.missing)
+            message = f"whether policies let {about} could not be decided{f': {missing} is missing' if missing else ''}"
+            return Ruling(problems=(Problem("policies.indeterminate", message, self._source),))
+        message = f"policies do not let {about}"
+        return Ruling(refusals=(Problem("policies.not-permitted", message, self._source),))
+
+
+def _around(policy: PolicyId) -> bool:
+    """Say whether a policy only stands around others."""
+    return policy.id.startswith(ALL)
+
+
+def _unmet(outcome: Outcome) -> tuple[str, ...]:
+    """Return the obligations that nobody here can meet."""
+    return tuple(one.id for one in outcome.obligations if one.id not in UNDERSTOOD)
