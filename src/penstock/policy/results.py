@@ -26,6 +26,9 @@ class Decision(Enum):
     INDETERMINATE_D = "Indeterminate{D}"
     INDETERMINATE_DP = "Indeterminate{DP}"
 
+    # Each is itself alone: looking at its name, as enumerations do, would take longer than what it is wanted for.
+    __hash__ = object.__hash__
+
     @property
     def plain(self) -> str:
         """How it is told outside."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from penstock.apps.http.bundles import Entities, Properties
+from penstock.apps.http.entities import Entities, Properties
 from penstock.errors import MalformedError
 from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
 from penstock.policy.json_requests import OBJECT, Json, JsonObject
@@ -39,12 +39,13 @@ SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
 RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 #: names that no property may have, since they say who or what is meant
 RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
-_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
-_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
-_RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
-_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
-_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
-_TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
+KEY_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
+KEY_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
+KEY_RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
+KEY_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
+KEY_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
+#: what values of JSON are
+TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
 _DEPTH: Final = 8
 #: names that come again and again; others are forgotten
 _key_of: Final = lru_cache(4_096)(key_of)
@@ -99,16 +100,16 @@ def facts_of(question: Question, known: Entities) -> Facts:
     """Return the facts that policies see. Raises `MalformedError` (`pdp.request`)."""
     subject, action, resource = question.subject, question.action, question.resource
     facts: dict[Key, tuple[Value, ...]] = {
-        _SUBJECT_ID: (subject.id,),
-        _SUBJECT_TYPE: (subject.type,),
-        _RESOURCE_ID: (resource.id,),
-        _RESOURCE_TYPE: (resource.type,),
-        _ACTION_ID: (action.id,),
+        KEY_SUBJECT_ID: (subject.id,),
+        KEY_SUBJECT_TYPE: (subject.type,),
+        KEY_RESOURCE_ID: (resource.id,),
+        KEY_RESOURCE_TYPE: (resource.type,),
+        KEY_ACTION_ID: (action.id,),
     }
-    _tell(facts, SUBJECT, _known(known.subjects.get(subject.type), subject))
-    _tell(facts, RESOURCE, _known(known.resources.get(resource.type), resource))
-    _tell(facts, ACTION, _known(known.actions, action))
-    _tell(facts, ENVIRONMENT, question.context)
+    tell(facts, SUBJECT, _known(known.subjects.get(subject.type), subject))
+    tell(facts, RESOURCE, _known(known.resources.get(resource.type), resource))
+    tell(facts, ACTION, _known(known.actions, action))
+    tell(facts, ENVIRONMENT, question.context)
     return facts
 
 
@@ -117,18 +118,19 @@ def _known(those: Mapping[str, Properties] | None, entity: Entity) -> Properties
     return {**before, **entity.properties} if before else entity.properties
 
 
-def _tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Properties) -> None:
+def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Properties) -> None:
+    """Add properties to the facts. Raises `MalformedError` (`pdp.request`)."""
     if not properties:
         return
     flat: dict[str, Json] = {}
     _flatten(flat, "", properties, 0)
     for name, value in flat.items():
-        of_type = _TYPES.get(type(value))
+        of_type = TYPES.get(type(value))
         if of_type is not None:
             facts[_key_of(category, name, of_type)] = (value,)
         elif isinstance(value, list):
             for one in value:
-                of_one = _TYPES.get(type(one))
+                of_one = TYPES.get(type(one))
                 key = _key_of(category, name, of_one or OBJECT)
                 facts[key] = (*facts.get(key, ()), one if of_one else JsonObject(json.dumps(one)))
 

@@ -7,41 +7,37 @@ of one of them is taken from there.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from penstock.apps.http.entities import Entities, read_entities
 from penstock.apps.http.journal import Decided
-from penstock.errors import FailedError, LimitError, MalformedError
+from penstock.apps.http.quick import Quick
+from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.expressions import Designator
-from penstock.policy.json_requests import Json, read_json
 from penstock.policy.policies import PolicyReference, Root
 from penstock.policy.repository import Repository
-from penstock.policy.requests import ENVIRONMENT
+from penstock.policy.requests import ENVIRONMENT, Facts
+from penstock.policy.results import Decision, Outcome
+from penstock.policy.straight import Involved, Straight, straight
 from penstock.policy.xml_policies import read_policy
 from penstock.store.files import read_file, within
 
 ROOT: Final = "root.xml"
 ENTITIES: Final = "entities.json"
 _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-"
-Properties: TypeAlias = Mapping[str, Json]
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 """The files of a bundle, with when they were written and their sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entities:
-    """What is known: properties by type and id, and those of actions by name."""
-
-    subjects: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
-    resources: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
-    actions: Mapping[str, Properties] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bundle:
     """All that one decision goes by. It never changes: another revision is another bundle."""
 
@@ -51,8 +47,28 @@ class Bundle:
     entities: Entities
     #: whether no policy asks what time it is: then the same question has the same answer as long as this bundle decides
     timeless: bool = False
-    #: answers that were given, by endpoint and question
+    #: the policy for usual questions, and what answers them; the others are for `policy` as a whole
+    straight: Straight | None = None
+    quick: Quick | None = None
+    #: answers that took longer, by endpoint and question
     answers: dict[tuple[str, bytes], tuple[bytes, tuple[Decided, ...]]] = field(default_factory=dict)
+
+    @cached_property
+    def octets(self) -> bytes:
+        """The revision, for headers."""
+        return self.revision.encode()
+
+    def ask(self, facts: Facts, now: datetime) -> Outcome:
+        """Return what the policy says, in the quickest way that there is. Raises as `CompiledPolicy.ask`."""
+        if self.straight is not None:
+            try:
+                return _SIMPLE[self.straight(facts, now)]
+            except (EvaluationError, Involved):
+                pass
+        return self.policy.ask(facts, now)
+
+
+_SIMPLE: Final = {one: Outcome(one) for one in (Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE)}
 
 
 class _Known(Repository):
@@ -101,23 +117,36 @@ def build(files: Mapping[str, bytes], root: str = ROOT, limits: Limits = DEFAULT
     entities = Entities()
     if ENTITIES in files:
         with within(ENTITIES):
-            entities = _entities(read_json(files[ENTITIES], limits), limits)
+            entities = read_entities(files[ENTITIES], limits)
     others = _Known(policy for name, policy in policies.items() if name != root)
-    timeless = not any(_asks_time(policy) for policy in policies.values())
-    return Bundle(_revision(files), CompiledPolicy(policies[root], others), others, entities, timeless)
+    wanted = set(_designators([*policies.values()]))
+    ask = straight(policies[root], others)
+    return Bundle(
+        _revision(files),
+        CompiledPolicy(policies[root], others),
+        others,
+        entities,
+        timeless=not any(map(_asks_time, wanted)),
+        straight=ask,
+        quick=None if ask is None else Quick(ask, entities, wanted),
+    )
 
 
-def _asks_time(part: object) -> bool:
-    """Say whether an attribute of the environment that a service has by itself is in a part of a policy."""
+def _designators(part: object) -> Iterator[Designator]:
+    """Yield all attributes that a part of a policy names."""
     if isinstance(part, Designator):
-        return part.category == ENVIRONMENT and part.id.startswith(_CLOCK)
-    if isinstance(part, Mapping):
-        return any(_asks_time(one) for one in part.values())
-    if isinstance(part, Sequence) and not isinstance(part, str | bytes):
-        return any(_asks_time(one) for one in part)
-    if is_dataclass(part):
-        return any(_asks_time(getattr(part, one.name)) for one in fields(part))
-    return False
+        yield part
+    elif isinstance(part, Mapping):
+        yield from chain.from_iterable(map(_designators, part.values()))
+    elif isinstance(part, Sequence) and not isinstance(part, str | bytes):
+        yield from chain.from_iterable(map(_designators, part))
+    elif is_dataclass(part):
+        yield from chain.from_iterable(_designators(getattr(part, one.name)) for one in fields(part))
+
+
+def _asks_time(wanted: Designator) -> bool:
+    """Say whether it is an attribute of the environment that a service has by itself."""
+    return wanted.category == ENVIRONMENT and wanted.id.startswith(_CLOCK)
 
 
 def _files(path: Path) -> Sequence[Path]:
@@ -135,51 +164,3 @@ def _revision(files: Mapping[str, bytes]) -> str:
     """Return a name for what stands in a bundle: the same files have the same."""
     digests = [[name, hashlib.sha256(data).hexdigest()] for name, data in sorted(files.items())]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]
-
-
-def _entities(found: Json, limits: Limits) -> Entities:
-    if not isinstance(found, dict) or found.keys() - {"subjects", "resources", "actions"}:
-        raise _wrong("it is no object of `subjects`, `resources` and `actions`")
-    if sum(len(those) for those in found.values() if isinstance(those, list)) > limits.pdp_entities:
-        raise LimitError("pdp.limit", f"a bundle knows more than {limits.pdp_entities} entities")
-    actions = {
-        _text(one, "name"): _properties(one) for one in _objects(found.get("actions", []), {"name", "properties"})
-    }
-    return Entities(_by_type(found.get("subjects", [])), _by_type(found.get("resources", [])), actions)
-
-
-def _by_type(found: Json) -> Mapping[str, Mapping[str, Properties]]:
-    known: dict[str, dict[str, Properties]] = {}
-    for one in _objects(found, {"type", "id", "properties"}):
-        same, name = known.setdefault(_text(one, "type"), {}), _text(one, "id")
-        if name in same:
-            raise _wrong(f"`{name[:80]}` stands there twice")
-        same[name] = _properties(one)
-    return known
-
-
-def _objects(found: Json, members: set[str]) -> Sequence[Mapping[str, Json]]:
-    if not isinstance(found, list):
-        raise _wrong("a list is wanted")
-    chosen = [one for one in found if isinstance(one, dict) and not one.keys() - members]
-    if len(chosen) != len(found):
-        raise _wrong(f"an entity is an object of {', '.join(f'`{one}`' for one in sorted(members))}")
-    return chosen
-
-
-def _text(one: Mapping[str, Json], name: str) -> str:
-    found = one.get(name)
-    if not isinstance(found, str):
-        raise _wrong(f"an entity has no `{name}` that is a text")
-    return found
-
-
-def _properties(one: Mapping[str, Json]) -> Properties:
-    found = one.get("properties", {})
-    if not isinstance(found, dict):
-        raise _wrong("properties are an object")
-    return found
-
-
-def _wrong(message: str) -> MalformedError:
-    return MalformedError("pdp.entities", message)

@@ -58,7 +58,7 @@ class Deciding:
     def _ask(self, question: Question) -> Outcome:
         facts = facts_of(question, self.bundle.entities)
         try:
-            outcome = self.bundle.policy.ask(facts, self.now)
+            outcome = self.bundle.ask(facts, self.now)
         except PenstockError as error:
             outcome = Outcome(Decision.INDETERMINATE_DP, status_of(error))
         subject, resource = question.subject, question.resource

@@ -7,10 +7,9 @@ secrets. One write for all decisions of a question; the file is opened anew when
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import FailedError
 from penstock.policy.results import Decision
@@ -19,8 +18,7 @@ KIND: Final = "io.penstock.pdp.decision"
 _quoted: Final[Callable[[str], str]] = json.JSONEncoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(NamedTuple):
     """One decision: about whom, what and which; of a question in XACML, nobody says so shortly."""
 
     decision: Decision
@@ -30,8 +28,7 @@ class Decided:
     status: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(NamedTuple):
     """What all decisions of a question have in common."""
 
     id: str

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -23,8 +23,7 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x
 _END: Final = b"\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A request: header names are in lower case."""
 
     method: bytes
@@ -33,8 +32,7 @@ class Asked:
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer; headers are whole lines."""
 
     body: bytes

@@ -32,12 +32,14 @@ from penstock.apps.http.places import (
     XACML_XML,
     XML,
 )
+from penstock.apps.http.quick import read_quickly
 from penstock.apps.http.server import Answer, Asked, plain
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy import json_requests, xml_requests
 from penstock.policy.json_requests import Json, read_json
 from penstock.policy.json_written import write_response
+from penstock.policy.results import Decision
 
 #: XACML REST profile, section 2.2: where the decisions are
 _HOME_PAGE: Final = (
@@ -46,6 +48,7 @@ _HOME_PAGE: Final = (
     '  <resource rel="http://docs.oasis-open.org/ns/xacml/relation/pdp">'
     f'<atom:link href="{AUTHORIZE}"/></resource>\n</resources>\n'
 ).encode()
+EVALUATION: Final = ENDPOINTS["access_evaluation_endpoint"]
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
 _Decide: TypeAlias = Callable[[Deciding, dict[str, Json]], dict[str, Json]]
 
@@ -76,9 +79,12 @@ class DecisionService:
         self.stale: PenstockError | None = None
         self.unrecorded: PenstockError | None = None
         self._number = 0
+        self._prefix = settings.prefix.encode()
+        self._evaluation_at_length = self._authzen(EVALUATION, Deciding.evaluation)
         self._posts: Mapping[bytes, Callable[[Asked, str | None], Answer]] = {
             AUTHORIZE.encode(): self._authorize,
             **{ENDPOINTS[name].encode(): self._authzen(ENDPOINTS[name], decide) for name, decide in _DECIDING.items()},
+            EVALUATION.encode(): self._evaluation,
         }
         self._pages: Mapping[bytes, Callable[[], Answer]] = {
             DISCOVERY.encode(): self._discovery,
@@ -150,6 +156,21 @@ class DecisionService:
 
         return answer
 
+    def _evaluation(self, asked: Asked, caller: str | None) -> Answer:
+        """Answer one question: the usual ones here, and the others as all that AuthZEN asks."""
+        began, bundle = self.settings.timer(), self.bundle
+        if bundle.quick is None or asked.headers.get(b"content-type") != _JSON:
+            return self._evaluation_at_length(asked, caller)
+        question = read_quickly(asked.body)
+        now = _UNASKED if bundle.timeless else self.settings.clock()
+        decision = None if question is None else bundle.quick.decide(question, now)
+        if question is None or decision is None:
+            return self._evaluation_at_length(asked, caller)
+        subject, resource = question.subject, question.resource
+        about = (subject.type, subject.id), question.action.name, (resource.type, resource.id)
+        headers = self._record(asked, caller, EVALUATION, (bundle, [Decided(decision, *about)], began))
+        return Answer(_SAID[decision], HTTPStatus.OK, JSON, headers)
+
     def _decided(
         self, endpoint: str, decide: _Decide, bundle: Bundle, question: bytes
     ) -> tuple[bytes, tuple[Decided, ...]]:
@@ -178,11 +199,11 @@ class DecisionService:
         """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
         (bundle, decided, began), counting, settings = what, self.counting, self.settings
         self._number += 1
-        name = f"{settings.prefix}-{self._number:x}"
         for one in decided:
             counting.decisions[one.decision] += 1
         counting.took(settings.timer() - began)
         if settings.journal is not None:
+            name = f"{settings.prefix}-{self._number:x}"
             request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
             asking = Asking(name, settings.clock(), endpoint, bundle.revision, caller, request)
             try:
@@ -191,7 +212,7 @@ class DecisionService:
                 self.unrecorded = error
                 raise
             self.unrecorded = None
-        return f"X-Decision-ID: {name}\r\nX-Policy-Revision: {bundle.revision}\r\n".encode()
+        return b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n" % (self._prefix, self._number, bundle.octets)
 
     # --- XACML REST ---------------------------------------------------------------------------------------------
 
@@ -233,9 +254,14 @@ class DecisionService:
         return _json(told)
 
 
+_JSON: Final = JSON.encode()
+#: what time it is where nobody asks
+_UNASKED: Final = datetime.min.replace(tzinfo=UTC)
+_SAID: Final = {
+    decision: b'{"decision":true}' if decision is Decision.PERMIT else b'{"decision":false}' for decision in Decision
+}
 _WHO: Final = "a token of a caller is wanted"
 _DECIDING: Final[Mapping[str, _Decide]] = {
-    "access_evaluation_endpoint": Deciding.evaluation,
     "access_evaluations_endpoint": Deciding.evaluations,
     "search_subject_endpoint": Deciding.search_subject,
     "search_resource_endpoint": Deciding.search_resource,
