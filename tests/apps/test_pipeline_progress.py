@@ -118,6 +118,7 @@ def on_a_terminal(*arguments: str) -> tuple[int, str]:
     return ran.returncode, b"".join(shown).decode(errors="replace")
 
 
+@pytest.mark.long
 def test_rows_are_shown_while_a_job_runs(tmp_path: Path) -> None:
     policy = build(tmp_path / "plant")
     write_events(tmp_path / "in" / "0.jsonl", range(RECORDS))

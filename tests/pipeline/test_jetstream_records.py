@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import (
     CAMERA,
@@ -111,6 +112,7 @@ def loop(session: SparkSession, options: dict[str, str], checkpoint: Path) -> li
     return told
 
 
+@pytest.mark.long
 def test_from_a_stream_to_one_subject_for_each_reader_once(
     session: SparkSession, server: NatsServer, tmp_path: Path
 ) -> None:

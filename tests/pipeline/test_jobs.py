@@ -123,6 +123,7 @@ def records(path: str) -> list[tuple[str, str, int, int]]:
     )
 
 
+@pytest.mark.long
 def test_from_records_to_views_at_once(spark: SparkSession, plant: Plant) -> None:
     plant.write()
     told: list[jobs.Said] = []
@@ -184,7 +185,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, when: str) -> None:
     monkeypatch.setattr(jobs, "commit", commit)
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("behind", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before", "behind"])
 def test_streams_that_are_stopped_go_on(
     spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -226,6 +228,7 @@ def test_what_if_adds_up_over_the_batches_of_a_stream(spark: SparkSession, plant
     assert compared(spark, plant.path("as stream")) == whole
 
 
+@pytest.mark.long
 def test_audit_reports_on_files_and_on_what_jobs_decided(spark: SparkSession, plant: Plant) -> None:
     desk = plant.desk()
     first = desk.loaded.types[0]
@@ -277,6 +280,7 @@ def test_commits_that_were_edited_are_refused(spark: SparkSession, plant: Plant)
             totals(spark, plant.path("ingested"))
 
 
+@pytest.mark.long
 def test_messages_are_ingested_as_they_arrive(spark: SparkSession, plant: Plant) -> None:
     with NatsServer() as server:
         options = publish(server.url, "READINGS", [line(number).encode() for number in range(9)])

@@ -177,6 +177,7 @@ def test_a_compacted_log_says_the_same(session: SparkSession, log: Path, tmp_pat
     assert before == after
 
 
+@pytest.mark.long
 def test_streams_go_on_with_what_arrives(session: SparkSession, tmp_path: Path) -> None:
     keys = key_files(tmp_path / "keys", ring())
     stored(session, tmp_path / "in", 0, range(6))
