@@ -13,9 +13,11 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from penstock.guard import (
     NO_AGREEMENTS,
+    NO_POLICIES,
     Agreements,
     Authority,
     CapabilityAuthority,
@@ -23,10 +25,14 @@ from penstock.guard import (
     Decision,
     DecisionRecord,
     EventRequest,
+    Policies,
     Recorder,
     decide,
+    environment_schema,
 )
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.model.values import Schema
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -69,11 +75,17 @@ class Policy:
     recorder: Recorder | None = None
     #: what was agreed on about who publishes and who subscribes
     agreements: Agreements = NO_AGREEMENTS
+    #: what the domain says about who publishes and who subscribes
+    policies: Policies = NO_POLICIES
+    #: types that are known: policies are asked about those below the one that somebody subscribes to
+    types: tuple[VerifiedType, ...] = ()
+    #: what conditions may speak about
+    environment: Schema = field(default_factory=environment_schema)
     _memory: _Memory = field(init=False, default_factory=_Memory, repr=False, compare=False)
 
     @property
     def revision(self) -> str:
-        """A digest of credentials, agreements and subscribers, for logs: equal policies have equal revisions.
+        """A digest of credentials, agreements, policies and subscribers, for logs: equal ones have equal revisions.
 
         Other sources of authority have no digest; whoever has some says in the source of a record which.
         """
@@ -81,7 +93,7 @@ class Policy:
             parts = sorted(certificate.id for certificate in self.credentials)
             parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
             readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
-            agreed = [self.agreements.revision] if self.agreements.revision else []
+            agreed = [one for one in (self.agreements.revision, self.policies.revision) if one]
             found = hashlib.sha256(json.dumps([parts, readers, *agreed]).encode()).digest()
             self._memory.revision = f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
         return self._memory.revision
@@ -109,8 +121,9 @@ class Policy:
         known = self._memory.answers.get(key)
         if known is None:
             request = EventRequest(principal, action, verified, None)
-            asked: tuple[Authority, ...] = (CapabilityAuthority(self.credentials), *self.others)
-            authorities = tuple(map(self.agreements.over, asked))
+            certified = CapabilityAuthority(self.credentials, environment=self.environment)
+            agreed = map(self.agreements.over, (certified, *self.others))
+            authorities = tuple(self.policies.over(one, certified, self._below, self.environment) for one in agreed)
             if self.recorder is None:
                 known = _Answer(decide(request, authorities))
             else:
@@ -130,16 +143,27 @@ class Policy:
 
     def of_brokers(self) -> "Policy":
         """Return what certificates alone say: by that brokers publish and read for others."""
-        return self if self.agreements == NO_AGREEMENTS else replace(self, agreements=NO_AGREEMENTS)
+        if self.agreements == NO_AGREEMENTS and self.policies is NO_POLICIES:
+            return self
+        return replace(self, agreements=NO_AGREEMENTS, policies=NO_POLICIES)
+
+    def _below(self, key: TypeKey, _now: datetime | None) -> Iterator[VerifiedType]:
+        """Yield every known version of a type, and of all that extends it."""
+        return (one for one in self.types if key in (one.event_type.key, *one.event_type.ancestors))
 
     def principals(self) -> tuple[Principal, ...]:
-        """Return everyone of whom a credential or an agreed rule speaks, and owners of types that are subscribed to."""
+        """Return everyone of whom something is said: by credentials, agreed rules, policies, and as owners of types.
+
+        Of types those that are subscribed to, and of policies who is at home somewhere.
+        """
         found: dict[Principal, None] = {}
         for certificate in self.credentials:
             found[certificate.statement.issuer] = None
             found.update(dict.fromkeys(_mentioned(certificate.statement.subject)))
         for rules in self.agreements.rules:
             found.update(dict.fromkeys(rules.publishers))
+        for domain in self.policies.domains:
+            found.update(dict.fromkeys(domain.members()))
         found.update(dict.fromkeys(subscriber.type.event_type.name.owner for subscriber in self.subscribers))
         return tuple(found)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.guard import Authority, CapabilityAuthority, environment_schema
+from penstock.guard import environment_schema
 from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
@@ -21,6 +21,7 @@ from penstock.pipeline.policy import Policy, Subscriber
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files import read_file, within
 from penstock.store.named_files import NamedFiles
+from penstock.store.named_policies import PoliciesTable, load_policies, read_policies_table
 from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.store.strict_tables import Strict
 from penstock.trust.credentials import Credentials
@@ -44,7 +45,7 @@ _NAMING: Final = Naming(
     help=_HELP,
 )
 _KEYS: Final = frozenset(
-    {"types", "history", "credentials", "agreements", "names", "subscribers", "domains", "zone", "facts"}
+    {"types", "history", "credentials", "agreements", "policies", "names", "subscribers", "domains", "zone", "facts"}
 )
 
 
@@ -70,6 +71,7 @@ class PolicyFile:
     history: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
+    policies: PoliciesTable | None = None
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     subscribers: tuple[Subscription, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class PolicyFile:
 
         Raises `MalformedError`: `policy.no-match` for a pattern without files, `policy.type`, `policy.principal`,
         `policy.twice`; `LimitError` (`policy.limit`); `SelectorError` for a filter that does not fit its type; and
-        what reading and verifying types, credentials and agreements raise.
+        what reading and verifying types, credentials and agreements, and reading policies raise.
         """
         files = NamedFiles(folder, _NAMING, limits)
         names = files.principals(self.names)
@@ -97,24 +99,23 @@ class PolicyFile:
                 credentials += Credentials.of(quorums=tuple(quorums))
         credentials += files.credentials(self.credentials)
         subscribers = tuple(_subscriber(one, names, types) for one in self.subscribers)
-        agreements = files.agreements(self.agreements)
-        policy = Policy(credentials, subscribers, self._others(credentials), agreements=agreements)
         domains = names.domains(self.domains)
+        policy = Policy(
+            credentials,
+            subscribers,
+            agreements=files.agreements(self.agreements),
+            policies=load_policies(self.policies, files, names, domains),
+            types=tuple(types.values()),
+            environment=environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in self.facts.items()}),
+        )
         return LoadedPolicy(policy, tuple(types.values()), names.petnames, self.zone, self.facts, domains)
-
-    def _others(self, credentials: Credentials) -> tuple[Authority, ...]:
-        """Return who knows of the facts that conditions may ask for, where there are any."""
-        if not self.facts:
-            return ()
-        facts = {name: AttributeSpec(kind_of(value)) for name, value in self.facts.items()}
-        return (CapabilityAuthority(credentials, environment=environment_schema(facts)),)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPolicy:
     """A policy, the verified types that it speaks of, and the environment that its conditions are asked in.
 
-    `domains` is for records of decisions: nothing is decided by it.
+    `domains` is for records of decisions, and for policies that ask where somebody is at home.
     """
 
     policy: Policy
@@ -151,6 +152,7 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         history=_FILE.texts("history", table.get("history", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         agreements=_FILE.texts("agreements", table.get("agreements", [])),
+        policies=read_policies_table(_FILE, table),
         names=_FILE.petnames("names", table.get("names", {})),
         subscribers=_subscribers(table.get("subscribers", []), limits),
         domains=_FILE.homes("domains", table.get("domains", {}), limits),
