@@ -17,6 +17,7 @@ from penstock.selector.evaluate import evaluate as evaluate
 from penstock.selector.selector import ALWAYS as ALWAYS
 from penstock.selector.selector import NEVER as NEVER
 from penstock.selector.selector import Selector as Selector
+from penstock.selector.selector import built as built
 from penstock.selector.selector import conjunction as conjunction
 from penstock.selector.selector import conjuncts as conjuncts
 from penstock.selector.selector import disjunction as disjunction

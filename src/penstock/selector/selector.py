@@ -109,6 +109,14 @@ def parse(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Selector:
     return _build(parse_condition(text, limits), limits, source=text)
 
 
+def built(root: Condition) -> Selector:
+    """Return a condition that a program has put together as a selector.
+
+    Raises `LimitError` (`selector.limit`) when it is too large to be read back.
+    """
+    return _build(root, DEFAULT_LIMITS)
+
+
 def conjunction(*selectors: Selector) -> Selector:
     """Return the selector that is TRUE where all are; of none, `ALWAYS`.
 
