@@ -1,9 +1,13 @@
 """XML from anybody: no document type, no entities, nothing fetched, and bounded.
 
-The parser is libxml2's, by lxml; paths are evaluated by elementpath, which has no functions that reach outside.
+The parser is libxml2's, by lxml; paths are evaluated by elementpath, which has no functions that reach outside. Who
+asks may bring a path along, and short ones can go on for ever: their steps are counted, and none may match patterns.
 """
 
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, cast
 
 import elementpath
@@ -21,6 +25,36 @@ _NODE: Final = type(etree.Element("x"))
 _DOCUMENT: Final = type(etree.Element("x").getroottree())
 
 _OLD_PATHS: Final = "1999"
+
+
+class _Paths(XPath2Parser):
+    """XPath 2.0 without patterns, on which a text can be chosen that takes for ever, and with short ranges."""
+
+
+#: a class that elementpath makes when it is loaded
+_Plain: Any = _Paths.symbol_table["to"]
+
+
+class _Range(_Plain):  # type: ignore[misc]  # of which no types are known
+    """Numbers from one to another."""
+
+    def evaluate(self, context: Any = None) -> Any:
+        """Return them. Raises `ElementPathError` where there are too many."""
+        first, last = self.get_operands(context, cls=int)
+        if first is not None and last is not None and last - first > DEFAULT_LIMITS.policy_matched:
+            raise self.error("FOAR0002", "a range is too long")
+        return super().evaluate(context)
+
+
+for _name in ("matches", "replace", "tokenize"):
+    _Paths.unregister(_name)
+_Paths.symbol_table["to"] = _Range
+#: what paths have that go through documents more than once; counting would make others four times as slow
+_COSTLY: Final = re.compile(r"[\[($]|//.*//", re.DOTALL)
+
+
+class _TooLongError(BaseException):
+    """A path took too many steps. No evaluator takes it for an error of its own, and goes on."""
 
 
 def read_xml(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Element:
@@ -48,6 +82,24 @@ def read_xml(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Element:
     return root
 
 
+@contextmanager
+def _counted(most: int) -> Iterator[None]:
+    """Let no more than so many functions be called. Raises `_TooLongError`."""
+    left, before = most, sys.getprofile()
+
+    def count(*_event: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _TooLongError
+
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
 def tag_of(element: Element) -> tuple[str, str]:
     """Return the namespace and the name of an element."""
     name = etree.QName(element)
@@ -57,7 +109,8 @@ def tag_of(element: Element) -> tuple[str, str]:
 class XmlContent:
     """A document that paths look into."""
 
-    def __init__(self, root: Element) -> None:
+    def __init__(self, root: Element, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         # A document of its own, so that no path leaves it.
         self.root = etree.fromstring(etree.tostring(root, with_tail=False))
 
@@ -65,10 +118,15 @@ class XmlContent:
         self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
     ) -> Sequence[object]:
         """Return the nodes that a path finds. Raises `EvaluationError` (`xacml.processing`)."""
-        parser = XPath1Parser if _OLD_PATHS in version else XPath2Parser
+        parser = XPath1Parser if _OLD_PATHS in version else _Paths
         start = cast("Any", self.root.getroottree() if context is None else context)
+        if len(path) > self._limits.policy_matched:
+            raise EvaluationError("xacml.processing", f"path `{path[:80]}…` is too long")
         try:
-            found = elementpath.select(start, path.strip(), dict(prefixes), parser=parser)
+            with _counted(self._limits.policy_path) if _COSTLY.search(path) else nullcontext():
+                found = elementpath.select(start, path.strip(), dict(prefixes), parser=parser)
+        except _TooLongError:
+            raise EvaluationError("xacml.processing", f"path `{path[:80]}` takes too many steps") from None
         except (elementpath.ElementPathError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise EvaluationError("xacml.processing", f"path `{path[:80]}` cannot be evaluated: {error}") from None
         return cast("Sequence[object]", found if isinstance(found, list) else [found])

@@ -31,12 +31,14 @@ class Limits:
     policy_days: int = 1 << 40
     #: steps of a pattern on a text, where its ways to match are many; steps of a path of XPath
     policy_matching: int = 1_000_000
-    policy_path: int = 2_000_000
+    policy_path: int = 5_000_000
     #: requests that a policy asks because of one, all in all; resources that one is about, and that lie above one
     policy_nested: int = 32
     policy_resources: int = 100_000
     #: an expression over decisions: states of its automaton
     policy_states: int = 1_000
+    #: requests that are decided together: what is remembered of them
+    policy_remembered: int = 4_000_000
     #: what is left of a policy for events: steps to find it, values of an attribute that are tried, cases of it
     residual_steps: int = 500_000
     residual_values: int = 64

@@ -6,12 +6,8 @@ mean the same functions, and are listed beside them.
 
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, TypeVar
-
-from elementpath.regex import RegexError, translate_pattern
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -39,6 +35,7 @@ from penstock.policy.datatypes import (
     Value,
     read_value,
 )
+from penstock.policy.patterns import read_pattern
 from penstock.policy.signatures import Bag, Function, Kind, failed
 from penstock.policy.times import DayTimeDuration, Moment, Time, into_days
 
@@ -315,22 +312,9 @@ def _bags(one: DataType) -> Iterator[Function]:
 # --- patterns --------------------------------------------------------------------------------------------------------
 
 
-@cache
-def _compiled(pattern: str) -> "re.Pattern[str]":
-    if len(pattern) > DEFAULT_LIMITS.policy_pattern:
-        raise failed("a pattern is too long")
-    try:
-        return re.compile(translate_pattern(pattern, anchors=True, back_references=False))
-    except (RegexError, re.error, ValueError, OverflowError):
-        raise failed("a pattern cannot be read") from None
-
-
 def _matches(one: DataType) -> Callable[[str, Value], bool]:
     def matches(pattern: str, value: Value) -> bool:
-        text = one.write(value)
-        if len(text) > DEFAULT_LIMITS.policy_matched:
-            raise failed("a text is too long for a pattern")
-        return _compiled(pattern).search(text) is not None
+        return read_pattern(pattern).found_in(one.write(value))
 
     return matches
 
