@@ -3,6 +3,9 @@
 Each policy wants a role, an action and a kind of resource; every third has a range besides, every fifth denies, and
 some overlap. Three in ten requests are about nothing that any policy knows. Building the request counts; policies were
 read before. All three give the same answers, which is checked.
+
+Beside them, policies that want the same but for a range, which stands in their targets: only an index of ranges tells
+them apart.
 """
 
 import random
@@ -10,7 +13,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from harness import Result, at_least, at_most, microseconds, observed
@@ -31,6 +34,7 @@ ROLE, DOES = Designator(SUBJECT, "role", STRING), Designator(ACTION, ACTION_ID, 
 KIND, LEVEL = Designator(RESOURCE, "kind", STRING), Designator(SUBJECT, "level", INTEGER)
 ROLE_KEY, DOES_KEY, KIND_KEY, LEVEL_KEY = ROLE.key, DOES.key, KIND.key, LEVEL.key
 EQUAL = function_of(f"{V1}string-equal")
+LEAST, MOST = (function_of(f"{V1}integer-{name}-than-or-equal") for name in ("less", "greater"))
 RULES = "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:deny-overrides"
 POLICIES = RULES.replace(":rule-", ":policy-")
 CASBIN = """
@@ -78,6 +82,13 @@ def lines(count: int) -> list[Line]:
     return made
 
 
+def ranged_lines(count: int) -> list[Line]:
+    """Policies that want the same, but for a level between two."""
+    chance = random.Random(SEED)  # noqa: S311  # the same each time
+    lows = [chance.randrange(10 * count) for _ in range(count)]
+    return [Line("role", "act", "kind", low, low + 25, number % 5 == 0) for number, low in enumerate(lows)]
+
+
 def requests(known: list[Line], count: int) -> list[Asked]:
     chance = random.Random(SEED + 1)  # noqa: S311  # the same each time
     made = []
@@ -108,12 +119,22 @@ def _policy(number: int, line: Line) -> Policy:
     return Policy(f"p{number}", "1.0", RULES, (Rule("r", effect, (), condition),), target)
 
 
-def root(known: list[Line]) -> PolicySet:
-    return PolicySet("all", "1.0", POLICIES, tuple(_policy(number, line) for number, line in enumerate(known)))
+def _with_range(policy: Policy, line: Line) -> Policy:
+    """The same policy with its range in the target, where a value comes before the attribute."""
+    ends = ((LEAST, line.low), (MOST, line.high))
+    target = (*policy.target, *(((Match(function, end, INTEGER, LEVEL),),) for function, end in ends))
+    return replace(policy, target=target, rules=(replace(policy.rules[0], condition=None),))
 
 
-def penstock(known: list[Line]) -> Callable[[Asked], bool]:
-    ask = CompiledPolicy(root(known)).ask
+def root(known: list[Line], *, ranges: bool = False) -> PolicySet:
+    made = [_policy(number, line) for number, line in enumerate(known)]
+    if ranges:
+        made = [_with_range(policy, line) for policy, line in zip(made, known, strict=True)]
+    return PolicySet("all", "1.0", POLICIES, tuple(made))
+
+
+def penstock(known: list[Line], *, ranges: bool = False) -> Callable[[Asked], bool]:
+    ask = CompiledPolicy(root(known, ranges=ranges)).ask
 
     def permitted(asked: Asked) -> bool:
         role, does, kind, level = asked
@@ -193,6 +214,32 @@ def _check(engines: dict[str, Callable[[Asked], bool]], asked: list[Asked]) -> i
     return permits
 
 
+def _ranged(count: int) -> Result:
+    known = ranged_lines(count)
+    chance = random.Random(SEED + 1)  # noqa: S311  # the same each time
+    asked: list[Asked] = [("role", "act", "kind", chance.randrange(10 * count)) for _ in range(2_000)]
+    made = {"penstock": penstock(known, ranges=True), "cedarpy": cedar(known)}
+    engines = {name: engine for name, engine in made.items() if engine is not None}
+    permits = _check(engines, asked[:200])
+    rate = {name: _rate(engine, asked if name == "penstock" else asked[:40]) for name, engine in engines.items()}
+    name = f"policy: decisions with {count:,} policies that differ by a range, against cedarpy"
+    detail = ", ".join(f"{name} {found:,.0f}/s" for name, found in rate.items())
+    detail += f"; {permits} of 200 permitted, all answers equal"
+    if "cedarpy" not in rate:
+        return observed(name, 0.0, detail + "; no peer is installed")
+    return at_least(name, rate["penstock"] / rate["cedarpy"], 100.0, detail)
+
+
+def _rate(engine: Callable[[Asked], bool], asked: list[Asked]) -> float:
+    found = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        for one in asked:
+            engine(one)
+        found.append(len(asked) / (time.perf_counter() - begun))
+    return statistics.median(found)
+
+
 def run() -> list[Result]:
     results: list[Result] = []
     tails: dict[int, float] = {}
@@ -230,6 +277,7 @@ def run() -> list[Result]:
             "policy: p99 with 10,000 policies, against 10", tails[10_000] / tails[10], 3.0, microseconds(tails[10_000])
         )
     )
+    results.append(_ranged(1_000))
     results += _loading()
     return results
 

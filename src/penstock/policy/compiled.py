@@ -54,13 +54,15 @@ Scoped: TypeAlias = Callable[[Context], Scope]
 class _Unit(ABC):
     """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
 
-    __slots__ = ("_program", "needs", "target", "variables")
+    __slots__ = ("_program", "needs", "reach", "target", "variables")
 
     def __init__(self, target: Target, variables: Mapping[str, Expression]) -> None:
         self.target = target
         self.variables = variables
         #: equalities without which it is not applicable
         self.needs: Needs = necessary(target)
+        #: a target without which it is not applicable
+        self.reach = target
         self._program = target_program(target)
 
     def scope(self, context: Context) -> Scope:
@@ -251,12 +253,15 @@ def _compile_policy(policy: Policy) -> _Unit:
     children = [_Rule(rule, policy, programs) for rule in policy.rules]
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
     unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
+    if len(children) == 1 and rule_algorithm(policy.combining) in _SINGLE:
+        unit.reach = (*policy.target, *children[0].target)
     return unit
 
 
 def _indexed(children: Sequence[_Unit], *, by_target: bool) -> "Index[_Unit | _Found] | None":
     needs = [necessary(child.target) if by_target else child.needs for child in children]
-    return Index.of(needs, children, [child.target for child in children], _Found)
+    targets = [child.target for child in children]
+    return Index.of(needs, children, targets, _Found, targets if by_target else [child.reach for child in children])
 
 
 def _told(duties: Duties, effect: Effect) -> bool:

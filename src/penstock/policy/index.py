@@ -1,4 +1,4 @@
-"""An index of children by the equalities that they cannot do without, so that few of many are looked at.
+"""An index of children by the equalities and ranges that they cannot do without, so that few of many are looked at.
 
 A target that wants an attribute to have one of some values does not match where it has none of them, whatever else
 there is in the target and whatever fails in it: for one part that does not match, all does not. Such a child says
@@ -9,14 +9,14 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
 from penstock.policy.datatypes import DOUBLE, Value
 from penstock.policy.expressions import Designator
 from penstock.policy.functions import FUNCTIONS
+from penstock.policy.index_ranges import Bags, Ranges
 from penstock.policy.policies import AnyOf, Target
-from penstock.policy.requests import Facts
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -58,33 +58,34 @@ def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
     return {attribute: frozenset().union(*(side[attribute] for side in sides)) for attribute in common}
 
 
-class Bags(Protocol):
-    """Where the values of attributes are."""
-
-    facts: Facts
-
-    def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
-        """Return the bag of an attribute that is not among the facts. Raises `EvaluationError`."""
-
-
 class Index(Generic[T]):
     """Children that are found by what they need."""
 
     def __init__(
-        self, children: Sequence[T], found: Sequence[T], always: Sequence[int], groups: "Sequence[_Group]"
+        self,
+        children: Sequence[T],
+        found: Sequence[T],
+        always: Sequence[int] | Ranges,
+        groups: "Sequence[_Group | Ranges]",
     ) -> None:
         self._children = children
         self._found = found
-        self._always = tuple(always)
-        self._groups = tuple(groups)
+        self._always = () if isinstance(always, Ranges) else tuple(always)
+        self._groups = (*groups, always) if isinstance(always, Ranges) else tuple(groups)
 
     @classmethod
     def of(
-        cls, needs: Sequence[Needs], children: Sequence[U], targets: Sequence[Target], known: Callable[[U], T]
+        cls,
+        needs: Sequence[Needs],
+        children: Sequence[U],
+        targets: Sequence[Target],
+        known: Callable[[U], T],
+        reaches: Sequence[Target] | None = None,
     ) -> "Index[T | U] | None":
         """Return an index, or none where there is nothing to gain.
 
         A child that is found by all that its target wants is given as `known`: its target need not be asked again.
+        `reaches` are targets without which children are not applicable, where more is known about that.
         """
         if len(children) < _FEWEST:
             return None
@@ -104,7 +105,11 @@ class Index(Generic[T]):
             groups[kind].enter(place, [needs[place][attribute] for attribute in kind])
             if _covered(targets[place], kind):
                 found[place] = known(children[place])
-        return Index(children, found, always, [*groups.values()]) if groups else None
+        ranged = targets if reaches is None else reaches
+        for group in groups.values():
+            group.range(ranged)
+        rest = Ranges.of(always, ranged) or always
+        return Index(children, found, rest, [*groups.values()]) if groups or isinstance(rest, Ranges) else None
 
     def candidates(self, context: Bags) -> Sequence[T]:
         """Return the children that may apply, in their order."""
@@ -113,7 +118,8 @@ class Index(Generic[T]):
                 places = self._groups[0].places(context)
             else:
                 several = [places for group in self._groups if (places := group.places(context))]
-                several.append(self._always)
+                if self._always or not several:
+                    several.append(self._always)
                 places = several[0] if len(several) == 1 else sorted({place for places in several for place in places})
         except _Unknown:
             # Whether they apply is for each of them to find out.
@@ -131,7 +137,7 @@ class _Unknown(Exception):  # noqa: N818  # nobody else sees it
 class _Group:
     """Children that need the same attributes, by their values."""
 
-    __slots__ = ("_attributes", "_keys", "_must", "_places", "_single")
+    __slots__ = ("_attributes", "_keys", "_must", "_places", "_ranges", "_single")
 
     def __init__(self, attributes: tuple[Designator, ...]) -> None:
         self._attributes = attributes
@@ -139,11 +145,19 @@ class _Group:
         self._single = len(attributes) == 1
         self._must = any(attribute.must_be_present for attribute in attributes)
         self._places: dict[Value, list[int]] = {}
+        self._ranges: dict[Value, Ranges] = {}
 
     def enter(self, place: int, values: Sequence[frozenset[Value]]) -> None:
         """Enter a child under all combinations of the values that it needs."""
         for chosen in product(*values):
             self._places.setdefault(chosen[0] if self._single else chosen, []).append(place)
+
+    def range(self, targets: Sequence[Target]) -> None:
+        """Find many that need the same values by the ranges that they want besides."""
+        for values, places in self._places.items():
+            ranges = Ranges.of(places, targets)
+            if ranges is not None:
+                self._ranges[values] = ranges
 
     def places(self, context: Bags) -> Sequence[int]:
         """Return where the children are that may apply. Raises `_Unknown`, `EvaluationError`."""
@@ -162,6 +176,8 @@ class _Group:
             bags.append(bag)
         if alone:
             value = bags[0][0] if self._single else tuple([bag[0] for bag in bags])
+            if self._ranges and value in self._ranges:
+                return self._ranges[value].places(context)
             return self._places.get(value, ())
         return self._merged(bags[0] if self._single else product(*bags))
 
