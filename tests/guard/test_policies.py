@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
+from typing import NoReturn
 
 import pytest
 from tests.guard.london import (
@@ -21,10 +22,12 @@ from tests.guard.london import (
     V4799,
     V8516,
     sighting,
+    transit,
 )
 from tests.guard.policy_kit import ALONE, BOTH, EITHER, ask, police, policy, shown
 from tests.trust.kit import refused
 
+from penstock.errors import RefusedError
 from penstock.guard import (
     CapabilityAuthority,
     Delivery,
@@ -34,8 +37,10 @@ from penstock.guard import (
     Publication,
     decide,
     environment,
+    policy_readings,
 )
 from penstock.guard.decision import NetworkRequest
+from penstock.guard.enforce import OwnGuard, Rules
 from penstock.model import (
     AttributeDefinition,
     AttributeSpec,
@@ -98,12 +103,21 @@ def allowed(combining: PolicyCombining, others: set[str], says: str) -> set[str]
             return (everything if permits else set()) | (others if tolerates else set())
 
 
+def unsaid(*_: object, **_more: object) -> NoReturn:
+    raise RefusedError("policy.residual-fragment", "no selector says it")
+
+
 @pytest.mark.parametrize(("combining", "name", "who"), [*product(PolicyCombining, SAYS, OTHERS)])
 def test_combining(combining: PolicyCombining, name: str, who: str) -> None:
     here, elsewhere, root = SAYS[name]
     asking, others = OTHERS[who]
-    decision = ask(made(root, combining=combining), asking)
-    for place, says in (("Victoria", here), ("Dover", elsewhere)):
+    policies = made(root, combining=combining)
+    answers = [ask(policies, asking), ask(policies, asking, now=None)]
+    # The same, where a broker has to ask the policy about each event.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(policy_readings, "residual_restriction", unsaid)
+        answers.append(ask(policies, asking))
+    for decision, (place, says) in product(answers, (("Victoria", here), ("Dover", elsewhere))):
         seen = shown(decision, location=place)
         assert set(seen or ()) == allowed(combining, set(others), says)
 
@@ -171,12 +185,29 @@ def test_obligations() -> None:
 
 def test_the_moment_is_that_of_the_event() -> None:
     by_day = ask(made(policy("permit condition hour >= 9 and hour < 17")), MET)
-    by_clock = ask(made(policy('permit condition now < "17:00:00Z":time')), MET)
+    timed = made(policy('permit condition now < "17:00:00Z":time'))
+    by_clock = ask(timed, MET)
     for decision in (by_day, by_clock):
         assert shown(decision) == EVERYTHING
         assert shown(decision, now=NOW + timedelta(hours=7)) is None
-        # Without a time nothing is known.
-        assert decision.effect is Effect.PERMIT
+
+    assert by_day.restriction.branches[0].when.condition.attributes == {"hour"}
+    # Of the time of day no selector speaks: a broker asks the policy, and about all times there is no answer.
+    assert by_clock.restriction.branches[0].guards
+    history = ask(timed, MET, now=None)
+    assert (history.effect, history.errors[0].code) == (Effect.INDETERMINATE, "policies.each-event")
+
+
+def test_what_a_guard_cannot_know_is_refused() -> None:
+    timed = ask(made(policy('permit condition now < "17:00:00Z":time')), MET)
+    (guard,) = timed.restriction.branches[0].guards
+    assert isinstance(guard, OwnGuard)
+    assert guard.ask({}, {}) is False
+    doubt = ask(made(policy('permit condition now < "17:00:00Z":time and stranger[required] == "x"')), MET)
+    told: list[str] = []
+    delivery = Delivery(doubt.require(), TYPE, rules=Rules(on_problem=lambda code, _because: told.append(code)))
+    assert delivery(transit(), environment(NOW)) is None
+    assert told == ["guard.failed"]
 
 
 def test_publishing() -> None:

@@ -203,7 +203,7 @@ class Governed:
 
     def _about(self, request: EventRequest, versions: Sequence[VerifiedType], reading: Reading) -> Ruling:
         names = event_names(request.type.event_type, [one.event_type for one in versions])
-        rulings = [reading.rule(request, names, known) for known in self.subjects.known(request)]
+        rulings = [reading.rule(request, names, known, self.environment) for known in self.subjects.known(request)]
         branches = tuple(branch for one in rulings for branch in one.branches)
         problems = tuple(dict.fromkeys(problem for one in rulings for problem in one.problems))
         refusals = () if branches else tuple(dict.fromkeys(problem for one in rulings for problem in one.refusals))

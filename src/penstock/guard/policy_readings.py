@@ -5,18 +5,19 @@ question about all times, which a job on Spark asks, is then not answered, and t
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock.errors import EvaluationError
+from penstock.errors import EvaluationError, RefusedError
 from penstock.guard.decision import EventRequest, Problem, Ruling
 from penstock.guard.enforce import OwnGuard
 from penstock.guard.policy_subjects import Known
-from penstock.guard.restriction import Branch, When
+from penstock.guard.residuals import residual_restriction
+from penstock.guard.restriction import Branch
 from penstock.model.types import Attribute
-from penstock.model.values import Scalar
+from penstock.model.values import Scalar, Schema
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.event_attributes import ATTRIBUTE_ID, ATTRIBUTE_NAME, EVENT, EventNames, environment_facts
 from penstock.policy.expressions import Designator
@@ -24,7 +25,7 @@ from penstock.policy.lookup import Sources
 from penstock.policy.policies import Root
 from penstock.policy.requests import ENVIRONMENT, Facts
 from penstock.policy.requests import Request as PolicyRequest
-from penstock.policy.results import Decision, Outcome, PolicyId
+from penstock.policy.results import Decision, Outcome
 
 RECORD: Final = "urn:penstock:obligation:record"
 """The obligation to write a decision down, which is met wherever something is decided before anybody has an answer."""
@@ -70,6 +71,8 @@ class Reading:
         ids = dict.fromkeys(one.id for one in of)
         self._because = tuple(f"policy:{one}" for one in ids)
         self._source = " ".join(ids)[:_LONGEST]
+        self._root = root
+        self._sources = sources
         self._compiled = CompiledPolicy(root, sources)
         self._name = name
         wanted = tuple(asked)
@@ -78,17 +81,41 @@ class Reading:
         #: whether what it says depends on the event, or on the moment
         self._depends = any(one.category == ENVIRONMENT or one.id.startswith(EVENT) for one in wanted)
 
-    def rule(self, request: EventRequest, names: EventNames, known: Known) -> Ruling:
-        """Say what is permitted of a request, with what is known of it in a period."""
-        if self._depends and request.now is None:
-            message = "what policies permit depends on events in ways that only a broker can ask"
+    def rule(self, request: EventRequest, names: EventNames, known: Known, environment: Schema) -> Ruling:
+        """Say what is permitted of a request, with what is known of it in a period, and will be of the moment."""
+        try:
+            found = self._branches(request, names, known.facts, environment)
+        except RefusedError as error:
+            message = f"what policies permit is for a broker to ask of each event: {error.message}"
             return Ruling(problems=(Problem("policies.each-event", message, self._source),))
-        found = self._asked_each if self._depends else self._asked_once
         branches = tuple(
-            replace(branch, when=When(known.period), because=(*branch.because, *known.because))
-            for branch in found(request, names, known.facts)
+            replace(branch, when=replace(branch.when, validity=known.period), because=(*branch.because, *known.because))
+            for branch in found
         )
         return Ruling(branches) if branches else self._why(request, known.facts)
+
+    def _branches(
+        self, request: EventRequest, names: EventNames, known: Facts, environment: Schema
+    ) -> Sequence[Branch]:
+        """Return what is permitted. Raises `RefusedError` where nobody can tell for all times."""
+        if not self._depends:
+            return tuple(self._asked_once(request, names, known))
+        try:
+            found = residual_restriction(
+                self._root,
+                known,
+                request.action,
+                request.type.event_type,
+                names=names,
+                environment=environment,
+                sources=self._sources,
+                understood=UNDERSTOOD,
+            )
+        except RefusedError:
+            if request.now is None:
+                raise
+            return tuple(self._asked_each(request, names, known))
+        return tuple(replace(one, because=tuple(filter(_given, one.because))) for one in found.branches)
 
     def _asked_once(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
         """Yield what is permitted where no event can change it."""
@@ -99,7 +126,7 @@ class Reading:
             outcome = self._compiled.ask_request(asked, request.now or _ANY_TIME)
             if outcome.decision is Decision.PERMIT and not _unmet(outcome):
                 permitted.append(attribute)
-                because.update(dict.fromkeys(f"policy:{one.id}" for one in outcome.applicable if not _around(one)))
+                because.update(dict.fromkeys(filter(_given, (f"policy:{one.id}" for one in outcome.applicable))))
         if permitted:
             shown = frozenset(attribute.id for attribute in permitted if attribute is not None)
             attributes = None if None in permitted else shown
@@ -147,9 +174,9 @@ class Reading:
         return Ruling(refusals=(Problem("policies.not-permitted", message, self._source),))
 
 
-def _around(policy: PolicyId) -> bool:
-    """Say whether a policy only stands around others."""
-    return policy.id.startswith(ALL)
+def _given(policy: str) -> bool:
+    """Say whether a policy was given, and does not only stand around others."""
+    return not policy.startswith(f"policy:{ALL}")
 
 
 def _unmet(outcome: Outcome) -> tuple[str, ...]:
