@@ -7,7 +7,7 @@ from tests.broker.test_policy import READING, WRITING
 from tests.guard.policy_kit import policy
 
 from penstock.broker.feeds import Feed, Subscription
-from penstock.guard import Policies, PolicyCombining
+from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model import Domain, Event
 from penstock.policy.policies import Root
 from penstock.trust.certificates import Naming, issue

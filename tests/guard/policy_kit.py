@@ -12,12 +12,10 @@ from penstock.guard import (
     Delivery,
     Effect,
     EventRequest,
-    Policies,
-    PolicyCombining,
     decide,
     environment,
 )
-from penstock.guard.policies import no_other_types
+from penstock.guard.policies import Policies, PolicyCombining, no_other_types
 from penstock.model.values import Scalar
 from penstock.policy.policies import Root
 from penstock.policy.text_reading import read_text_policy

@@ -32,8 +32,6 @@ from penstock.guard import (
     CapabilityAuthority,
     Delivery,
     Effect,
-    Policies,
-    PolicyCombining,
     Publication,
     decide,
     environment,
@@ -41,6 +39,7 @@ from penstock.guard import (
 )
 from penstock.guard.decision import NetworkRequest
 from penstock.guard.enforce import OwnGuard, Rules
+from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model import (
     AttributeDefinition,
     AttributeSpec,

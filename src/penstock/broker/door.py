@@ -12,19 +12,16 @@ from penstock.broker.revoking import Revoking
 from penstock.broker.sessions import Session, earliest, turning_point
 from penstock.guard import (
     NO_AGREEMENTS,
-    NO_POLICIES,
     Agreements,
     Authority,
     CapabilityAuthority,
     Decision,
     EventRequest,
-    KnownTypes,
     NetworkRequest,
-    Policies,
     Recorded,
     Recorder,
 )
-from penstock.guard.policies import no_other_types
+from penstock.guard.policies import NO_POLICIES, KnownTypes, Policies, no_other_types
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.values import Schema

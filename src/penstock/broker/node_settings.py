@@ -12,7 +12,8 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.sealer import Settings as SealSettings
 from penstock.fabric.nats_login import NatsLogin
-from penstock.guard import NO_AGREEMENTS, NO_POLICIES, Agreements, Policies, Rules
+from penstock.guard import NO_AGREEMENTS, Agreements, Rules
+from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal

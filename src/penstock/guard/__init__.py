@@ -1,4 +1,7 @@
-"""Where the sources of authority meet: `Restriction`, `decide()`, and enforcement."""
+"""Where the sources of authority meet: `Restriction`, `decide()`, and enforcement.
+
+Policies are in `penstock.guard.policies`: who does not go by any need not wait until their engine is there.
+"""
 
 from penstock.guard.agreed_authority import NO_AGREEMENTS as NO_AGREEMENTS
 from penstock.guard.agreed_authority import Agreements as Agreements
@@ -23,10 +26,6 @@ from penstock.guard.environment import ENVIRONMENT as ENVIRONMENT
 from penstock.guard.environment import PublicationRate as PublicationRate
 from penstock.guard.environment import environment as environment
 from penstock.guard.environment import environment_schema as environment_schema
-from penstock.guard.policies import NO_POLICIES as NO_POLICIES
-from penstock.guard.policies import KnownTypes as KnownTypes
-from penstock.guard.policies import Policies as Policies
-from penstock.guard.policies import PolicyCombining as PolicyCombining
 from penstock.guard.recording import Recorded as Recorded
 from penstock.guard.recording import Recorder as Recorder
 from penstock.guard.recording import Sink as Sink

@@ -17,7 +17,6 @@ from datetime import datetime
 
 from penstock.guard import (
     NO_AGREEMENTS,
-    NO_POLICIES,
     Agreements,
     Authority,
     CapabilityAuthority,
@@ -25,11 +24,11 @@ from penstock.guard import (
     Decision,
     DecisionRecord,
     EventRequest,
-    Policies,
     Recorder,
     decide,
     environment_schema,
 )
+from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Schema

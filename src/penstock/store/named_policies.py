@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.guard import NO_POLICIES, Policies, PolicyCombining
+from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
 from penstock.model.domains import Domain
 from penstock.policy.forms import read_policies
 from penstock.policy.policies import Root

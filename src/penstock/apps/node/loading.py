@@ -26,12 +26,12 @@ from penstock.guard import (
     Effect,
     EventRequest,
     NetworkRequest,
-    Policies,
     Rules,
     decide,
     environment_schema,
 )
 from penstock.guard.enforce import Guard
+from penstock.guard.policies import Policies
 from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName, TypeName
