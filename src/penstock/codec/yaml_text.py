@@ -57,7 +57,7 @@ def read_yaml(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Plain:
         raise LimitError("yaml.limit", f"the text is longer than {limits.yaml_length} characters")
     try:
         return _Reader(yaml.parse(text, Loader=LOADER), limits).document()
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
         problem = getattr(error, "problem", None) or "a character that no text has"

@@ -39,6 +39,7 @@ _TOKEN: Final = re.compile(
 )
 _SPACE: Final = re.compile(r"[ \t\r\n\ufeff]*")
 _ESCAPE: Final = re.compile(r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|(.))")
+_HALF: Final = re.compile(r"[\ud800-\udfff]")
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
 _LETTERS: Final = {letter: f"\\{name}" for name, letter in _ESCAPES.items()}
 
@@ -58,6 +59,10 @@ def tokens(text: str, *, limits: Limits = DEFAULT_LIMITS) -> list[Token]:
     """
     if len(text) > limits.policy_bytes:
         raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
+    half = _HALF.search(text)
+    if half is not None:
+        # It could not be written again.
+        raise problem("xacml.syntax", "half of a letter", text, half.start())
     found: list[Token] = []
     at = 0
     while True:
