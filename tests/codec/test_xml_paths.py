@@ -45,3 +45,27 @@ def test_others_are_as_they_were() -> None:
     assert select("/a/b[position() = 2 to 3]/c") == ["1", "1"]
     assert select("count(for $i in 1 to 10 return $i)") == ["10"]
     assert select("(3 to 1)") == []
+
+
+RECORD = XmlContent(read_xml(b"<r xmlns='urn:r'><a id='1'>x<b>y</b>z</a><a id='2' k='3'/></r>"))
+NODES = "//node() | //@*"
+
+
+def test_nodes_are_found_again_by_their_paths() -> None:
+    found = RECORD.select(NODES, [], "")
+    assert len(found) == 10
+    for node in found:
+        for version in ("", "http://www.w3.org/TR/1999/REC-xpath-19991116"):
+            (again,) = RECORD.select(RECORD.path(node), [], version)
+            assert again is node
+
+
+def test_nodes_lie_within_others() -> None:
+    (text,) = RECORD.select("//*[local-name() = 'b']/text()", [], "")
+    kinds = [RECORD.path(one) for one in RECORD.around(text)]
+    assert kinds == ["/*[1]/*[1]/*[1]/text()[1]", "/*[1]/*[1]/*[1]", "/*[1]/*[1]", "/*[1]", "/"]
+    (attribute,) = RECORD.select("//@k", [], "")
+    assert [RECORD.path(one) for one in RECORD.around(attribute)] == ["/*[1]/*[2]/@*[2]", "/*[1]/*[2]", "/*[1]", "/"]
+    (number,) = RECORD.select("count(//*)", [], "")
+    assert [*RECORD.around(number)] == []
+    assert RECORD.text(number) == "4"

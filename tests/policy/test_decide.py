@@ -1,13 +1,15 @@
 from dataclasses import replace
 
-from tests.policy.kit import NOW, apply, designator, policy, request, rule, value
+from tests.policy.kit import AGE, NOW, apply, designator, policy, request, rule, value
 
-from penstock.policy.decide import decide, plainly
+from penstock.policy.datatypes import INTEGER, XPATH
+from penstock.policy.decide import CONTENT_SELECTOR, MULTIPLE_SELECTOR, decide, plainly
 from penstock.policy.policies import Policy, PolicyReference, PolicySet
 from penstock.policy.repository import Repository
-from penstock.policy.requests import SUBJECT
-from penstock.policy.results import Decision
-from penstock.policy.xml_requests import read_response, write_response
+from penstock.policy.requests import RESOURCE, SUBJECT, Request
+from penstock.policy.results import SYNTAX_ERROR, Decision
+from penstock.policy.xml_elements import NAMESPACE
+from penstock.policy.xml_requests import read_request, read_response, write_response
 
 ADULTS = policy(
     rule(apply("integer-greater-than", apply("integer-one-and-only", designator()), value("17", "integer")))
@@ -69,3 +71,57 @@ def test_responses_are_written_as_they_are_read() -> None:
     strict = policy(rule(apply("integer-is-in", value("1", "integer"), designator(must=True))))
     missing = decide(plainly(strict), request(), NOW)
     assert read_response(write_response(missing)).results[0].status == missing.results[0].status
+
+
+# --- many requests in one --------------------------------------------------------------------------------------------
+
+MANY = f"""<Request xmlns="{NAMESPACE}" CombinedDecision="false" ReturnPolicyIdList="false">
+  <Attributes Category="{SUBJECT}" xml:id="old"><Attribute AttributeId="{AGE}" IncludeInResult="true">
+    <AttributeValue DataType="{INTEGER.id}">40</AttributeValue></Attribute></Attributes>
+  <Attributes Category="{SUBJECT}" xml:id="young"><Attribute AttributeId="{AGE}" IncludeInResult="true">
+    <AttributeValue DataType="{INTEGER.id}">4</AttributeValue></Attribute></Attributes>
+  <Attributes Category="{RESOURCE}" xml:id="records"><Content><r xmlns=""><a>1</a><a>2</a><b/></r></Content>SELECT</Attributes>
+  MULTI
+</Request>"""
+ASKED_MANY = (
+    f'<Attribute AttributeId="{MULTIPLE_SELECTOR}" IncludeInResult="true"><AttributeValue DataType="{XPATH.id}" '
+    f'XPathCategory="{RESOURCE}">PATH</AttributeValue></Attribute>'
+)
+
+
+def many(select: str = "", multi: str = "") -> Request:
+    return read_request(MANY.replace("SELECT", select).replace("MULTI", multi).encode())
+
+
+def test_requests_name_what_they_are_about() -> None:
+    named = [
+        "".join(f'<AttributesReference ReferenceId="{name}"/>' for name in names)
+        for names in (("young", "records"), ("old",), ("old", "records"))
+    ]
+    references = "".join(f"<RequestReference>{one}</RequestReference>" for one in named)
+    results = decide(plainly(ADULTS), many(multi=f"<MultiRequests>{references}</MultiRequests>"), NOW).results
+    assert [one.decision for one in results] == [Decision.NOT_APPLICABLE, Decision.PERMIT, Decision.PERMIT]
+    assert [one.attributes[0].attributes[0].values[0][1] for one in results] == [4, 40, 40]
+
+
+def test_each_node_of_each_makes_a_request() -> None:
+    asked = many(ASKED_MANY.replace("PATH", "/r/a"))
+    results = decide(plainly(ADULTS), asked, NOW).results
+    assert len(results) == 4
+    chosen = [one.attributes[1].attributes[0] for one in results]
+    assert {one.id for one in chosen} == {CONTENT_SELECTOR}
+    assert [one.values[0][1].path for one in chosen] == ["/*[1]/*[1]", "/*[1]/*[2]"] * 2
+
+
+def test_a_request_for_nothing_is_told() -> None:
+    for combined in (True, False):
+        asked = replace(many(ASKED_MANY.replace("PATH", "/r/none")), combined_decision=combined)
+        (result,) = decide(plainly(ADULTS), asked, NOW).results
+        assert (result.decision, result.status.code) == (Decision.INDETERMINATE_DP, SYNTAX_ERROR)
+
+
+def test_requests_in_one_are_not_without_end() -> None:
+    one = request(18)
+    categories = tuple(replace(each, category=f"c{place % 5}") for place in range(50) for each in one.of(SUBJECT))
+    (result,) = decide(plainly(ADULTS), replace(one, categories=categories), NOW).results
+    assert result.decision is Decision.INDETERMINATE_DP

@@ -72,6 +72,13 @@ def asked_about(*paths: str) -> Request:
         ("xpath-node-match", "/r/a[1]", "/r/a[2]/b", False),
         ("xpath-node-equal", "/r/a[1]", "//a[@id='1']", True),
         ("xpath-node-equal", "/r", "/r/a", False),
+        ("xpath-node-equal", "//@id", "/r/a[2]/@id", True),
+        ("xpath-node-equal", "/r/a[1]/@id", "/r/a[2]/@id", False),
+        ("xpath-node-equal", "//b/text()", "/r/a[2]/b/text()", True),
+        ("xpath-node-match", "/r/a[2]", "/r/a[2]/@id", True),
+        ("xpath-node-match", "/r/a[1]", "/r/a[2]/b/text()", False),
+        ("xpath-node-match", "/", "//b", True),
+        ("xpath-node-equal", "count(//a)", "count(//b)", False),
     ],
 )
 def test_paths_match_in_targets_and_one_by_one(function: str, written: str, wanted: str, *, holds: bool) -> None:

@@ -11,7 +11,16 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Final, cast
 
 import elementpath
-from elementpath import XPath1Parser, XPath2Parser
+from elementpath import (
+    AttributeNode,
+    ElementNode,
+    TextNode,
+    XPath1Parser,
+    XPath2Parser,
+    XPathContext,
+    XPathNode,
+    get_node_tree,
+)
 from lxml import etree
 
 from penstock.errors import EvaluationError, LimitError, MalformedError
@@ -19,10 +28,6 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Element = Any
 """An element of lxml, of which types are only stubs that say little."""
-
-# The kinds of nodes that paths find besides texts; lxml gives them no public names.
-_NODE: Final = type(etree.Element("x"))
-_DOCUMENT: Final = type(etree.Element("x").getroottree())
 
 _OLD_PATHS: Final = "1999"
 
@@ -107,53 +112,55 @@ def tag_of(element: Element) -> tuple[str, str]:
 
 
 class XmlContent:
-    """A document that paths look into."""
+    """A document that paths look into. Each of its nodes is one object of elementpath, and equal to itself alone."""
 
     def __init__(self, root: Element, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         # A document of its own, so that no path leaves it.
         self.root = etree.fromstring(etree.tostring(root, with_tail=False))
+        self._tree = get_node_tree(self.root.getroottree())
 
     def select(
         self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
     ) -> Sequence[object]:
-        """Return the nodes that a path finds. Raises `EvaluationError` (`xacml.processing`)."""
+        """Return the nodes that a path finds, or its value. Raises `EvaluationError` (`xacml.processing`)."""
         parser = XPath1Parser if _OLD_PATHS in version else _Paths
-        start = cast("Any", self.root.getroottree() if context is None else context)
         if len(path) > self._limits.policy_matched:
             raise EvaluationError("xacml.processing", f"path `{path[:80]}…` is too long")
         try:
             with _counted(self._limits.policy_path) if _COSTLY.search(path) else nullcontext():
-                found = elementpath.select(start, path.strip(), dict(prefixes), parser=parser)
+                within = XPathContext(self._tree, item=cast("Any", context))
+                return [*cast("Any", parser(dict(prefixes)).parse(path.strip()).select(within))]
         except _TooLongError:
             raise EvaluationError("xacml.processing", f"path `{path[:80]}` takes too many steps") from None
         except (elementpath.ElementPathError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise EvaluationError("xacml.processing", f"path `{path[:80]}` cannot be evaluated: {error}") from None
-        return cast("Sequence[object]", found if isinstance(found, list) else [found])
 
     def text(self, node: object) -> str | None:
         """Return the text that a node stands for."""
-        if isinstance(node, str):
-            return node
-        if isinstance(node, _NODE):
-            return "".join(cast("Any", node).itertext())
+        if isinstance(node, XPathNode):
+            return node.string_value
         if isinstance(node, bool):
             return "true" if node else "false"
         return None if node is None else str(node)
 
     def path(self, node: object) -> str:
-        """Return a path that finds just this node."""
-        if isinstance(node, _NODE):
-            return str(self.root.getroottree().getpath(node))
-        return f"{id(node)}"
+        """Return a path that finds just this node, whatever prefixes are known: `/*[1]/*[2]/text()[1]`."""
+        if not isinstance(node, XPathNode) or node.parent is None:
+            return "/"
+        parent = node.parent
+        kinds = ((ElementNode, "*"), (AttributeNode, "@*"), (TextNode, "text()"))
+        kind, sign = next((one for one in kinds if isinstance(node, one[0])), (XPathNode, "node()"))
+        siblings = cast("Any", parent).attributes if isinstance(node, AttributeNode) else cast("Any", parent).children
+        place = 1 + [one for one in siblings if isinstance(one, kind)].index(node)
+        return f"{self.path(parent).removesuffix('/')}/{sign}[{place}]"
 
-    def below(self, node: object, other: object) -> bool:
-        """Say whether a node is another, or lies within it."""
-        if isinstance(other, _DOCUMENT):
-            return True
-        if not isinstance(node, _NODE):
-            return node is other
-        return any(one is other for one in (node, *node.iterancestors()))
+    def around(self, node: object) -> Iterator[object]:
+        """Yield a node, and those that it lies within; nothing for what is no node."""
+        inner = node if isinstance(node, XPathNode) else None
+        while inner is not None:
+            yield inner
+            inner = inner.parent
 
     def written(self) -> bytes:
         """Return the document."""

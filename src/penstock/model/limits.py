@@ -32,7 +32,8 @@ class Limits:
     #: steps of a pattern on a text, where its ways to match are many; steps of a path of XPath
     policy_matching: int = 1_000_000
     policy_path: int = 5_000_000
-    #: requests that a policy asks because of one, all in all; resources that one is about, and that lie above one
+    #: requests that are in one, and that a policy asks because of one, all in all; resources above and below one
+    policy_requests: int = 10_000
     policy_nested: int = 32
     policy_resources: int = 100_000
     #: an expression over decisions: states of its automaton

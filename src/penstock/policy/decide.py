@@ -11,7 +11,8 @@ from functools import partial
 from itertools import islice, product
 from typing import Final, TypeAlias
 
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import LimitError, MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import XPATH, XPathExpression
 from penstock.policy.evaluate import evaluate, status_of
 from penstock.policy.lookup import Context, NoSources, Sources, levels
@@ -39,11 +40,22 @@ def decide(policy: Evaluator, request: Request, now: datetime, sources: Sources 
     """Return the answer to a request. What goes wrong is Indeterminate."""
     found = sources or NoSources()
     try:
-        singles = [*single_requests(request, found)]
+        singles = _bounded(single_requests(request, found))
     except PenstockError as error:
         return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
     results = [_result(policy(Context(one, now, found)), one) for one in singles]
     return Response([_combined(results)] if request.combined_decision else results)
+
+
+def _bounded(requests: Iterator[Request]) -> list[Request]:
+    """Return the requests that are in one. Raises `MalformedError` (`xacml.request`), `LimitError` (`xacml.limit`)."""
+    most = DEFAULT_LIMITS.policy_requests
+    found = [*islice(requests, most + 1)]
+    if len(found) > most:
+        raise LimitError("xacml.limit", f"there are more than {most} requests in one")
+    if not found:
+        raise MalformedError("xacml.request", "it asks for nothing: its path finds no node")
+    return found
 
 
 def _result(outcome: Outcome, request: Request) -> Result:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
+from itertools import islice
 from typing import Final, Protocol
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
@@ -195,9 +196,9 @@ class Context:
         (content, first), (other, second) = found
         if content is None or content is not other:
             return False
-        if name == "xpath-node-equal":
-            return any(content.path(one) == content.path(two) for one in first for two in second)
-        return any(content.below(two, one) for one in first for two in second)
+        chosen = {id(one) for one in first}
+        levels = 1 if name == "xpath-node-equal" else None
+        return any(id(one) in chosen for two in second for one in islice(content.around(two), levels))
 
     def _nodes(self, path: XPathExpression) -> tuple[Content | None, Sequence[object]]:
         content = self._content(path.category)

@@ -85,8 +85,8 @@ class Content(Protocol):
     def path(self, node: object) -> str:
         """Return a path that finds just this node."""
 
-    def below(self, node: object, other: object) -> bool:
-        """Say whether a node is another, or lies within it."""
+    def around(self, node: object) -> Iterator[object]:
+        """Yield a node, and those that it lies within; nothing for what is no node."""
 
     def written(self) -> bytes:
         """Return the document."""
