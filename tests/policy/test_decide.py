@@ -80,7 +80,8 @@ MANY = f"""<Request xmlns="{NAMESPACE}" CombinedDecision="false" ReturnPolicyIdL
     <AttributeValue DataType="{INTEGER.id}">40</AttributeValue></Attribute></Attributes>
   <Attributes Category="{SUBJECT}" xml:id="young"><Attribute AttributeId="{AGE}" IncludeInResult="true">
     <AttributeValue DataType="{INTEGER.id}">4</AttributeValue></Attribute></Attributes>
-  <Attributes Category="{RESOURCE}" xml:id="records"><Content><r xmlns=""><a>1</a><a>2</a><b/></r></Content>SELECT</Attributes>
+  <Attributes Category="{RESOURCE}" xml:id="records">
+    <Content><r xmlns=""><a>1</a><a>2</a><b/></r></Content>SELECT</Attributes>
   MULTI
 </Request>"""
 ASKED_MANY = (

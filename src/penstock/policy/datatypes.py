@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import MalformedError
@@ -26,6 +27,9 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 _DOUBLE: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _SPECIAL: Final = {"INF": math.inf, "-INF": -math.inf, "NaN": math.nan}
 _LONGEST: Final = 1 << 16
+#: numbers beyond these are written with an exponent
+_SMALLEST: Final = 1e-3
+_LARGEST: Final = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,15 @@ def _read_double(text: str) -> float:
 
 
 def _write_double(value: float) -> str:
+    """Return a number as XML Schema writes it, without an exponent where it is neither large nor small."""
     special = next((word for word, meant in _SPECIAL.items() if meant == value), None)
-    return "NaN" if math.isnan(value) else special or repr(value)
+    if special is not None or math.isnan(value):
+        return special or "NaN"
+    if value == 0 or _SMALLEST <= abs(value) < _LARGEST:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{int(exponent) + len(rest)}"
 
 
 def _read_hex(text: str) -> bytes:

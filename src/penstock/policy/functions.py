@@ -215,7 +215,7 @@ def _joined(*texts: str) -> str:
 
 
 def _texts() -> Iterator[Function]:
-    yield Function(f"{V1}string-normalize-space", (STRING,), STRING, str.strip)
+    yield Function(f"{V1}string-normalize-space", (STRING,), STRING, lambda text: text.strip(" \t\r\n"))
     yield Function(f"{V1}string-normalize-to-lower-case", (STRING,), STRING, str.lower)
     yield Function(f"{V2}string-concatenate", (STRING,), STRING, _joined, 2)
     yield Function(f"{V2}uri-string-concatenate", (URI, STRING), URI, _joined, 1)
