@@ -140,3 +140,56 @@ def test_a_quorum_that_owns_a_type_is_found_in_the_type(grid: Shell) -> None:
     short = grid(*line)
     assert (short.status, short.code) == (1, "chain.short-quorum")
     grid.ok(*line, "--credential", "city-says")
+
+
+# --- Policies -------------------------------------------------------------------------------------------------------
+
+POLICY = """
+namespace grid {
+    attribute role { category = subject id = "urn:penstock:subject:owner-role" type = string }
+    attribute home { category = subject id = "urn:penstock:subject:domain" type = string }
+    attribute part { category = resource id = "urn:penstock:attribute:name" type = string }
+    attribute region { category = resource id = "urn:penstock:event:region" type = string }
+    policy readings {
+        apply deny-overrides
+        rule meters { deny target clause part == "meter" condition not ("auditor" in role or "Grid" in home) }
+        rule south { deny target clause region == "south" }
+        rule others { permit }
+    }
+}
+"""
+
+
+def test_policies_count_as_they_do_at_a_broker(grid: Shell) -> None:
+    grant("planner.cert")
+    Path("grid.policy").write_text(POLICY)
+    line = (*EXPLAIN, "--policy", "grid.policy")
+    governed = grid.ok(*line, "--credential", "planner.cert").out
+    assert "attributes  region, power\n" in governed
+    assert "policies    grid.readings\n" in governed
+    (answer,) = grid(*line, "--credential", "planner.cert", "-o", "json").json["answers"]
+    assert "policy:grid.readings" in answer["grants"][0]["because"]
+    assert answer["grants"][0]["where"] == ["region IS NULL OR region <> 'south'"]
+    # A role that the owner gives, and where somebody is at home.
+    grid.ok("cert", "name", "auditor", "--key", "grid.key", "--to", "planner", "--out", "auditor.cert")
+    for more in (("--credential", "auditor.cert"), ("--home", "planner=Grid")):
+        assert "attributes  meter, region, power\n" in grid.ok(*line, "--credential", "planner.cert", *more).out
+    # Without certificates, and with what policies alone say.
+    assert grid(*line).code == "chain.missing"
+    alone = grid.ok(*line, "--rights", "alone").out
+    assert "is the owner" not in alone
+    assert "attributes  region, power\n" in alone
+
+
+def test_what_policies_refuse_is_told(grid: Shell) -> None:
+    grant("planner.cert")
+    Path("no.policy").write_text("policy no { apply deny-overrides rule r { deny } }")
+    line = (*EXPLAIN, "--credential", "planner.cert", "--policy")
+    ran = grid(*line, "no.policy")
+    assert (ran.status, ran.code) == (1, "policies.not-permitted")
+    assert grid(*line, "none.policy").code == "file.missing"
+    Path("none.policy").write_text("")
+    assert grid(*line, "none.policy").code == "policies.none"
+    assert grid(*line, "no.policy", "--home", "planner").code == "cli.home"
+    by_name = ("explain", "--type", "grid/org.grid.Reading@0", *EXPLAIN[3:], "--policy", "no.policy")
+    assert grid(*by_name).code == "cli.resource"

@@ -17,7 +17,7 @@ from typing import Final
 from penstock.apps.cli.describe import Wording, date_problem, instant_text
 from penstock.apps.cli.session import Warned
 from penstock.errors import EvaluationError, PenstockError
-from penstock.guard import Branch, CapabilityAuthority, Effect, Problem, Request, decide, environment
+from penstock.guard import Authority, Branch, CapabilityAuthority, Effect, Problem, Request, decide, environment
 from penstock.model.names import TypeName
 from penstock.model.types import EventType, TypeDefinition
 from penstock.model.values import Schema
@@ -87,6 +87,8 @@ class Asked:
     request: Request | None = None
     name: TypeName | None = None
     event_type: EventType | None = None
+    #: what is decided by, where that is not certificates alone
+    source: Authority | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def ask(asked: Asked) -> Answer:
 
 
 def _decided(asked: Asked, request: Request) -> tuple[list[Way], list[Problem]]:
-    decision = decide(request, [asked.authority])
+    decision = decide(request, [asked.source or asked.authority])
     ways: list[Way] = []
     for branch in decision.restriction.branches if decision.effect is Effect.PERMIT else ():
         holds, depends = asked.moment.holds(branch.when.condition)

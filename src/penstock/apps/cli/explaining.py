@@ -1,6 +1,7 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import click
@@ -15,7 +16,7 @@ from penstock.apps.cli.options import JSON, moment
 from penstock.apps.cli.session import Session, one_answer, say_json, warn
 from penstock.apps.cli.trusted import load_verified_type, usable_credentials
 from penstock.errors import MalformedError, RefusedError
-from penstock.guard import Branch, CapabilityAuthority, EventRequest, NetworkRequest, environment_schema
+from penstock.guard import Authority, Branch, CapabilityAuthority, EventRequest, NetworkRequest, environment_schema
 from penstock.guard.topics import super_topics
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
@@ -29,6 +30,11 @@ from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import Question
 
 T = TypeVar("T")
+
+#: as `PolicyCombining` has them
+RIGHTS: Final = ("both", "restrict", "alone", "either")
+#: what the ids of policies stand behind, where something rests on them
+POLICY: Final = "policy:"
 
 _HINTS: Final = {
     "guard.not-now": "ask about another time with --at",
@@ -44,6 +50,18 @@ _HINTS: Final = {
 @click.option("--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well.")
 @click.option("--credential", "credentials", multiple=True, metavar="FILE", help="Certificates they show; repeat it.")
 @click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it.")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
+)
+@click.option("--refer", multiple=True, metavar="FILE", help="Policies that these refer to; repeat it.")
+@click.option(
+    "--rights",
+    type=click.Choice(RIGHTS),
+    default=RIGHTS[0],
+    show_default=True,
+    help="What policies mean beside certificates, as brokers have it in `policies.rights`.",
+)
+@click.option("--home", "homes", multiple=True, metavar="WHO=DOMAIN", help="Where somebody is at home; repeat it.")
 @options.at_option
 @options.output_option()
 @options.names_option
@@ -67,14 +85,18 @@ def explain(  # noqa: PLR0913  # one argument an option
     network: str | None,
     credentials: tuple[str, ...],
     facts: tuple[str, ...],
+    policies: tuple[str, ...],
+    refer: tuple[str, ...],
+    rights: str,
+    homes: tuple[str, ...],
     at: str | None,
     output: str,
     names_file: str | None,
 ) -> None:
     """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
 
-    The answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
-    that only the broker knows, and 1 if not.
+    With --policy, what policies say counts as well. The answer is what a broker decides at that time. The exit status
+    is 0 if they may, also where that depends on facts that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": right, "answers": [], "warnings": []}, as_json=output == JSON):
         names = load_names(names_file)
@@ -94,7 +116,17 @@ def explain(  # noqa: PLR0913  # one argument an option
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
-        answers = list(_answers(_questions(authority, when, who, Right(right), verified or name, place)))
+        governed: Authority = authority
+        if policies:
+            # Who asks about certificates alone need not wait until the engine of policies is there.
+            from penstock.apps.cli.explaining_policies import PolicyOptions  # noqa: PLC0415  # see above
+
+            if verified is None:
+                raise MalformedError("cli.resource", "policies are about an event type", hint="give --type-file")
+            loaded = PolicyOptions(policies, refer, rights, homes).load(names, verified.event_type.name.owner)
+            governed = loaded.over(authority, authority, environment=authority.environment)
+        questions = _questions(authority, when, who, Right(right), verified or name, place)
+        answers = list(_answers(replace(asked, source=governed) for asked in questions))
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
     wording = Wording(names, None if verified is None else verified.event_type)
@@ -229,6 +261,7 @@ def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
         "forced": {name_of.get(id_, str(id_)): value_text(value) for id_, value in branch.forced},
         "where": [] if branch.where == ALWAYS else [branch.where.rename(name_of).text],
         "when": [] if branch.when.condition == ALWAYS else [branch.when.condition.text],
+        "asked": ["policies, by the broker, about each event"] if branch.guards else [],
     }
 
 
@@ -236,7 +269,7 @@ def _show(answer: Answer, wording: Wording) -> None:
     explanation = answer.explanation
     who = wording.who(explanation.principal)
     paint.line(f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}")
-    if explanation.allowed and not explanation.links:
+    if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
         paint.line(f"    ✓ {who} is the owner")
     for link in explanation.links:
         mark = f"✗ {link.problem}:" if link.code else "✓"
@@ -256,6 +289,9 @@ def _way_facts(way: Way, asked: Asked, wording: Wording) -> list[tuple[str, str]
         facts = _branch_facts(way.branch, asked.event_type)
     elif way.tag is not None and way.tag != asked.question.request:
         facts = wording.tag(way.tag)
+    policies = ", ".join(one.removeprefix(POLICY) for one in way.because if one.startswith(POLICY))
+    if policies:
+        facts.append(("policies", policies))
     facts.append(("valid", validity_text(way.validity)))
     match way.holds:
         case Holds.NOT_NOW:
@@ -274,7 +310,7 @@ def _branch_facts(branch: Branch, event_type: EventType) -> list[tuple[str, str]
         facts.append(("forced", ", ".join(f"{name} = {value}" for name, value in forced.items())))
     facts += [
         (place, "; ".join(map(str, texts)))
-        for place in ("where", "when")
+        for place in ("where", "when", "asked")
         if isinstance(texts := told[place], list) and texts
     ]
     return facts
