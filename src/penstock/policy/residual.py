@@ -93,7 +93,10 @@ def _of_moment(environment: Schema) -> dict[Key, Unknown]:
     }
     time = environment.get("time")
     if time is not None and time.kind is Kind.TIMESTAMP:
-        found[key_of(ENVIRONMENT, _CLOCK, DATE_TIME)] = Unknown(Variable("time", of_moment=True), time)
+        # Whoever enforces a condition knows what time it is.
+        moment = Unknown(Variable("time", of_moment=True, certain=True), time)
+        found[key_of(ENVIRONMENT, _CLOCK, DATE_TIME)] = moment
+        found[key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}time", DATE_TIME)] = moment
     return found
 
 

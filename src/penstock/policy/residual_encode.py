@@ -132,7 +132,7 @@ class Encoder:
         having = [equal(variable, Constant(policy_value(value))) for value in values]
         if asked.spec.domain is not None:
             self.allowed[variable] = tuple(having)
-        cases: list[tuple[Formula, Truth]] = [(~self.graph.present(variable), found[None])]
+        cases: list[tuple[Formula, Truth]] = [(negated(self.graph.present(variable)), found[None])]
         cases += [(when, found[value]) for when, value in zip(having, values, strict=True)]
         return Truth(
             some(both(when, truth.holds) for when, truth in cases),

@@ -5,8 +5,9 @@ true or false of an event, also where values are null, which the selector langua
 the opposite of a conjunction of opposites, so that what is the same, or the opposite, is seen to be where it is joined.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final, TypeAlias
 
 from penstock.errors import RefusedError
@@ -28,6 +29,8 @@ class Variable:
 
     name: str
     of_moment: bool = False
+    #: whether it always has a value
+    certain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Graph:
     """All formulas that belong together."""
 
     def __init__(self) -> None:
+        #: what follows from which, as far as it was asked for
+        self.following: dict[Node, Following] = {}
         self._known: dict[Atom | frozenset[Node], Node] = {}
         self._steps = 0
 
@@ -111,9 +116,9 @@ class Graph:
         """Return an atom as a formula."""
         return self._node(atom)
 
-    def present(self, variable: Variable) -> Node:
+    def present(self, variable: Variable) -> Formula:
         """Return that an attribute has a value."""
-        return self._node(Present(variable))
+        return variable.certain or self._node(Present(variable))
 
     def some(self, formulas: Iterable[Formula]) -> Formula:
         """Return that one holds."""
@@ -200,38 +205,71 @@ def _one_of(one: Node, formulas: Sequence[Formula]) -> Formula:
 # --- what follows from what ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What follows from a formula about single attributes: which have values, and which values those may be."""
+
+    there: frozenset[Variable] = frozenset()
+    values: Mapping[Variable, frozenset[Scalar]] = field(default_factory=dict)
+
+
+_NOTHING: Final = Following()
+
+
+def following(node: Node) -> Following:
+    """Return what follows from a formula."""
+    known = node.graph.following
+    if node not in known:
+        node.graph.step()
+        known[node] = _following(node)
+    return known[node]
+
+
+def _following(node: Node) -> Following:
+    match node.of:
+        case Present(variable):
+            return Following(frozenset((variable,))) if node.positive else _NOTHING
+        case Holds(_, variables) as atom if node.positive:
+            match atom.constant:
+                case (variable, Comparison.EQ, value):
+                    return Following(frozenset(variables), {variable: frozenset((value,))})
+            return Following(frozenset(variables))
+        case Holds():
+            return _NOTHING
+    if node.positive:
+        return reduce(_and_also, map(following, node.parts))
+    return reduce(_or_else, (following(~part) for part in node.parts))
+
+
+def _and_also(one: Following, other: Following) -> Following:
+    both = {name: one.values[name] & other.values[name] for name in one.values.keys() & other.values.keys()}
+    return Following(one.there | other.there, {**one.values, **other.values, **both})
+
+
+def _or_else(one: Following, other: Following) -> Following:
+    values = {name: one.values[name] | other.values[name] for name in one.values.keys() & other.values.keys()}
+    return Following(one.there & other.there, values)
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
-    """Atoms that are taken for true or false, and what follows from them."""
+    """Atoms that are taken for true or false, and what follows from what is taken for true."""
 
-    def __init__(self) -> None:
-        self._literals: dict[Node, bool] = {}
-        self._there: dict[Variable, bool] = {}
-        self._values: dict[Variable, Scalar] = {}
+    literals: Mapping[Node, bool] = field(default_factory=dict)
+    missing: frozenset[Variable] = frozenset()
+    follows: Following = _NOTHING
 
-    def copy(self) -> "Known":
-        """Return the same, to be added to."""
-        made = Known()
-        made._literals = {**self._literals}
-        made._there = {**self._there}
-        made._values = {**self._values}
-        return made
-
-    def add(self, literal: Node) -> None:
-        """Take an atom, or its opposite, for true."""
-        self._literals[literal] = True
-        self._literals[~literal] = False
-        match literal.of:
-            case Present(variable):
-                self._there[variable] = literal.positive
-            case Holds(_, variables) as atom if literal.positive:
-                self._there.update(dict.fromkeys(variables, True))
-                match atom.constant:
-                    case (variable, Comparison.EQ, value):
-                        self._values[variable] = value
+    def beside(self, nodes: Iterable[Node]) -> "Known":
+        """Return what is known where some formulas hold too."""
+        nodes = [*nodes]
+        literals = {one: one is node for node in nodes if node.atom is not None for one in (node, ~node)}
+        missing = {node.of.variable for node in nodes if isinstance(node.of, Present) and not node.positive}
+        follows = reduce(_and_also, map(following, nodes), self.follows)
+        return Known({**self.literals, **literals}, self.missing | missing, follows)
 
     def truth(self, literal: Node) -> bool | None:
         """Say whether an atom, or its opposite, is true; None where that is not known."""
-        known = self._literals.get(literal)
+        known = self.literals.get(literal)
         if known is not None:
             return known
         found = self._atom(literal.of)
@@ -240,17 +278,16 @@ class Known:
     def _atom(self, atom: Atom | frozenset[Node]) -> bool | None:
         match atom:
             case Present(variable):
-                return self._there.get(variable)
+                return True if variable in self.follows.there else None
             case Holds(_, variables):
-                if any(self._there.get(variable) is False for variable in variables):
-                    return False
-                return self._compared(atom)
+                return self._compared(atom) if self.missing.isdisjoint(variables) else False
         return None
 
     def _compared(self, atom: Holds) -> bool | None:
         match atom.constant:
-            case (variable, operator, value) if variable in self._values:
-                return compare(operator, self._values[variable], value)
+            case (variable, operator, value) if variable in self.follows.values:
+                answers = {compare(operator, one, value) for one in self.follows.values[variable]}
+                return answers.pop() if len(answers) == 1 else None
         return None
 
 
@@ -263,30 +300,55 @@ def simplified(formula: Formula, known: Known) -> Formula:
         truth = known.truth(formula)
         return formula if truth is None else truth
     made = _conjoined(formula, known)
-    return made if formula.positive else opposite(made)
+    return made if formula.positive else _factored(opposite(made))
 
 
 def _conjoined(node: Node, known: Known) -> Formula:
-    """Shorten the conjunction that a node, or its opposite, is: each part is asked where the plain ones hold."""
-    inner = known.copy()
-    kept: list[Formula] = []
-    pending = sorted(node.parts, key=_plainness)
+    """Shorten the conjunction that a node, or its opposite, is: each part where the others hold, one after another."""
+    plain: list[Node] = []
+    done: list[Node] = []
+    inner = known
+    for part in sorted((part for part in node.parts if part.atom is not None), key=_plainness):
+        truth = inner.truth(part)
+        if truth is False:
+            return False
+        if truth is None:
+            plain.append(part)
+            inner = inner.beside([part])
+    pending = [part for part in node.parts if part.atom is None]
+    few = len(pending) <= _COMPARED
     while pending:
-        part = pending.pop(0)
-        found = simplified(part, inner)
+        found = simplified(pending.pop(0), inner.beside([*done, *pending]) if few else inner)
         if found is False:
             return False
-        if found is True:
-            continue
-        assert isinstance(found, Node)  # noqa: S101  # neither of the two
-        kept.append(found)
-        if found.atom is not None:
-            inner.add(found)
-            if part.atom is None:
-                # What was looked at before may say less beside it.
-                pending += [one for one in kept if isinstance(one, Node) and one.atom is None]
-                kept = [one for one in kept if isinstance(one, Node) and one.atom is not None]
-    return node.graph.every(kept)
+        if isinstance(found, Node):
+            done.append(found)
+    made = node.graph.every([*_needed(plain, done), *done])
+    # What was looked at before may say less beside what has become plain since.
+    again = any(one.atom is not None for one in done) and isinstance(made, Node) and made is not node
+    return simplified(made, known) if again else made
+
+
+def _needed(plain: list[Node], others: list[Node]) -> list[Node]:
+    """Leave out what follows from the one formula that is not plain."""
+    if len(others) != 1:
+        # Each of several may have become short because of what would be left out.
+        return plain
+    known = Known().beside(others)
+    return [one for one in plain if known.truth(one) is not True]
+
+
+def _factored(formula: Formula) -> Formula:
+    """Say once what all that are joined by a disjunction have in common."""
+    if isinstance(formula, bool) or formula.positive or not isinstance(formula.of, frozenset):
+        return formula
+    graph = formula.graph
+    ways = [~part for part in formula.parts]
+    sets = [way.of if way.positive and isinstance(way.of, frozenset) else frozenset((way,)) for way in ways]
+    common = frozenset.intersection(*sets)
+    if not common:
+        return formula
+    return graph.every([*common, graph.some(graph.every(those - common) for those in sets)])
 
 
 def _plainness(node: Node) -> tuple[int, int]:

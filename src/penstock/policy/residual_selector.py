@@ -181,7 +181,9 @@ def _condition(node: Node, there: frozenset[Variable]) -> Condition:
 
 
 def _failing(atom: Holds, there: frozenset[Variable]) -> Condition:
-    missing: list[Condition] = [IsNull(Attribute(one.name)) for one in atom.variables if one not in there]
+    missing: list[Condition] = [
+        IsNull(Attribute(one.name)) for one in atom.variables if not one.certain and one not in there
+    ]
     match atom.condition:
         case Compare(operator, left, right):
             fails: Condition = Compare(operator.negated, left, right)
@@ -191,11 +193,11 @@ def _failing(atom: Holds, there: frozenset[Variable]) -> Condition:
 
 
 def _conjunction(parts: Iterable[Node], there: frozenset[Variable]) -> Condition:
-    """Write a conjunction. Where a comparison holds, a value is there, which need not be said."""
+    """Write a conjunction. Where a comparison is TRUE, or its opposite is, values are there, which need not be said."""
     parts = [*parts]
-    certain = [part.atom for part in parts if part.positive and part.atom is not None]
-    asked = {variable for atom in certain if isinstance(atom, Holds) for variable in atom.variables}
-    there |= {variable for atom in certain for variable in atom.variables}
+    there |= {variable for part in parts if part.positive and part.atom is not None for variable in part.atom.variables}
+    comparisons = [part.atom for part in parts if isinstance(part.atom, Holds)]
+    asked = {variable for atom in comparisons if there.issuperset(atom.variables) for variable in atom.variables}
     written = [
         _condition(part, there)
         for part in parts
