@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.policy.random_policies import Maker
 
 from penstock.errors import LimitError, MalformedError, PenstockError
-from penstock.policy.json_policies import read_json_policy, write_json_policy
+from penstock.policy.json_policies import read_json_policy
+from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import Policy, PolicySet
 
 DENY = "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:deny-unless-permit"

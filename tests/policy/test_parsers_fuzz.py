@@ -22,7 +22,8 @@ from penstock.errors import PenstockError
 from penstock.policy import json_requests, json_written, xml_requests
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide, plainly
-from penstock.policy.json_policies import read_json_policy, write_json_policy
+from penstock.policy.json_policies import read_json_policy
+from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import Root
 from penstock.policy.requests import ACTION, SUBJECT, Request
 from penstock.policy.results import Response

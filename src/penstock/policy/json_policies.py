@@ -1,10 +1,10 @@
 """Policies in JSON, in the form that AuthzForce has for them: what they combine are rules, policies and references.
 
 A rule beside policies becomes a policy of its own, and an algorithm for rules the one of that name for policies: the
-standard keeps them apart. Not in this form: paths, references to policy sets, issuers of policies.
+standard keeps them apart. What that form does not have, ours has besides: `attrSelector` and constants that are paths,
+`policySetRef`, the `issuer` of a policy, and `combines` where nothing else says that a policy is a set of policies.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,19 +13,8 @@ from typing import Final
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining import policy_algorithm, rule_algorithm
-from penstock.policy.datatypes import BOOLEAN, STRING, XPATH, DataType, data_type, read_value
-from penstock.policy.expressions import (
-    Apply,
-    ApplyEach,
-    ApplyPath,
-    Designator,
-    Expression,
-    Literal,
-    Reference,
-    Selector,
-    apply,
-    function_of,
-)
+from penstock.policy.datatypes import BOOLEAN, STRING, XPATH, DataType, Value, XPathExpression, data_type, read_value
+from penstock.policy.expressions import Designator, Expression, Literal, Reference, Selector, apply, function_of
 from penstock.policy.json_requests import Json, read_json
 from penstock.policy.policies import (
     Assignment,
@@ -41,22 +30,18 @@ from penstock.policy.policies import (
     Target,
 )
 from penstock.policy.signatures import Function
-from penstock.policy.text_written import in_order
-from penstock.policy.xml_written import function_id
 
 _FIRST: Final = "urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"
 _RULES, _POLICIES = ":rule-combining-algorithm:", ":policy-combining-algorithm:"
 _COMMON: Final = ("id", "version", "desc", "target", "pepActionExprs")
+_ATTRIBUTES: Final = ("attrDesignator", "attrSelector")
+_PATHS: Final = ("namespaces", "xpathVersion")
+POLICIES: Final = "policies"
 
 
 def read_json_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     """Read a policy or a policy set. Raises `MalformedError` (`xacml.json` and as reading XML), `LimitError`."""
     return _Reader(limits).root(_object(read_json(data, limits), "the document", ("policy",)).get("policy"), 1)
-
-
-def write_json_policy(root: Root) -> bytes:
-    """Return the document of a policy. Raises `MalformedError` (`xacml.json`) for what this form does not have."""
-    return json.dumps({"policy": _root(root)}, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _wrong(message: str) -> MalformedError:
@@ -110,9 +95,10 @@ class _Reader:
 
     def root(self, value: Json, depth: int) -> Root:
         self._check(depth)
-        found = _object(value, "a policy", (*_COMMON, "vars", "combinerId", "combinerArgs"))
+        found = _object(value, "a policy", (*_COMMON, "vars", "combinerId", "combinerArgs", "issuer", "combines"))
         name, version = _text(found.get("id"), "`id`"), _maybe(found, "version") or "1.0"
         combining, description = _text(found.get("combinerId"), "`combinerId`"), _maybe(found, "desc") or ""
+        issuer, combines = _maybe(found, "issuer"), _maybe(found, "combines")
         before, self.variables = self.variables, {}
         for one in _list(found.get("vars", []), "`vars`"):
             self._variable(one)
@@ -120,28 +106,31 @@ class _Reader:
         target, duties, variables = self._target(found), self._duties(found), MappingProxyType(self.variables)
         self.variables = before
         rules = tuple(one for one in arguments if isinstance(one, Rule))
-        if len(rules) == len(arguments) and (rules or _POLICIES not in combining):
+        if combines not in (None, POLICIES):
+            raise _wrong(f"`combines` is `{POLICIES}`, or is not said")
+        if combines is None and len(rules) == len(arguments) and (rules or _POLICIES not in combining):
             combining = combining.replace(_POLICIES, _RULES)
             rule_algorithm(combining)
-            return Policy(name, version, combining, rules, target, variables, duties, None, description)
+            return Policy(name, version, combining, rules, target, variables, duties, issuer, description)
         if variables:
             raise _wrong("a policy of policies has no variables")
         combining = combining.replace(_RULES, _POLICIES)
         policy_algorithm(combining)
         members = tuple(Policy(one.id, "1.0", _FIRST, (one,)) if isinstance(one, Rule) else one for one in arguments)
-        return PolicySet(name, version, combining, members, target, duties, None, description)
+        return PolicySet(name, version, combining, members, target, duties, issuer, description)
 
     def _argument(self, value: Json, depth: int) -> Rule | Root | PolicyReference:
-        found = _object(value, "what is combined", ("rule", "policy", "policyRef"))
+        found = _object(value, "what is combined", ("rule", "policy", "policyRef", "policySetRef"))
         if len(found) != 1:
-            raise _wrong("what is combined is one of `rule`, `policy` and `policyRef`")
+            raise _wrong("what is combined is one of `rule`, `policy`, `policyRef` and `policySetRef`")
         if "rule" in found:
             return self._rule(found["rule"])
         if "policy" in found:
             return self.root(found["policy"], depth + 1)
-        said = _object(found["policyRef"], "`policyRef`", ("id", "version", "earliestVersion", "latestVersion"))
+        ((kind, inside),) = found.items()
+        said = _object(inside, f"`{kind}`", ("id", "version", "earliestVersion", "latestVersion"))
         versions = [_maybe(said, name) for name in ("version", "earliestVersion", "latestVersion")]
-        return PolicyReference(_text(said.get("id"), "`id`"), False, *versions)  # three follow it
+        return PolicyReference(_text(said.get("id"), "`id`"), kind == "policySetRef", *versions)
 
     def _rule(self, value: Json) -> Rule:
         found = _object(value, "a rule", (*_COMMON, "effect", "condition"))
@@ -194,15 +183,15 @@ class _Reader:
 
     def _operand(self, value: Json, depth: int) -> Expression | Function:
         self._check(depth)
-        said = _object(value, "an expression", ("const", "attrDesignator", "varRef", "func", "funcCall"))
+        said = _object(value, "an expression", ("const", *_ATTRIBUTES, "varRef", "func", "funcCall"))
         if len(said) != 1:
             raise _wrong("an expression is one thing")
         ((kind, inside),) = said.items()
         match kind:
             case "const":
                 return _constant(inside)
-            case "attrDesignator":
-                return _designator(inside)
+            case "attrDesignator" | "attrSelector":
+                return _attribute(said)
             case "varRef":
                 name = _text(inside, "`varRef`")
                 if name not in self.variables:
@@ -223,9 +212,9 @@ def _some(value: Json) -> list[Json]:
 
 
 def _match(value: Json) -> Match:
-    said = _object(value, "a match", ("matchFunc", "matchedValue", "attrDesignator"))
+    said = _object(value, "a match", ("matchFunc", "matchedValue", *_ATTRIBUTES))
     function = function_of(_text(said.get("matchFunc"), "`matchFunc`"))
-    attribute = _designator(said.get("attrDesignator"))
+    attribute = _attribute(said)
     wanted = function.takes[0]
     if (
         not isinstance(wanted, DataType)
@@ -233,109 +222,73 @@ def _match(value: Json) -> Match:
         or function.gives is not BOOLEAN
     ):
         raise MalformedError("xacml.arguments", f"`{function.name}` does not match {attribute.of}")
-    text = _text(said.get("matchedValue"), "`matchedValue`")
-    return Match(function, read_value(text, wanted), wanted, attribute)
+    matched = said.get("matchedValue")
+    if wanted is XPATH:
+        return Match(function, _path(matched), wanted, attribute)
+    return Match(function, read_value(_text(matched, "`matchedValue`"), wanted), wanted, attribute)
 
 
-def _designator(value: Json) -> Designator:
-    said = _object(value, "`attrDesignator`", ("category", "attrId", "dataType", "issuer", "mustBePresent"))
+def _attribute(said: Mapping[str, Json]) -> Designator | Selector:
+    """Read an attribute that is looked up, under whichever of its names it stands."""
+    if ("attrSelector" in said) is ("attrDesignator" in said):
+        raise _wrong("an attribute is one of `attrDesignator` and `attrSelector`")
+    if "attrSelector" in said:
+        return _selector(said["attrSelector"])
+    found = _object(
+        said["attrDesignator"], "`attrDesignator`", ("category", "attrId", "dataType", "issuer", "mustBePresent")
+    )
+    return Designator(
+        _text(found.get("category"), "`category`"),
+        _text(found.get("attrId"), "`attrId`"),
+        data_type(_text(found.get("dataType"), "`dataType`")),
+        _maybe(found, "issuer"),
+        _must(found),
+    )
+
+
+def _selector(value: Json) -> Selector:
+    known = ("category", "path", "dataType", "mustBePresent", "contextSelectorId", *_PATHS)
+    said = _object(value, "`attrSelector`", known)
+    return Selector(
+        _text(said.get("category"), "`category`"),
+        _text(said.get("path"), "`path`").strip(),
+        data_type(_text(said.get("dataType"), "`dataType`")),
+        _must(said),
+        _maybe(said, "contextSelectorId"),
+        _prefixes(said),
+        _maybe(said, "xpathVersion") or "",
+    )
+
+
+def _must(said: Mapping[str, Json]) -> bool:
     must = said.get("mustBePresent")
     if not isinstance(must, bool):
         raise _wrong("`mustBePresent` is true or false")
-    category, name = _text(said.get("category"), "`category`"), _text(said.get("attrId"), "`attrId`")
-    return Designator(
-        category, name, data_type(_text(said.get("dataType"), "`dataType`")), _maybe(said, "issuer"), must
-    )
+    return must
+
+
+def _prefixes(said: Mapping[str, Json]) -> tuple[tuple[str, str], ...]:
+    found = said.get("namespaces", {})
+    if not isinstance(found, dict):
+        raise _wrong("`namespaces` is no object")
+    return tuple(sorted((prefix, _text(uri, "a namespace")) for prefix, uri in found.items()))
 
 
 def _constant(value: Json) -> Literal:
     if isinstance(value, str):
         return Literal(value, STRING)
+    if isinstance(value, dict) and value.get("dataType") in (XPATH.id, XPATH.name):
+        return Literal(_path(value), XPATH)
     said = _object(value, "`const`", ("dataType", "value"))
     of_type = data_type(_text(said.get("dataType"), "`dataType`"))
-    if of_type is XPATH:
-        raise _wrong("there are no paths in this form")
     return Literal(read_value(_text(said.get("value"), "`value`"), of_type), of_type)
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def _root(root: Root) -> dict[str, Json]:
-    if root.issuer is not None:
-        raise _wrong(f"`{root.id[:120]}` has an issuer, which this form does not have")
-    found: dict[str, Json] = {"id": root.id, "version": root.version, **_common(root), "combinerId": root.combining}
-    arguments: list[Json] = []
-    if isinstance(root, Policy):
-        names = in_order(root.variables)
-        found |= {"vars": [{"id": name, **_written(root.variables[name])} for name in names]} if names else {}
-        arguments += [{"rule": _rule(rule)} for rule in root.rules]
-    else:
-        arguments += [
-            {"policyRef": _reference(one)} if isinstance(one, PolicyReference) else {"policy": _root(one)}
-            for one in root.members
-        ]
-    return {**found, "combinerArgs": arguments}
-
-
-def _common(part: Root | Rule) -> dict[str, Json]:
-    found: dict[str, Json] = {"desc": part.description} if part.description else {}
-    if part.target:
-        found["target"] = [[[_matched(one) for one in every] for every in either] for either in part.target]
-    duties: list[Json] = [_duty(one, required=True) for one in part.duties.obligations]
-    duties += [_duty(one, required=False) for one in part.duties.advice]
-    return {**found, "pepActionExprs": duties} if duties else found
-
-
-def _rule(rule: Rule) -> dict[str, Json]:
-    condition: dict[str, Json] = {} if rule.condition is None else {"condition": _written(rule.condition)}
-    return {"id": rule.id, "effect": rule.effect.value, **_common(rule), **condition}
-
-
-def _reference(one: PolicyReference) -> dict[str, Json]:
-    if one.to_set:
-        raise _wrong(f"`{one.id[:120]}` is a policy set, to which this form does not refer")
-    said = {"id": one.id, "version": one.version, "earliestVersion": one.earliest, "latestVersion": one.latest}
-    return {key: value for key, value in said.items() if value is not None}
-
-
-def _matched(match: Match) -> Json:
-    if match.of is XPATH:
-        raise _wrong("there are no paths in this form")
-    value = match.of.write(match.value)
-    return {"matchFunc": match.function.id, "matchedValue": value, **_written(match.attribute)}
-
-
-def _duty(duty: Duty, *, required: bool) -> Json:
-    said: list[Json] = []
-    for one in duty.assignments:
-        about: dict[str, Json] = {"attrId": one.id, "expr": _written(one.expression)}
-        about |= {} if one.category is None else {"category": one.category}
-        said.append(about | ({} if one.issuer is None else {"issuer": one.issuer}))
-    return {"id": duty.id, "appliesTo": duty.on.value, "required": required, "attrAssignmentExprs": said}
-
-
-def _written(expression: Expression) -> dict[str, Json]:
-    match expression:
-        case Literal(value, of_type) if of_type is not XPATH:
-            return {"const": value if of_type is STRING else {"dataType": of_type.id, "value": of_type.write(value)}}
-        case Designator(category, name, of_type, issuer, must):
-            said: dict[str, Json] = {
-                "category": category,
-                "attrId": name,
-                "dataType": of_type.id,
-                "mustBePresent": must,
-            }
-            return {"attrDesignator": said if issuer is None else {**said, "issuer": issuer}}
-        case Reference(name):
-            return {"varRef": name}
-        case Apply(_, arguments) | ApplyPath(_, arguments):
-            return _called(function_id(expression), [], arguments)
-        case ApplyEach(_, function, arguments):
-            return _called(function_id(expression), [{"func": function.id}], arguments)
-        case Literal() | Selector():
-            raise _wrong("there are no paths in this form")
-
-
-def _called(name: str, first: list[Json], arguments: tuple[Expression, ...]) -> dict[str, Json]:
-    return {"funcCall": {"funcId": name, "argExprs": [*first, *map(_written, arguments)]}}
+def _path(value: Json) -> Value:
+    said = _object(value, "a path", ("dataType", "value", "xpathCategory", *_PATHS))
+    return XPathExpression(
+        _text(said.get("value"), "`value`").strip(),
+        _text(said.get("xpathCategory"), "`xpathCategory`"),
+        _prefixes(said),
+        _maybe(said, "xpathVersion") or "",
+    )

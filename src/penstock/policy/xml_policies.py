@@ -315,7 +315,7 @@ def _issuer(element: Element) -> str | None:
     if found is None:
         return None
     values = [child.text or "" for child in found.iter(f"{{{NAMESPACE}}}AttributeValue")]
-    return " ".join(value.strip() for value in values)
+    return " ".join(values)
 
 
 def _description(element: Element) -> str:

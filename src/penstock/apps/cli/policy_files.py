@@ -15,7 +15,8 @@ from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.compiled import CompiledPolicy
-from penstock.policy.json_policies import read_json_policy, write_json_policy
+from penstock.policy.json_policies import read_json_policy
+from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import PolicySet, Root
 from penstock.policy.repository import Repository
 from penstock.policy.text_cases import failures, read_cases
