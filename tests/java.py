@@ -7,8 +7,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
 """What `tools/spark_archive.py` made, or an empty file."""
-#: what lives for a minute does not earn back what optimising it costs
-_BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: what lives for a minute does not earn back what optimising it costs; Java that does not optimise keeps a fifth of the
+#: usual room for code, and once Spark has filled it, compiles nothing any more
+_BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
 #: the folder of these settings would be on the class path, where an archive bears none
 _LOGGED: Final = f"-Dlog4j2.configurationFile={ROOT / 'tools' / 'spark' / 'log4j2.properties'}"
 #: for who has a handful of rows, which do not earn back what compiling for them costs
