@@ -1,19 +1,29 @@
 """Whatever is asked, the service answers: with a decision, or with what is wrong with the question."""
 
 import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.apps.pdp_kit import ALICE, ASKED, READ, RECORD, TODO
+from tests.apps.pdp_kit import ALICE, ASKED, EVALUATION, READ, RECORD, TODO
+from tests.budget import examples
+from tests.spoiled import spoiled
 
 from penstock.apps.http.bundles import load
+from penstock.apps.http.deciding import Deciding
 from penstock.apps.http.places import AUTHORIZE, ENDPOINTS
 from penstock.apps.http.server import Asked
 from penstock.apps.http.service import DecisionService, Settings
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.policy.json_requests import read_json
 
 SERVICE = DecisionService(load(TODO), Settings("https://pdp.example.com"))
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+DELETE = {"name": "delete", "properties": {"soft": True}}
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "a.b"])
 )
@@ -54,3 +64,36 @@ def test_bodies_of_all_kinds(body: bytes) -> None:
     for path in (*ENDPOINTS.values(), AUTHORIZE):
         assert asked(path, body) == 400
     assert asked(AUTHORIZE, body, b"application/xml") == 400
+
+
+WHOLE = json.dumps(ASKED).encode()
+SPOILED = spoiled(
+    [
+        WHOLE,
+        json.dumps({**ASKED, "context": {"soft": True, "n": 1.5, "tags": ["a", "b"]}, "action": DELETE}).encode(),
+        json.dumps({**ASKED, "subject": {**ALICE, "properties": {"role": "admin", "n": 10**20, "x": None}}}).encode(),
+    ]
+)
+
+
+@settings(max_examples=examples(120))
+@given(body=SPOILED)
+@example(body=WHOLE.replace(b'"id": "alice"', b'"id": "bob", "id": "alice"'))
+@example(body=WHOLE.replace(b'"subject"', b'"subject": null, "subject"'))
+@example(body=WHOLE.replace(b'"alice"', b'"alice", "properties": {"role": "x", "role": "admin"}'))
+@example(body=WHOLE.replace(b'"alice"', b'"\\u0061lice"'))
+@example(body=WHOLE.replace(b'"alice"', b'"alice\\ud800"'))
+@example(body=WHOLE.replace(b'"id"', b'"\\u0069d"'))
+@example(body=WHOLE.replace(b'"alice"', b'"alice", "properties": {"n": 1e999, "m": ' + b"9" * 400 + b"}"))
+@example(body=b"\xef\xbb\xbf" + WHOLE)
+def test_a_question_has_one_meaning_whichever_way_it_is_read(body: bytes) -> None:
+    sent = Asked(b"POST", EVALUATION.encode(), {b"content-type": b"application/json"}, body)
+    answer = SERVICE.answer(sent)
+    try:
+        found: Any = read_json(body)
+        expected = Deciding(SERVICE.bundle, NOW, DEFAULT_LIMITS, time.perf_counter).evaluation(found)
+    except (MalformedError, AttributeError):
+        # What is no object has no members to ask for.
+        assert answer.status == 400
+    else:
+        assert (answer.status, json.loads(answer.body)) == (200, expected)
