@@ -41,10 +41,13 @@ def decide(policy: Evaluator, request: Request, now: datetime, sources: Sources 
     found = sources or NoSources()
     try:
         singles = _bounded(single_requests(request, found))
+        results = [_result(policy(Context(one, now, found)), one) for one in singles]
+        return Response([_combined(results)] if request.combined_decision else results)
     except PenstockError as error:
-        return Response([Result(Decision.INDETERMINATE_DP, status_of(error))])
-    results = [_result(policy(Context(one, now, found)), one) for one in singles]
-    return Response([_combined(results)] if request.combined_decision else results)
+        status = status_of(error)
+    except Exception as error:  # noqa: BLE001  # whatever a source raises, it permits nothing
+        status = Status(PROCESSING_ERROR, f"an unexpected error: {type(error).__name__}")
+    return Response([Result(Decision.INDETERMINATE_DP, status)])
 
 
 def _bounded(requests: Iterator[Request]) -> list[Request]:
