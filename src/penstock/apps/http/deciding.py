@@ -36,6 +36,7 @@ SEMANTICS: Final[Mapping[str, bool | None]] = {
     "permit_on_first_permit": True,
 }
 """By which decision each of them ends."""
+NOT_NOW: Final = "no decision can be made now"
 
 
 @dataclass(slots=True)
@@ -109,7 +110,8 @@ class Deciding:
             return write_decision(self._ask(read_question(item, defaults)))
         except PenstockError as error:
             self.decided.append(Decided(Decision.INDETERMINATE_DP, status=error.code))
-            return refused(error.code, error.message)
+            # What is wrong with the service is not for those who ask.
+            return refused(error.code, error.message if isinstance(error, MalformedError) else NOT_NOW)
 
     def _check_time(self) -> None:
         if self.timer() > self._until:
