@@ -39,9 +39,9 @@ class Limits:
     #: an expression over decisions: states of its automaton
     policy_states: int = 1_000
     #: requests that are decided together: what is remembered of them
-    policy_remembered: int = 4_000_000
+    policy_remembered: int = 16_000_000
     #: what is left of a policy for events: steps to find it, values of an attribute that are tried, cases of it
-    residual_steps: int = 500_000
+    residual_steps: int = 250_000
     residual_values: int = 64
     residual_cases: int = 64
 

@@ -23,10 +23,11 @@ from penstock.policy.lookup import NoSources, Sources
 from penstock.policy.policies import Root
 from penstock.policy.requests import ENVIRONMENT, RESOURCE, Facts, Key, key_of
 from penstock.policy.residual_encode import Encoder
-from penstock.policy.residual_formulas import Formula, Known, Variable, apart, simplified, too_large
+from penstock.policy.residual_formulas import Formula, Variable, apart, too_large
 from penstock.policy.residual_known import Knowledge, Unknown
 from penstock.policy.residual_policies import Due, Part, Policies
 from penstock.policy.residual_selector import UnsaidError, selector_of
+from penstock.policy.residual_simplify import Known, simplified
 from penstock.policy.results import PolicyId, Told
 from penstock.selector import ALWAYS, Selector
 

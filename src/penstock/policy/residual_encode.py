@@ -5,13 +5,13 @@ words for it: comparisons, parts of texts, memberships and logic. Whatever else 
 few values only is tried with each of them, and with none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeVar
 
 from penstock.model.values import Value as EventValue
-from penstock.policy.datatypes import BOOLEAN, DataType, Value
+from penstock.policy.datatypes import BOOLEAN, DataType
 from penstock.policy.evaluate import Scope, target_matches
 from penstock.policy.event_attributes import data_type_of, policy_value
 from penstock.policy.expressions import Apply, ApplyEach, Designator, Expression, HigherOrder, Reference
@@ -28,39 +28,17 @@ from penstock.policy.formulas import (
     some,
     some_truth,
 )
-from penstock.policy.functions import V1, V3
-from penstock.policy.policies import Match, Target
+from penstock.policy.functions import V1
+from penstock.policy.policies import AllOf, AnyOf, Match, Target
 from penstock.policy.residual_formulas import Formula, Graph, Variable
 from penstock.policy.residual_known import Knowledge, Question, Unknown, Variables
-from penstock.policy.residual_selector import UnsaidError, compared, compared_with, like
+from penstock.policy.residual_predicates import Constant, Operand, Predicate, equality, predicate
+from penstock.policy.residual_selector import UnsaidError
 from penstock.policy.signatures import Bag, Function
-from penstock.selector.ast import Comparison
 
 _OR, _AND, _NOT, _N_OF = f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of"
-_OPERATORS: Final = {
-    "equal": Comparison.EQ,
-    "greater-than": Comparison.GT,
-    "greater-than-or-equal": Comparison.GE,
-    "less-than": Comparison.LT,
-    "less-than-or-equal": Comparison.LE,
-}
-#: whether something may stand before the part of a text, and behind it
-_PARTS: Final = {
-    f"{V3}string-starts-with": (False, True),
-    f"{V3}string-ends-with": (True, False),
-    f"{V3}string-contains": (True, True),
-}
+S = TypeVar("S")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A value that is known."""
-
-    value: Value
-
-
-Operand: TypeAlias = Constant | Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +57,6 @@ class Bagged:
     members: tuple[tuple[Formula, Operand], ...]
 
 
-Predicate: TypeAlias = Callable[[Operand, Operand], Formula]
-
-
 class Encoder:
     """Formulas for the expressions of some policies, where everything but the event is known."""
 
@@ -96,16 +71,20 @@ class Encoder:
 
     def target(self, target: Target) -> Truth:
         """Return when a target matches. Raises `UnsaidError`."""
-        return every_truth(
-            some_truth(every_truth(self._match(one) for one in all_of) for all_of in any_of) for any_of in target
-        )
+        return every_truth(_up_to(target, self._any_of, lambda truth: truth.fails is True))
+
+    def _any_of(self, any_of: AnyOf) -> Truth:
+        return some_truth(_up_to(any_of, self._all_of, lambda truth: truth.holds is True))
+
+    def _all_of(self, all_of: AllOf) -> Truth:
+        return every_truth(_up_to(all_of, self._match, lambda truth: truth.fails is True))
 
     def _match(self, match: Match) -> Truth:
         if match.function.within:
             raise UnsaidError(f"function `{match.function.name}`")
 
         def said() -> Truth:
-            bag, holds = self._bag(match.attribute, {}), self._predicate(match.function)
+            bag, holds = self._bag(match.attribute, {}), predicate(self.graph, match.function)
             found = some(both(there, holds(Constant(match.value), one)) for there, one in bag.members)
             return decided(bag.fine, found)
 
@@ -127,7 +106,7 @@ class Encoder:
         return self._in_cases(*tried)
 
     def _in_cases(self, asked: Unknown, found: dict[EventValue | None, Truth]) -> Truth:
-        variable, equal = asked.variable, self._equality(data_type_of(asked.spec.kind))
+        variable, equal = asked.variable, equality(self.graph, data_type_of(asked.spec.kind))
         values = [value for value in found if value is not None]
         having = [equal(variable, Constant(policy_value(value))) for value in values]
         if asked.spec.domain is not None:
@@ -172,7 +151,7 @@ class Encoder:
             case Apply(function, (one, bag)) if function.name == f"{one.gives}-is-in":
                 return self._is_in(function, one, bag, variables)
             case Apply(function, (one, other)):
-                return self._compared(self._predicate(function), one, other, variables)
+                return self._compared(predicate(self.graph, function), one, other, variables)
             case Apply(function) if function.name == "boolean-one-and-only":
                 return self._as_truth(self._term(expression, variables))
             case ApplyEach():
@@ -183,10 +162,16 @@ class Encoder:
         """A.3.5: arguments are looked at in their order, and no more of them than need be."""
         if function.id == _N_OF:
             return self._n_of(arguments[0], arguments[1:], variables)
-        truths = [self.truth(argument, variables) for argument in arguments]
         if function.id == _NOT:
-            return Truth(truths[0].fails, truths[0].holds)
-        return in_order(truths, decisive=function.id == _OR)
+            truth = self.truth(arguments[0], variables)
+            return Truth(truth.fails, truth.holds)
+        decisive, truths = function.id == _OR, []
+        for argument in arguments:
+            truths.append(self.truth(argument, variables))
+            goes_on = truths[-1].fails if decisive else truths[-1].holds
+            if goes_on is False:
+                break
+        return in_order(truths, decisive=decisive)
 
     def _n_of(self, number: Expression, arguments: Sequence[Expression], variables: Variables) -> Truth:
         if self.knowledge.missing(number, variables):
@@ -203,7 +188,7 @@ class Encoder:
 
     def _is_in(self, function: Function, first: Expression, second: Expression, variables: Variables) -> Truth:
         one, bag = self._term(first, variables), self._bag(second, variables)
-        equal = self._equality(_member_type(function))
+        equal = equality(self.graph, _member_type(function))
         found = some(
             every([when, there, equal(left, right)]) for when, left in one.cases for there, right in bag.members
         )
@@ -211,12 +196,12 @@ class Encoder:
 
     def _as_truth(self, term: Term) -> Truth:
         true = Constant(True)
-        equal = self._equality(BOOLEAN)
+        equal = equality(self.graph, BOOLEAN)
         return decided(term.fine, some(both(when, equal(one, true)) for when, one in term.cases))
 
     def _of_bags(self, function: Function, one: Bagged, other: Bagged) -> Truth:
         of_type = _member_type(function)
-        equal = self._equality(of_type)
+        equal = equality(self.graph, of_type)
         fine = both(one.fine, other.fine)
         match function.name.removeprefix(f"{of_type}-"):
             case "at-least-one-member-of":
@@ -231,7 +216,7 @@ class Encoder:
         """A.3.12, of functions that cannot fail."""
         if len(expression.arguments) != 2:
             raise UnsaidError(f"function `{expression.name}` of {len(expression.arguments)} arguments")
-        holds = self._predicate(expression.function)
+        holds = predicate(self.graph, expression.function)
         bags = [self._as_bag(argument, variables) for argument in expression.arguments]
         first, second = (bag.members for bag in bags)
         fine = every(bag.fine for bag in bags)
@@ -252,55 +237,6 @@ class Encoder:
                 whole = expression.name != HigherOrder.ALL_OF_ANY
                 return decided(fine, every(either(negated(there), among(one, all_of=whole)) for there, one in first))
         raise UnsaidError(f"function `{expression.name}`")
-
-    # --- functions of two values --------------------------------------------------------------------------------
-
-    def _equality(self, of_type: DataType) -> Predicate:
-        """Return when two values are equal as bags have it, where what is no number is equal to itself."""
-
-        def equal(one: Operand, other: Operand) -> Formula:
-            if isinstance(one, Constant) and isinstance(other, Constant):
-                return bool(one.value is other.value or one.value == other.value)
-            return self._ordered(of_type, Comparison.EQ, one, other)
-
-        return equal
-
-    def _predicate(self, function: Function) -> Predicate:
-        """Return what a function says of two values. Raises `UnsaidError`, and so does what is returned."""
-        said = self._said_of_two(function)
-
-        def holds(one: Operand, other: Operand) -> Formula:
-            if isinstance(one, Constant) and isinstance(other, Constant):
-                return bool(function.call(one.value, other.value))
-            return said(one, other)
-
-        return holds
-
-    def _said_of_two(self, function: Function) -> Predicate:
-        of_type = function.takes[0]
-        if function.id in _PARTS:
-            return partial(self._part, *_PARTS[function.id])
-        if isinstance(of_type, DataType) and function.takes == (of_type, of_type):
-            operator = _OPERATORS.get(function.id.removeprefix(f"{V1}{of_type}-"))
-            if operator is not None:
-                return partial(self._ordered, of_type, operator)
-        raise UnsaidError(f"function `{function.name}`")
-
-    def _ordered(self, of_type: DataType, operator: Comparison, one: Operand, other: Operand) -> Formula:
-        match one, other:
-            case Variable(), Variable():
-                return compared_with(self.graph, one, operator, other, of_type)
-            case Variable(), Constant(value):
-                return compared(self.graph, one, operator, value, of_type)
-            case Constant(value), Variable():
-                return compared(self.graph, other, operator.flipped, value, of_type)
-        raise AssertionError  # pragma: no cover  # one of the two is not known
-
-    def _part(self, before: bool, behind: bool, part: Operand, text: Operand) -> Formula:
-        match part, text:
-            case Constant(value), Variable():
-                return like(self.graph, text, before=before, part=value, behind=behind)
-        raise UnsaidError("a part of a text that is not known")
 
     # --- values and bags ----------------------------------------------------------------------------------------
 
@@ -365,6 +301,24 @@ class Encoder:
             self._variables[key] = (variables, encode(variables[name], variables))
         found: T = self._variables[key][1]  # type: ignore[assignment]  # put there by the same function
         return found
+
+
+def _up_to(things: Iterable[S], encode: Callable[[S], Truth], decides: Callable[[Truth], bool]) -> list[Truth]:
+    """Encode what counts in any order: where one decides, the others are not needed. Raises `UnsaidError`."""
+    found: list[Truth] = []
+    unsaid: UnsaidError | None = None
+    for thing in things:
+        try:
+            truth = encode(thing)
+        except UnsaidError as error:
+            unsaid = unsaid or error
+            continue
+        if decides(truth):
+            return [truth]
+        found.append(truth)
+    if unsaid is not None:
+        raise unsaid
+    return found
 
 
 def _shared(equal: Predicate, one: Bagged, other: Bagged) -> Formula:

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 import click
 
 from penstock.apps.cli import options
-from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pdp_serving import serve
 from penstock.apps.cli.policy_analysis import analyse, diff
 from penstock.apps.cli.policy_combining import combine
 from penstock.apps.cli.policy_files import check, convert, fmt, read_root, run_tests
+from penstock.apps.cli.policy_requests import read_request_file
+from penstock.apps.cli.policy_residual import residual
 from penstock.apps.cli.session import Session, say, say_block, say_json
-from penstock.errors import MalformedError, RefusedError
-from penstock.policy import json_requests, xml_requests
+from penstock.errors import RefusedError
+from penstock.policy import xml_requests
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide
 from penstock.policy.json_written import write_response
 from penstock.policy.repository import Repository
-from penstock.policy.requests import Request
 from penstock.policy.results import Decision, Response, Result, Told
 
 XML = "xml"
@@ -66,7 +66,7 @@ def evaluate(  # noqa: PLR0913  # one argument an option
     """
     root = read_root(policy_file)
     known = Repository(read_root(file) for file in referred)
-    request = _request(request_file)
+    request = read_request_file(request_file)
     response = decide(CompiledPolicy(root).evaluate, request, options.moment(at, session), known)
     if output == JSON:
         found = write_response(response)
@@ -77,16 +77,6 @@ def evaluate(  # noqa: PLR0913  # one argument an option
         for result in response.results:
             _show(result)
     _check(response)
-
-
-def _request(file: str) -> Request:
-    data = read_bytes(file)
-    with within(file):
-        if data.lstrip()[:1] == b"{":
-            return json_requests.read_request(data)
-        if data.lstrip()[:1] == b"<":
-            return xml_requests.read_request(data)
-        raise MalformedError("xacml.request", "a request is XML or JSON")
 
 
 def _show(result: Result) -> None:
@@ -120,6 +110,7 @@ def policy() -> None:
 
 policy.add_command(analyse)
 policy.add_command(diff)
+policy.add_command(residual)
 
 
 for _command in (check, fmt, convert, run_tests, combine):

@@ -1,0 +1,125 @@
+"""What is left of a policy, as a restriction: each event shows just what the policy permits of it."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.policy.kit import NOW
+from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
+
+from penstock.errors import RefusedError
+from penstock.guard import Delivery, environment
+from penstock.guard.environment import ENVIRONMENT
+from penstock.guard.residuals import residual_restriction
+from penstock.guard.restriction import NOTHING, Branch, Restriction, When
+from penstock.model import Event, TransitEvent
+from penstock.model.values import Scalar
+from penstock.policy.datatypes import STRING
+from penstock.policy.evaluate import evaluate
+from penstock.policy.event_attributes import ATTRIBUTE_NAME, EVENT
+from penstock.policy.expressions import Designator, function_of
+from penstock.policy.functions import V1
+from penstock.policy.lookup import Context, NoSources
+from penstock.policy.policies import Match, Root, Target
+from penstock.policy.requests import RESOURCE, Facts
+from penstock.policy.results import Decision
+from penstock.policy.text_reading import read_text_policy
+from penstock.selector import parse
+from penstock.trust.capabilities import Right
+
+DECLARED = f"""
+attribute role {{ category = subject id = "urn:example:role" type = string }}
+attribute which {{ category = resource id = "{ATTRIBUTE_NAME}" type = string }}
+attribute count {{ category = resource id = "{EVENT}count" type = integer }}
+attribute hour {{ category = environment id = "urn:penstock:environment:hour" type = integer }}
+"""
+
+
+def policy(*rules: str) -> Root:
+    return read_text_policy(f"{DECLARED} policy p {{ apply permit-overrides {' '.join(rules)} }}")
+
+
+def left(root: Root, *understood: str, known: Facts | None = None) -> Restriction:
+    return residual_restriction(
+        root, known or {}, Right.SUBSCRIBE, TYPE, environment=ENVIRONMENT, understood=frozenset(understood)
+    )
+
+
+class AttributeMaker(EventMaker):
+    """Makes policies that tell attributes apart."""
+
+    def target(self) -> Target:
+        if not self.rarely(3):
+            return super().target()
+        which = Designator(RESOURCE, ATTRIBUTE_NAME, STRING)
+        names = self.random.sample([*IDS], 3)
+        return (tuple((Match(function_of(f"{V1}string-equal"), name, STRING, which),) for name in names),)
+
+
+def permitted(root: Root, known: Facts, values: Mapping[str, Scalar], name: str) -> bool:
+    facts = {**known, **NAMES.of(TYPE.by_name[name]), **NAMES.facts(values)}
+    outcome = evaluate(root, Context(None, NOW, NoSources(), facts))
+    return outcome.decision is Decision.PERMIT and not outcome.obligations
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_events_show_what_is_permitted_of_them(seed: int) -> None:
+    maker = AttributeMaker(seed)
+    root, known = maker.policy(), maker.known()
+    try:
+        restriction = residual_restriction(root, known, Right.SUBSCRIBE, TYPE)
+    except RefusedError:
+        return
+    deliver = Delivery(restriction, TYPE)
+    for _ in range(5):
+        values = maker.event()
+        seen = deliver(TransitEvent(TYPE.key, TYPE.ancestors, values, "e", NOW), environment(NOW))
+        shown = {name for name, value in (seen.values if seen else {}).items() if value is not None}
+        there = {name for name in TYPE.by_name if IDS[name] in values}
+        assert shown == {name for name in there if permitted(root, known, values, name)}
+
+
+def test_attributes_are_apart_where_a_policy_tells_them_apart() -> None:
+    root = policy(
+        'rule a { permit target clause which == "text" or which == "other" condition count > 1 }',
+        'rule b { permit target clause which == "level" }',
+    )
+    where = parse("count > 1").rename(IDS)
+    ids = {name: TYPE.by_name[name].id for name in TYPE.by_name}
+    assert left(root) == Restriction(
+        (
+            Branch(action=Right.SUBSCRIBE, attributes=frozenset((ids["text"], ids["other"])), where=where),
+            Branch(action=Right.SUBSCRIBE, attributes=frozenset((ids["level"],))),
+        )
+    )
+    assert left(root).because == ("policy:p",)
+
+
+def test_all_attributes_go_with_an_event_where_it_does_not() -> None:
+    (branch,) = left(policy("rule a { permit condition count > 1 and hour < 9 }")).branches
+    assert branch.attributes is None
+    assert branch.where == parse("count > 1").rename(IDS)
+    assert branch.when == When(condition=parse("hour < 9"))
+
+
+def test_what_has_to_be_done_and_is_not_understood_is_not_permitted() -> None:
+    root = policy("rule a { permit condition count > 1 on permit { obligation log } }")
+    assert left(root) == NOTHING
+    assert len(left(root, "log").branches) == 1
+
+
+def test_a_moment_is_asked_for_each_event() -> None:
+    deliver = Delivery(left(policy("rule a { permit condition hour < 9 }")), TYPE)
+    event = Event.of(TYPE, {"count": 1}).to_transit()
+    assert deliver(event, {"hour": 8, "time": NOW}) is not None
+    assert deliver(event, {"hour": 9, "time": NOW}) is None
+    assert deliver(event, {"time": NOW}) is None
+
+
+def test_what_cannot_be_said_is_refused() -> None:
+    with pytest.raises(RefusedError) as refused:
+        left(policy("rule a { permit condition count * count > 4 }"))
+    assert refused.value.code == "policy.residual-fragment"
