@@ -9,18 +9,17 @@ Within the fragment nothing is approximated, errors included. What the solver ca
 UNKNOWN, never a guess, and each request is evaluated by the plain evaluator before it is returned.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.datatypes import Value
-from penstock.policy.index import necessary
+from penstock.policy.analysis_slices import Slices, apart, needs
 from penstock.policy.lookup import NoSources, Sources
 from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
-from penstock.policy.requests import Facts, Key
+from penstock.policy.requests import Facts
 from penstock.policy.results import Decision
 from penstock.selector.analysis import Verdict
 
@@ -97,6 +96,7 @@ class Analysis:
         self.roots = tuple(_resolved(root, known, ()) for root in roots)
         self._limits = limits
         self._search: Search | None = None
+        self._slices = Slices()
 
     # --- two policies -------------------------------------------------------------------------------------------
 
@@ -130,13 +130,17 @@ class Analysis:
 
     def _idle(self, placed: PlacedRule) -> IdleRule:
         applies = frozenset({(Decision.of(placed.rule.effect).plain,)})
-        never = self._none([placed.alone], applies).verdict
+        never = self._none([placed.alone], applies)
         duties = placed.rule.duties
-        if never is not Verdict.NO or duties.obligations or duties.advice:
-            return IdleRule(placed, never=True, verdict=never)
-        root = self.roots[0]
-        same = self._none([root, _without(root, placed.path)], _DIFFERENT).verdict
-        return IdleRule(placed, never=False, verdict=same)
+        if never.verdict is not Verdict.NO or duties.obligations or duties.advice:
+            return IdleRule(placed, never=True, verdict=never.verdict)
+        # Where the rule is not applicable, it makes no difference: the rest is looked at where it may be.
+        wanted = needs(placed.targets, present=True)
+        roots = (self.roots[0], _without(self.roots[0], placed.path))
+        both = [self._slices.near(one, wanted) for one in roots]
+        if never.witness is not None and self._decided(both, never.witness) in _DIFFERENT:
+            return IdleRule(placed, never=False, verdict=Verdict.NO)
+        return IdleRule(placed, never=False, verdict=self._none(both, _DIFFERENT).verdict)
 
     def conflicts(self, *, conditions: bool = True) -> Sequence[Conflict]:
         """Return the pairs of rules of the first policy that overlap and say the opposite, conditions or targets only.
@@ -145,12 +149,12 @@ class Analysis:
         """
         rules = self.rules()
         alone = {one.path: one.alone if conditions else _unconditional(one.alone) for one in rules}
-        needs = {one.path: _needs(one.targets) for one in rules}
+        wanted = {one.path: needs(one.targets) for one in rules}
         found = []
         for permit, deny in product(rules, rules):
             if permit.rule.effect is Effect.DENY or deny.rule.effect is Effect.PERMIT:
                 continue
-            if _apart(needs[permit.path], needs[deny.path]):
+            if apart(wanted[permit.path], wanted[deny.path]):
                 continue
             both = self._exists((alone[permit.path], alone[deny.path]), frozenset({(PERMIT, DENY)}))
             if both.verdict is not Verdict.NO:
@@ -170,6 +174,11 @@ class Analysis:
         except analysis_solver.UnsettledError:
             return Answer(Verdict.UNKNOWN)
         return Answer(Verdict.NO if found is None else Verdict.YES, found)
+
+    def _decided(self, roots: Sequence[Root], facts: Facts) -> tuple[str, ...]:
+        from penstock.policy import analysis_solver  # noqa: PLC0415  # as above
+
+        return analysis_solver.decisions(roots, facts)
 
     def _none(self, roots: Sequence[Root], wanted: "Ways") -> Answer:
         found = self._exists(roots, wanted)
@@ -239,17 +248,3 @@ def _unconditional(root: Root) -> Root:
         return replace(root, rules=tuple(replace(one, condition=None, duties=Duties()) for one in root.rules))
     members = (one if isinstance(one, PolicyReference) else _unconditional(one) for one in root.members)
     return replace(root, members=tuple(members))
-
-
-def _needs(targets: Sequence[Target]) -> Mapping[Key, frozenset[Value]]:
-    """Return the values of which attributes must have one, for all targets to match."""
-    found: dict[Key, frozenset[Value]] = {}
-    for target in targets:
-        for attribute, values in necessary(target).items():
-            found[attribute.key] = found[attribute.key] & values if attribute.key in found else values
-    return found
-
-
-def _apart(one: Mapping[Key, frozenset[Value]], other: Mapping[Key, frozenset[Value]]) -> bool:
-    """Say whether an attribute with one value cannot have what both need."""
-    return any(not (values & other[key]) for key, values in one.items() if key in other)
