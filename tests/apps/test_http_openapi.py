@@ -21,9 +21,7 @@ QUESTIONS = {AUTHORIZE, *ENDPOINTS.values()}
 
 
 def test_it_names_every_route_and_no_other() -> None:
-    answered = {path.decode(): ["post"] for path in SERVICE._posts} | {
-        path.decode(): ["get"] for path in SERVICE._pages
-    }
+    answered = {path.decode(): ["post"] for path in SERVICE.posts} | {path.decode(): ["get"] for path in SERVICE.pages}
     assert {path: [*operations] for path, operations in DOCUMENT["paths"].items()} == answered
 
 

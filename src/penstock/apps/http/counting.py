@@ -70,7 +70,7 @@ class Counting(Collector):
 def _of_server(service: HttpService) -> Iterator[Metric]:
     answers = CounterMetricFamily("penstock_pdp_answers", "Answers by their status.", labels=("status",))
     for status, number in service.counts.answers.items():
-        answers.add_metric((str(status),), number)
+        answers.add_metric((str(int(status)),), number)
     yield answers
     yield CounterMetricFamily(
         "penstock_pdp_connections_refused", "Connections beyond the bound.", service.counts.turned_away

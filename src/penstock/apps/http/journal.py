@@ -9,7 +9,9 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from penstock.errors import FailedError
 from penstock.policy.results import Decision
@@ -18,7 +20,7 @@ KIND: Final = "io.penstock.pdp.decision"
 _quoted: Final[Callable[[str], str]] = json.JSONEncoder().encode
 
 
-class Decided(NamedTuple):
+class Decided(Struct, frozen=True, gc=False):
     """One decision: about whom, what and which; of a question in XACML, nobody says so shortly."""
 
     decision: Decision
@@ -28,7 +30,7 @@ class Decided(NamedTuple):
     status: str = ""
 
 
-class Asking(NamedTuple):
+class Asking(Struct, frozen=True, gc=False):
     """What all decisions of a question have in common."""
 
     id: str

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import UNSET, Meta, MsgspecError, Struct, UnsetType
-from msgspec.json import Decoder, Encoder
+from msgspec.json import Decoder
 
 from penstock.apps.http.authzen import (
     KEY_ACTION_ID,
@@ -24,14 +24,15 @@ from penstock.apps.http.authzen import (
 )
 from penstock.apps.http.entities import Entities, Properties
 from penstock.errors import EvaluationError, MalformedError
-from penstock.policy.datatypes import DataType, Value
+from penstock.policy.datatypes import Value
 from penstock.policy.expressions import Designator
 from penstock.policy.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
 from penstock.policy.results import Decision
 from penstock.policy.straight import Involved, Straight
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-_Flat: TypeAlias = dict[str, str | bool | int | float | list[str] | None] | UnsetType | None
+_Properties: TypeAlias = dict[str, str | bool | int | float | list[str] | None]
+_Flat: TypeAlias = _Properties | UnsetType | None
 _Facts: TypeAlias = dict[Key, tuple[Value, ...]]
 
 
@@ -60,132 +61,131 @@ class QuickQuestion(Struct, gc=False):
 
 
 _decode: Final[Callable[[bytes], QuickQuestion]] = Decoder(QuickQuestion).decode
-_encode: Final[Callable[[QuickQuestion], bytes]] = Encoder().encode
-
-
-def read_quickly(data: bytes) -> QuickQuestion | None:
-    """Read a question, if it is of the usual form."""
-    if b"\\" in data:
-        return None
-    try:
-        found = _decode(data)
-    except (MsgspecError, UnicodeDecodeError):
-        return None
-    # Without escapes each text has two quotation marks: names that stand there twice, or are not known, are lost.
-    return found if data.count(b'"') == _encode(found).count(b'"') else None
+#: texts of a question without properties: names, and what they name
+_TEXTS: Final = 13
+_NOTHING: Final[_Facts] = {}
 
 
 class _Side:
     """What policies may want to know of the subjects, resources, actions or circumstances of questions."""
 
-    __slots__ = ("names",)
+    __slots__ = ("_category", "_names", "entities", "known")
 
-    def __init__(self, category: str, wanted: Collection[Designator]) -> None:
-        kinds: Mapping[DataType, type] = {of_type: kind for kind, of_type in TYPES.items()}
-        #: keys by their names, and by what the values are in JSON
-        self.names: dict[str, dict[type, Key]] = {}
+    def __init__(
+        self, category: str, wanted: Collection[Designator], entities: Mapping[str, Mapping[str, Properties]]
+    ) -> None:
+        kinds = {of_type: kind for kind, of_type in TYPES.items()}
+        #: keys by their names, and by what the values are in JSON; names that no property may have have none
+        self._names: dict[str, dict[type, Key]] = {name: {} for name in RESERVED}
         for one in wanted:
-            if one.category == category and one.of in kinds:
-                self.names.setdefault(one.id, {})[kinds[one.of]] = one.key
+            if one.category == category and one.of in kinds and one.id not in RESERVED:
+                self._names.setdefault(one.id, {})[kinds[one.of]] = one.key
+        self._category = category
+        self.entities = entities
+        #: what the bundle knows, by type and id, as far as it was wanted already
+        self.known: dict[tuple[str, str], _Facts] = {}
 
-    def tell(self, facts: _Facts, properties: _Flat, known: _Facts | None) -> bool:
-        """Add to the facts what a bundle knows, and what a question says; whether that can be said so shortly."""
-        if known:
-            facts.update(known)
-        if not properties:
-            return True
-        if not RESERVED.isdisjoint(properties):
-            return False
-        for name, value in properties.items():
-            keys = self.names.get(name)
+    def find(self, of_type: str, name: str) -> _Facts:
+        """Return what the bundle knows of an entity. Raises `Involved`."""
+        properties = self.entities[of_type].get(name)
+        if properties is None:
+            return _NOTHING
+        found: _Facts = {}
+        # Members of objects have other names, which a question might have too.
+        if any(isinstance(value, dict) for value in properties.values()):
+            raise Involved
+        try:
+            tell(found, self._category, properties)
+        except MalformedError:
+            raise Involved from None
+        self.known[of_type, name] = found
+        return found
+
+    def say(self, facts: _Facts, properties: _Properties | None, known: _Facts = _NOTHING) -> int:
+        """Add what a question says, instead of what is known, and return of how many texts. Raises `Involved`."""
+        texts, names = 1, self._names
+        for name, value in properties.items() if properties else ():
+            values: tuple[Value, ...] = (value,)
+            kind: type = type(value)
+            texts += 1
+            if kind is str:
+                texts += 1
+            elif isinstance(value, list):
+                texts += len(value)
+                values, kind = tuple(value), str
+            keys = names.get(name)
             if keys is None:
                 continue
+            if not keys:
+                raise Involved
             if known:
-                # What the question says goes before it, whatever the type.
                 for before in keys.values():
                     facts.pop(before, None)
-            values, kind = (tuple(value), str) if isinstance(value, list) else ((value,), type(value))
             key = keys.get(kind)
             if key is not None:
                 facts[key] = values
-        return True
-
-
-class _Known(dict[tuple[str, str], _Facts | None]):
-    """What a bundle knows of entities, worked out when it is wanted first; none where it is not so simple."""
-
-    def __init__(self, category: str, entities: Mapping[str, Mapping[str, Properties]]) -> None:
-        super().__init__()
-        self._category = category
-        self._entities = entities
-
-    def __missing__(self, which: tuple[str, str]) -> _Facts | None:
-        of_type, name = which
-        properties = self._entities.get(of_type, _NOBODY).get(name)
-        if not properties:
-            return _NOTHING
-        self[which] = found = self._told(properties)
-        return found
-
-    def _told(self, properties: Properties) -> _Facts | None:
-        facts: _Facts = {}
-        try:
-            tell(facts, self._category, properties)
-        except MalformedError:
-            return None
-        nested = any(isinstance(value, dict) for value in properties.values())
-        return None if nested else facts
-
-
-_NOBODY: Final[Mapping[str, Properties]] = {}
-_NOTHING: Final[_Facts] = {}
+        return texts
 
 
 class Quick:
     """See the module. It is that of one bundle."""
 
-    __slots__ = ("_action", "_actions", "_ask", "_context", "_resource", "_resources", "_subject", "_subjects")
+    __slots__ = ("_action", "_ask", "_context", "_resource", "_subject")
 
     def __init__(self, ask: Straight, entities: Entities, wanted: Collection[Designator]) -> None:
         self._ask = ask
-        self._subject, self._resource = _Side(SUBJECT, wanted), _Side(RESOURCE, wanted)
-        self._action, self._context = _Side(ACTION, wanted), _Side(ENVIRONMENT, wanted)
-        self._subjects = _Known(SUBJECT, entities.subjects)
-        self._resources = _Known(RESOURCE, entities.resources)
-        self._actions = _Known(ACTION, {"": entities.actions})
+        self._subject = _Side(SUBJECT, wanted, entities.subjects)
+        self._resource = _Side(RESOURCE, wanted, entities.resources)
+        self._action = _Side(ACTION, wanted, {"": entities.actions} if any(entities.actions.values()) else {})
+        self._context = _Side(ENVIRONMENT, wanted, {})
 
-    def decide(self, question: QuickQuestion, now: datetime) -> Decision | None:
-        """Return the decision, if it is a simple one: Permit, Deny or NotApplicable, and nothing to do besides."""
-        facts = self._facts(question)
-        if facts is None:
+    def decide(self, data: bytes, now: datetime) -> tuple[Decision, QuickQuestion] | None:
+        """Return the decision and the question, if both are simple ones.
+
+        It is Permit, Deny or NotApplicable, and there is nothing to be done besides.
+        """
+        if b"\\" in data:
             return None
         try:
-            return self._ask(facts, now)
-        except (EvaluationError, Involved):
+            question = _decode(data)
+            facts, texts = self._facts(question)
+            # Without escapes each text has two quotation marks, and what stands there twice, or is not known, has more.
+            return (self._ask(facts, now), question) if data.count(b'"') == 2 * texts else None
+        except (MsgspecError, UnicodeDecodeError, EvaluationError, Involved):
             return None
 
-    def _facts(self, question: QuickQuestion) -> _Facts | None:
+    def _facts(self, question: QuickQuestion) -> tuple[_Facts, int]:
+        """Return what policies may want to know, and how many texts the question has: `authzen.facts_of`, in short."""
         subject, action, resource = question.subject, question.action, question.resource
+        who, which, does = subject.id, resource.id, action.name
+        of_subject, of_resource = subject.type, resource.type
         facts: _Facts = {
-            KEY_SUBJECT_ID: (subject.id,),
-            KEY_SUBJECT_TYPE: (subject.type,),
-            KEY_RESOURCE_ID: (resource.id,),
-            KEY_RESOURCE_TYPE: (resource.type,),
-            KEY_ACTION_ID: (action.name,),
+            KEY_SUBJECT_ID: (who,),
+            KEY_SUBJECT_TYPE: (of_subject,),
+            KEY_RESOURCE_ID: (which,),
+            KEY_RESOURCE_TYPE: (of_resource,),
+            KEY_ACTION_ID: (does,),
         }
-        known = self._subjects[subject.type, subject.id]
-        if known is None or (
-            (known or subject.properties) and not self._subject.tell(facts, subject.properties, known)
-        ):
-            return None
-        known = self._resources[resource.type, resource.id]
-        if known is None or (
-            (known or resource.properties) and not self._resource.tell(facts, resource.properties, known)
-        ):
-            return None
-        known = self._actions["", action.name]
-        if known is None or ((known or action.properties) and not self._action.tell(facts, action.properties, known)):
-            return None
-        if question.context and not self._context.tell(facts, question.context, None):
-            return None
-        return facts
+        texts, known = _TEXTS, _NOTHING
+        # The same four times, in full: a call costs more than what it would do.
+        side = self._subject
+        if of_subject in side.entities:
+            known = side.known.get((of_subject, who)) or side.find(of_subject, who)
+            facts.update(known)
+        if (properties := subject.properties) is not UNSET:
+            texts += side.say(facts, properties, known)
+        side, known = self._resource, _NOTHING
+        if of_resource in side.entities:
+            known = side.known.get((of_resource, which)) or side.find(of_resource, which)
+            facts.update(known)
+        if (properties := resource.properties) is not UNSET:
+            texts += side.say(facts, properties, known)
+        side, known = self._action, _NOTHING
+        if side.entities:
+            known = side.known.get(("", does)) or side.find("", does)
+            facts.update(known)
+        if (properties := action.properties) is not UNSET:
+            texts += side.say(facts, properties, known)
+        if (properties := question.context) is not UNSET:
+            texts += self._context.say(facts, properties)
+        return facts, texts

@@ -11,7 +11,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, Self, TypeAlias
+
+from msgspec import Struct
 
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -23,7 +25,7 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x
 _END: Final = b"\r\n\r\n"
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True, gc=False):
     """A request: header names are in lower case."""
 
     method: bytes
@@ -32,7 +34,7 @@ class Asked(NamedTuple):
     body: bytes = b""
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True, gc=False):
     """An answer; headers are whole lines."""
 
     body: bytes
@@ -58,8 +60,7 @@ class _Wrong(Exception):  # noqa: N818  # it never leaves this file
         self.status = status
 
 
-@dataclass(slots=True)
-class _Head:
+class _Head(Struct, gc=False):
     """A request of which the body is still to come."""
 
     method: bytes
@@ -271,7 +272,7 @@ class _Connection(asyncio.Protocol):
             self.since = asyncio.get_running_loop().time()
 
     def _write(self, transport: asyncio.Transport, answer: Answer, *, keep: bool, with_body: bool) -> None:
-        answers, status = self._service.counts.answers, answer.status.value
+        answers, status = self._service.counts.answers, answer.status
         answers[status] = answers.get(status, 0) + 1
         lines = b"%b%d\r\n%b%b\r\n" % (
             _fixed(answer.status, answer.content_type),

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.callers import Callers
 from penstock.apps.http.counting import Counting
-from penstock.apps.http.deciding import Deciding
+from penstock.apps.http.deciding import NOT_NOW, Deciding
 from penstock.apps.http.journal import Asking, Decided, Journal
 from penstock.apps.http.openapi import document
 from penstock.apps.http.places import (
@@ -32,7 +32,7 @@ from penstock.apps.http.places import (
     XACML_XML,
     XML,
 )
-from penstock.apps.http.quick import read_quickly
+from penstock.apps.http.quick import QuickQuestion
 from penstock.apps.http.server import Answer, Asked, plain
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -81,12 +81,12 @@ class DecisionService:
         self._number = 0
         self._prefix = settings.prefix.encode()
         self._evaluation_at_length = self._authzen(EVALUATION, Deciding.evaluation)
-        self._posts: Mapping[bytes, Callable[[Asked, str | None], Answer]] = {
+        self.posts: dict[bytes, Callable[[Asked, str | None], Answer]] = {
             AUTHORIZE.encode(): self._authorize,
             **{ENDPOINTS[name].encode(): self._authzen(ENDPOINTS[name], decide) for name, decide in _DECIDING.items()},
             EVALUATION.encode(): self._evaluation,
         }
-        self._pages: Mapping[bytes, Callable[[], Answer]] = {
+        self.pages: dict[bytes, Callable[[], Answer]] = {
             DISCOVERY.encode(): self._discovery,
             HOME.encode(): lambda: Answer(_HOME_PAGE, content_type=XML),
             HEALTH.encode(): self._health,
@@ -111,7 +111,7 @@ class DecisionService:
 
     def _routed(self, asked: Asked) -> Answer:
         # (1) what it is about
-        post = self._posts.get(asked.path)
+        post = self.posts.get(asked.path)
         if post is None:
             return self._page(asked)
         if asked.method != b"POST":
@@ -129,10 +129,10 @@ class DecisionService:
             return _failed(HTTPStatus.BAD_REQUEST, error.code, error.message)
         except PenstockError as error:
             # What is wrong here is for the log, and not for those who ask.
-            return _failed(HTTPStatus.SERVICE_UNAVAILABLE, error.code, "no decision can be made now")
+            return _failed(HTTPStatus.SERVICE_UNAVAILABLE, error.code, NOT_NOW)
 
     def _page(self, asked: Asked) -> Answer:
-        page = self._pages.get(asked.path)
+        page = self.pages.get(asked.path)
         if page is None:
             return plain(HTTPStatus.NOT_FOUND)
         if asked.method not in (b"GET", b"HEAD"):
@@ -161,15 +161,16 @@ class DecisionService:
         began, bundle = self.settings.timer(), self.bundle
         if bundle.quick is None or asked.headers.get(b"content-type") != _JSON:
             return self._evaluation_at_length(asked, caller)
-        question = read_quickly(asked.body)
-        now = _UNASKED if bundle.timeless else self.settings.clock()
-        decision = None if question is None else bundle.quick.decide(question, now)
-        if question is None or decision is None:
+        found = bundle.quick.decide(asked.body, _UNASKED if bundle.timeless else self.settings.clock())
+        if found is None:
             return self._evaluation_at_length(asked, caller)
-        subject, resource = question.subject, question.resource
-        about = (subject.type, subject.id), question.action.name, (resource.type, resource.id)
-        headers = self._record(asked, caller, EVALUATION, (bundle, [Decided(decision, *about)], began))
-        return Answer(_SAID[decision], HTTPStatus.OK, JSON, headers)
+        decision, question = found
+        self._number += 1
+        self.counting.decisions[decision] += 1
+        self.counting.took(self.settings.timer() - began)
+        if self.settings.journal is not None:
+            self._write(asked, caller, EVALUATION, bundle, [_decided(question, decision)])
+        return Answer(_SAID[decision], content_type=JSON, headers=self._named(bundle))
 
     def _decided(
         self, endpoint: str, decide: _Decide, bundle: Bundle, question: bytes
@@ -197,21 +198,34 @@ class DecisionService:
         self, asked: Asked, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> bytes:
         """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
-        (bundle, decided, began), counting, settings = what, self.counting, self.settings
+        bundle, decided, began = what
         self._number += 1
         for one in decided:
-            counting.decisions[one.decision] += 1
-        counting.took(settings.timer() - began)
-        if settings.journal is not None:
-            name = f"{settings.prefix}-{self._number:x}"
-            request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
-            asking = Asking(name, settings.clock(), endpoint, bundle.revision, caller, request)
-            try:
-                settings.journal.write(asking, decided)
-            except PenstockError as error:
-                self.unrecorded = error
-                raise
-            self.unrecorded = None
+            self.counting.decisions[one.decision] += 1
+        self.counting.took(self.settings.timer() - began)
+        if self.settings.journal is not None:
+            self._write(asked, caller, endpoint, bundle, decided)
+        return self._named(bundle)
+
+    def _write(
+        self, asked: Asked, caller: str | None, endpoint: str, bundle: Bundle, decided: Sequence[Decided]
+    ) -> None:
+        """Write down what was decided. Raises `FailedError`."""
+        settings = self.settings
+        if settings.journal is None:
+            return
+        request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
+        name = f"{settings.prefix}-{self._number:x}"
+        asking = Asking(name, settings.clock(), endpoint, bundle.revision, caller, request)
+        try:
+            settings.journal.write(asking, decided)
+        except PenstockError as error:
+            self.unrecorded = error
+            raise
+        self.unrecorded = None
+
+    def _named(self, bundle: Bundle) -> bytes:
+        """Return headers that name the decisions of a question."""
         return b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n" % (self._prefix, self._number, bundle.octets)
 
     # --- XACML REST ---------------------------------------------------------------------------------------------
@@ -267,6 +281,11 @@ _DECIDING: Final[Mapping[str, _Decide]] = {
     "search_resource_endpoint": Deciding.search_resource,
     "search_action_endpoint": Deciding.search_action,
 }
+
+
+def _decided(question: QuickQuestion, decision: Decision) -> Decided:
+    subject, resource = question.subject, question.resource
+    return Decided(decision, (subject.type, subject.id), question.action.name, (resource.type, resource.id))
 
 
 def _media_type(asked: Asked, header: bytes) -> str:
