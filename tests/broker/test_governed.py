@@ -1,16 +1,36 @@
 """Policies at nodes that run: what clients get changes with them, and clients notice nothing."""
 
 from tests.broker.node_kit import client_of, refused, run, running, settings
-from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER
-from tests.broker.test_agreed import nothing
+from tests.broker.sports import (
+    AGENCY,
+    CONNECT,
+    NEWS,
+    NOW,
+    PDA,
+    REPORTER,
+    Node,
+    definition,
+    grant,
+    signed,
+    stocked,
+)
+from tests.broker.test_agreed import ALL, arrives, nothing, subscribe
 from tests.broker.test_policy import READING, WRITING
 from tests.guard.policy_kit import policy
 
+from penstock.broker.door import Sources
 from penstock.broker.feeds import Feed, Subscription
+from penstock.broker.requests import Given
+from penstock.guard import ENVIRONMENT, Effect, EventRequest, decide
 from penstock.guard.policies import Policies, PolicyCombining
-from penstock.model import Domain, Event
+from penstock.model import Domain, Event, TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.policies import Root
-from penstock.trust.certificates import Naming, issue
+from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Certificate, Naming, issue
+from penstock.trust.credentials import Credentials
+from penstock.trust.revocations import Revocations
+from penstock.trust.validity import Validity
 
 #: the headline is for the press, by the word of the owner, at home where the owner is
 PRESS = policy(
@@ -81,3 +101,68 @@ def test_what_policies_say_changes_what_is_delivered_and_clients_notice_nothing(
             await arriving(feed, news, "won")
 
     run(test())
+
+
+# Without a network: which events a subscription brings, type by type, and while roles last.
+
+
+def node(made: Policies, *certificates: Certificate, revoked: tuple[str, ...] = ()) -> Node:
+    found = Node()
+    known = Credentials.of(*CONNECT, *ALL, *certificates)
+    revocations = Revocations({AGENCY.principal: frozenset(revoked)})
+    found.run(found.broker.change(NOW, sources=Sources(known, revocations=revocations, policies=made, revision="r")))
+    for who in (PDA, REPORTER):
+        found.connect(who)
+    subscribe(found)
+    return found
+
+
+def test_with_a_right_on_a_type_come_those_below_as_far_as_policies_permit() -> None:
+    deny = policy('deny target clause type_name == "SoccerMatch" or type_name == "LiveFeed"', "permit")
+    assert arrives(node(policies(deny))) == ["SportsNews", "TennisMatch", "SoccerGoal"]
+    # What lies below can be had without what lies above, and by what it has of its own.
+    below = reading('"sets" in has')
+    assert arrives(node(policies(below))) == ["TennisMatch"]
+
+
+def test_a_type_that_comes_later_is_asked_about() -> None:
+    made = policies(policy('deny target clause type_name == "Regatta"', "permit"))
+    found = node(made, grant(REPORTER, NEWS, Right.PUBLISH))
+    for name, heard in (("Rowing", True), ("Regatta", False)):
+        new = definition(name, {}, NEWS.name)
+        event = TransitEvent(new.name.key, (NEWS.name.key,), {}, name, NOW)
+        # As long as nobody here knows it, nothing is known of it.
+        assert not any(isinstance(said, Given) for said in found.inject(event))
+        found.run(found.broker.change(NOW, installed=[signed(new)]))
+        assert any(isinstance(said, Given) for said in found.inject(event)) is heard, name
+
+
+def test_a_role_ends_with_its_certificate() -> None:
+    later = NOW.replace(hour=13)
+    until_then = issue(Naming(AGENCY.principal, b"press", PDA.principal, Validity.between(None, later)), AGENCY)
+    press = policies(reading('"press" in role'))
+    found = node(press, until_then)
+    found.run(found.broker.advertise(NOW, "reporter", NEWS.name.name, NEWS.name))
+    for moment, heard in ((NOW, True), (later.replace(minute=1), False)):
+        found.now = moment
+        assert any(isinstance(said, Given) for said in found.publish(NEWS, headline="h")) is heard
+    # What was revoked is no role.
+    assert arrives(node(press, until_then)) != []
+    assert arrives(node(press, until_then, revoked=(until_then.id,))) == []
+
+
+def test_decisions_are_recorded_with_policies() -> None:
+    made = Policies.of(policy("permit"), revision="policies:x")
+    found = node(made)
+    record = next(one for one in found.records if one.action is Right.SUBSCRIBE and one.resource == NEWS.name)
+    assert record.revision == "r policies:x"
+    assert "policy:t.plates" in record.because
+
+
+def test_brokers_publish_and_read_for_others_and_are_not_asked() -> None:
+    sources = Sources(Credentials.of(*ALL), policies=policies(policy("deny")))
+    news = stocked().get(NEWS.name, NOW)
+    request = EventRequest(PDA.principal, Right.SUBSCRIBE, news, NOW)
+    shown = Credentials(), ENVIRONMENT, DEFAULT_LIMITS
+    assert decide(request, sources.authorities(*shown)).effect is Effect.PERMIT
+    assert decide(request, sources.for_clients(*shown)).effect is Effect.DENY
