@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.model.profiles import alphabetic, numeric
 from penstock.model.tree import Scope
-from penstock.pipeline.conflicts_forms import Terms
 from penstock.pipeline.conflicts_input import Table, TableFormat, read_rules, read_types
+from penstock.pipeline.conflicts_terms import Terms
 from penstock.pipeline.jobs_conflicts import Conflicts
 
 BELOW = 8

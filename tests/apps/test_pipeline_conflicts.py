@@ -58,6 +58,7 @@ def test_from_tables_to_the_conflicts_of_one_rule(penstock: Shell) -> None:
     assert [list(row.values()) for row in data["organisations"]] == [["acme", "bolt", 2], ["bolt", "bolt", 1]]
     assert data["causes"][0]["rule"] == "b1"
     assert data["causes"][0]["others"] == 2
+    assert data["causes"][0]["witness"] == "company acme and role engineer, by a1"
     assert "Which rules" in (penstock.folder / "page.html").read_text(encoding="utf-8")
     mine = penstock.ok("pipeline", "conflicts-of", "found", "b1", "-o", "json").json
     assert mine["conflicts"] == [
@@ -68,8 +69,11 @@ def test_from_tables_to_the_conflicts_of_one_rule(penstock: Shell) -> None:
             "type": "Line.Press",
             "attributes": ["company"],
             "certain": True,
+            "witnesses": [
+                {"function": "fnc_s", "profile": {"company": "acme", "role": role}, "admitted_by": other},
+            ],
         }
-        for other in ("a1", "a3")
+        for other, role in (("a1", "engineer"), ("a3", "engineer"))
     ]
     assert "same" in penstock.ok("pipeline", "conflicts-of", "found", "a1").out
     assert "moderator.unknown-type" in penstock.ok("pipeline", "quarantine", "found").out

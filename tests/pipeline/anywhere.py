@@ -27,7 +27,9 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 from tests.guard.london import BAG, TO_BILLING, TO_STATISTICS
+from tests.moderator.kit import FORMULAS, LISTS
 from tests.pipeline import secrets_job
+from tests.pipeline.conflicts_kit import forest, look, reference, terms, told
 from tests.pipeline.ingest_reference import define
 from tests.pipeline.test_audit import RECORDS
 from tests.pipeline.test_ingest_csv import BOUND, TOP, line
@@ -35,8 +37,11 @@ from tests.pipeline.test_ingest_envelopes import AT, good
 from tests.trust.kit import grant, who
 
 from penstock.model import Principal
+from penstock.model.tree import Scope
+from penstock.moderator.conflicts import Mode
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.audit import audit, read_log
+from penstock.pipeline.conflicts_found import opened
 from penstock.pipeline.deliver import deliver
 from penstock.pipeline.frames import ID
 from penstock.pipeline.ingest import (
@@ -53,7 +58,7 @@ from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_records import read_jetstream, to_messages
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.whatif import compare
-from penstock.selector import parse
+from penstock.selector import ALWAYS, parse
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.credentials import Credentials
@@ -245,6 +250,17 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
         assert stored(url, "VIEWS") == VIEWS
 
 
+def run_conflicts(spark: SparkSession, folder: Path) -> None:
+    """All conflicts in a few rule bases, for which every table is read again where it was written."""
+    chosen, rules = forest(7, Scope.UPWARD, FORMULAS + LISTS, (ALWAYS,), 8)
+    look(spark, folder, chosen, rules, terms(Scope.UPWARD))
+    expected = sorted(reference(chosen, rules, Mode.SCOPED))
+    with opened(spark, str(folder / "found")) as found:
+        assert sorted(told(found.pairs(), Mode.SCOPED)) == expected
+        assert any(row["witness"] for row in found.report().causes.as_dicts())
+    assert expected
+
+
 def run_secrets(spark: SparkSession, folder: Path) -> None:
     """A policy full of secrets, and keys; `test_secrets_logged` searches what was logged meanwhile."""
     assert all(secrets_job.run(spark)), folder
@@ -258,6 +274,7 @@ JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
     "whatif": run_whatif,
     "audit": run_audit,
     "jetstream": run_jetstream,
+    "conflicts": run_conflicts,
     "secrets": run_secrets,
 }
 #: what runs there in `make test`, where commands ingest and deliver besides, and secrets are admitted, delivered and

@@ -12,7 +12,9 @@ from tests.pipeline.conflicts_kit import between, forest, look, reference, terms
 
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Mode
-from penstock.pipeline.jobs_conflicts import found_pairs, found_report
+from penstock.moderator.forms import is_true
+from penstock.moderator.rules import PublishRule
+from penstock.pipeline.conflicts_found import Pair, Witness, opened
 from penstock.selector import ALWAYS, parse
 
 MAKERS = (ALWAYS, listing(("company", "A")), listing(("company", "A"), ("licensed", True)), parse("company <> 'B'"))
@@ -74,8 +76,12 @@ def test_all_conflicts_are_those_of_the_reference(
     folder = tmp_path_factory.mktemp("conflicts")
     said = look(session, folder, chosen, rules, terms(scope, mode), bad=(BAD_RULES, BAD_TYPES))
     expected = reference(chosen, rules, mode)
-    path = str(folder / "found")
-    assert sorted(told(found_pairs(session, path), mode)) == sorted(expected)
+    with opened(session, str(folder / "found")) as found:
+        assert sorted(told(found.pairs(), mode)) == sorted(expected)
+        report = found.report(top=1_000, witnesses=0)
+        shown = [Pair.of(row) for row in report.causes.as_dicts() if row["other"] is not None]
+        check_witnesses(shown, found.witnesses(shown), rules)
+    assert {pair_of(pair) for pair in shown} <= {(pair.function, frozenset(pair[:2])) for pair in expected}
     assert said["reasons"] == REASONS
     assert said["counts"] == {
         "read": len(rules) + len(BAD_RULES),
@@ -87,6 +93,22 @@ def test_all_conflicts_are_those_of_the_reference(
         "conflicts": len(expected),
         "between_types": sum(pair.kind == "up" for pair in expected),
     }
-    report = found_report(session, path, top=1_000)
     assert Counter({row[:2]: row[2] for row in report.organisations.rows}) == between(expected, rules)
     assert sum(int(str(count)) for row in report.subtrees.rows for count in row[1:]) == len(expected)
+
+
+def pair_of(pair: Pair) -> tuple[str, frozenset[str]]:
+    return pair.function, frozenset((pair.rule, pair.other))
+
+
+def check_witnesses(pairs: list[Pair], seen: list[list[Witness]], rules: list[PublishRule]) -> None:
+    """Check that whoever is named is admitted by the one rule, and not by the other."""
+    by = {each.id: each for each in rules}
+    assert len(pairs) == len(seen)
+    for pair, people in zip(pairs, seen, strict=True):
+        for witness in people:
+            (other,) = {pair.rule, pair.other} - {witness.admitted_by}
+            admitting, refusing = (getattr(by[each], witness.function) for each in (witness.admitted_by, other))
+            assert is_true(admitting, witness.profile.values)
+            assert not is_true(refusing, witness.profile.values)
+    assert sum(map(bool, seen)) > len(pairs) // 2

@@ -15,7 +15,8 @@ from penstock.model.tree import Scope
 from penstock.model.values import AttributeSpec, Kind
 from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.judge import QuickJudge
-from penstock.pipeline.conflicts_forms import Reader, Terms, read_text
+from penstock.pipeline.conflicts_forms import Reader, read_text
+from penstock.pipeline.conflicts_terms import Terms
 from penstock.selector import parse
 
 SCOPED = Reader(terms(Scope.UPWARD))

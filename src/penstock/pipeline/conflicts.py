@@ -36,7 +36,8 @@ from pyspark.sql.types import (
 from penstock.model.tree import Scope
 from penstock.moderator.conflicts import Function
 from penstock.moderator.judge import QuickJudge
-from penstock.pipeline.conflicts_forms import DEMAND, Terms
+from penstock.pipeline.conflicts_forms import DEMAND
+from penstock.pipeline.conflicts_terms import Terms
 from penstock.selector import parse
 
 STATEMENTS: Final = StructType(
@@ -77,11 +78,12 @@ SAME: Final = StructType(
         StructField("function", StringType()),
         StructField("word", BinaryType()),
         StructField("others", LongType()),
+        StructField("other", StringType()),
         StructField("attributes", ArrayType(StringType())),
         StructField("certain", BooleanType()),
     ]
 )
-"""A statement on a type, and how many rules on the same type state something else."""
+"""A statement on a type, and how many rules on the same type state something else, such as `other`."""
 EQUAL: Final = StructType(
     [
         StructField("function", StringType()),
@@ -299,8 +301,9 @@ def same_type(statements: DataFrame, found: DataFrame, equal: DataFrame) -> Data
     No pairs are made: a statement collides with all rules on its type but those that mean the same.
     """
     several = found.where("count > 1").select(*_PLACE, _differing().alias("attributes"))
-    here = statements.select(*_PLACE, "word", "rules").join(several, list(_PLACE))
-    totals = here.groupBy(*_PLACE).agg(F.sum("rules").alias("all"))
+    here = statements.select(*_PLACE, "word", "rules", "example").join(several, list(_PLACE))
+    ends = F.min("example").alias("first"), F.max("example").alias("last")
+    totals = here.groupBy(*_PLACE).agg(F.sum("rules").alias("all"), *ends)
     others = here.select(*_PLACE, F.col("word").alias("other"), F.col("rules").alias("theirs"))
     known = (
         here.select(*_PLACE, "word")
@@ -313,7 +316,10 @@ def same_type(statements: DataFrame, found: DataFrame, equal: DataFrame) -> Data
             F.min("certain").alias("certain"),
         )
     )
-    count = F.col("all") - F.col("rules") - F.coalesce("alike", F.lit(0))
+    alike = F.coalesce("alike", F.lit(0))
+    count = F.col("all") - F.col("rules") - alike
+    # Where some mean the same, it would have to be looked for.
+    other = F.when(alike == 0, F.when(F.col("example") == F.col("first"), F.col("last")).otherwise(F.col("first")))
     named = F.array_sort(F.array_distinct(F.concat("attributes", F.coalesce("more", F.array().cast("array<string>")))))
     return (
         here.join(totals, list(_PLACE))
@@ -322,6 +328,7 @@ def same_type(statements: DataFrame, found: DataFrame, equal: DataFrame) -> Data
             *_PLACE,
             "word",
             count.alias("others"),
+            other.alias("other"),
             named.alias("attributes"),
             F.coalesce("certain", F.lit(True)).alias("certain"),
         )

@@ -59,7 +59,7 @@ def told(statements: DataFrame, flagged: DataFrame, groups: DataFrame, same: Dat
         .groupBy(*_PLACE, "word")
         .agg(F.sum("others").alias("others"), F.min("other").alias("other"), *_merged())
     )
-    beside = same.select(*_PLACE, "word", "others", F.lit(None).cast("string").alias("other"), "attributes", "certain")
+    beside = same.select(*_PLACE, "word", "others", "other", "attributes", "certain")
     found = [(Kind.SAME, beside), (Kind.UP, up), (Kind.DOWN, down)]
     parts = [part.select(F.lit(str(kind)).alias("kind"), "*") for kind, part in found]
     whole = parts[0].unionByName(parts[1]).unionByName(parts[2])
@@ -88,11 +88,12 @@ def members(rules: DataFrame, functions: DataFrame, tree: DataFrame, *, literal:
         stated = with_words(rules, functions).select(*named, F.lit(BOTH).alias("function"), words)
     else:
         known = functions.where("reason IS NULL").select("function", "key", "word")
-        stated = rules.select(*named, _each_function()).join(known, ["function", "key"]).drop("key")
+        stated = rules.select(*named, each_function()).join(known, ["function", "key"]).drop("key")
     return stated.join(places, "event").withColumnRenamed("event", "type")
 
 
-def _each_function() -> Column:
+def each_function() -> Column:
+    """Return the functions that rules name by their keys, in rows of their own: `function`, `key`."""
     return F.inline(
         F.array(
             F.struct(F.lit("fnc_p").alias("function"), F.col("key_p").alias("key")),

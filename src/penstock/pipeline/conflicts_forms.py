@@ -24,7 +24,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -42,10 +41,6 @@ from pyspark.sql.types import (
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
-from penstock.model.profiles import ProfileSchema
-from penstock.model.tree import Scope, TypeTree
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
 from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.forms import Box, Form, Forms
@@ -53,7 +48,7 @@ from penstock.moderator.judge import QuickJudge
 from penstock.moderator.lists import AttributeList, Bound, Entry
 from penstock.moderator.notation import parse_function
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.pipeline.conflicts_terms import ANYWHERE, Terms
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.sets import universe
 
@@ -98,27 +93,6 @@ _AND: Final = " AND "
 _ENTRY: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,127}) (=|<=|>=) ('[^']{0,128}'|0|-?[1-9][0-9]{0,17})", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_ROOT: Final = TypeKey(Principal(bytes(32)), "Type")
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What rules may speak about, but for the event types: how they are compared, and the attributes of profiles."""
-
-    scope: Scope
-    publishers: Mapping[str, AttributeSpec]
-    subscribers: Mapping[str, AttributeSpec]
-    mode: Mode = Mode.SCOPED
-
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The same for one event type, on which any two functions can be compared."""
-        tree = TypeTree.of({_ROOT: None}, self.scope)
-        return Vocabulary(tree, ProfileSchema(self.publishers), ProfileSchema(self.subscribers))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # For tasks: what is made of it is made there.
-        return Terms, (self.scope, dict(self.publishers), dict(self.subscribers), self.mode)
 
 
 class _Demand(NamedTuple):
@@ -264,7 +238,7 @@ class Reader:
     def _check(self, function: Function, selector: Selector) -> None:
         stated = (selector, ALWAYS) if function is Function.P else (ALWAYS, selector)
         other = Function.S if function is Function.P else Function.P
-        rule = PublishRule("r", _ROOT, (_ROOT.owner,), _ROOT.owner, *stated)
+        rule = PublishRule("r", ANYWHERE, (ANYWHERE.owner,), ANYWHERE.owner, *stated)
         self._vocabulary.check(rule, passed={(other, ALWAYS.text)}, shown=self._judge.shows)
 
     def _demands(self, function: Function, selector: Selector) -> tuple[list[_Demand], bool]:

@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.pipeline.conflicts import attributes_of, implied, violated
-from penstock.pipeline.conflicts_forms import Terms, key_of
+from penstock.pipeline.conflicts_forms import key_of
+from penstock.pipeline.conflicts_terms import Terms
 
 BOTH: Final = "both"
 """In the place of a function: a conflict is about the two together."""
@@ -76,6 +77,7 @@ def literal_same(statements: DataFrame, terms: Terms) -> tuple[DataFrame, DataFr
     found = _colliding(pairs, terms)
     same = found.groupBy("node", F.col("upper_word").alias("word")).agg(
         F.sum("lower_rules").alias("others"),
+        F.min("lower_example").alias("other"),
         F.array_sort(F.array_distinct(F.flatten(F.collect_set("attributes")))).alias("attributes"),
         F.min("certain").alias("certain"),
     )

@@ -125,7 +125,7 @@ def causes(of: Tables) -> DataFrame:
     return of.conflicts.select(*(named if name == "attributes" else name for name in _CAUSES)).orderBy(*order)
 
 
-def report(of: Tables, said: Mapping[str, object], top: int = 20) -> ConflictReport:
+def report(of: Tables, said: Mapping[str, object], mode: str, top: int) -> ConflictReport:
     """Collect what a report shows, at most `top` rows a table. Raises `MalformedError` (`audit.top`)."""
     if top < 1:
         raise MalformedError("audit.top", "a table has one row at least")
@@ -134,7 +134,7 @@ def report(of: Tables, said: Mapping[str, object], top: int = 20) -> ConflictRep
     return ConflictReport(
         _numbers(said.get("counts")),
         _numbers(said.get("reasons")),
-        str(said.get("mode", "")),
+        mode,
         _collected(between, top),
         _collected(where, top),
         _collected(causes(of), top),

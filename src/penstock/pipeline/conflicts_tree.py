@@ -7,9 +7,10 @@
     top     string          the type below a root, or the root itself, in whose subtree it stands
 
 Paths are found by doubling: who knows so many types above itself learns what the last of them knows, so that the
-deepest tree (`type_depth`) takes six rounds.
+deepest tree (`type_depth`) takes six steps, two at a time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,16 +30,24 @@ TREE: Final = StructType(
     ]
 )
 NUMBERED: Final = StructType(
-    [StructField("number", LongType()), StructField("type", StringType()), StructField("parent", StringType())]
+    [
+        StructField("number", LongType()),
+        *(StructField(name, StringType()) for name in ("type", "parent", "reason", "original")),
+    ]
 )
-"""Types that were stated once, with a number for each. It has to be written down before it is used."""
+"""What was stated as types, with a number for each, and the reason if it is none. To be written down before use."""
 #: where a type stands whose path ends nowhere
 _LOST: Final = -1
 
 
-def number_types(types: DataFrame) -> DataFrame:
-    """Give a number to each type (`NUMBERED`); `types` has `type` and `parent`, each type once."""
-    return types.select(F.monotonically_increasing_id().alias("number"), "type", "parent")
+def number_types(checked: DataFrame) -> DataFrame:
+    """Give a number to each type (`NUMBERED`); a type that is stated twice is none (`tree.duplicate`)."""
+    again = F.when(F.count(F.lit(1)) > 1, F.lit("tree.duplicate"))
+    stated = F.first("parent").alias("parent"), again.alias("reason"), F.first("original").alias("original")
+    once = checked.where("reason IS NULL").groupBy("type").agg(*stated)
+    bad = checked.where("reason IS NOT NULL").select(*once.columns)
+    whole = once.withColumn("original", F.when(F.col("reason").isNotNull(), F.col("original"))).unionByName(bad)
+    return whole.withColumn("number", F.monotonically_increasing_id())
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +63,25 @@ class Climbed:
 
     @property
     def lost(self) -> DataFrame:
-        """The types that stand in none (`type`, `parent`, `reason`).
+        """The types that stand in none (`reason`, `original`).
 
         One above is not stated (`tree.parent`), it is above itself (`type.cycle`), or too deep (`type.limit`).
         """
-        return self.known.select("type", "parent", _reason().alias("reason")).where("reason IS NOT NULL")
+        row = F.to_json(F.struct("type", "parent")).alias("original")
+        return self.known.select(_reason().alias("reason"), row).where("reason IS NOT NULL")
 
 
-def climb(numbered: DataFrame, bearing: DataFrame) -> Climbed:
-    """Find the types above each; `bearing` names those (`type`) that have rules, each once."""
+def climb(numbered: DataFrame, bearing: DataFrame, gathered: Callable[[DataFrame], DataFrame]) -> Climbed:
+    """Find the types above each; `bearing` names those (`type`) that have rules, each once.
+
+    `gathered` says how what was found so far is to be shared out.
+    """
     # Cut off from how it was found each time: a plan that holds itself twice over doubles with each round.
-    known = _first_step(numbered, bearing).localCheckpoint()
-    for _ in range(DEFAULT_LIMITS.type_depth.bit_length()):
+    known = gathered(_first_step(numbered, bearing)).localCheckpoint()
+    for _ in range(-(-DEFAULT_LIMITS.type_depth.bit_length() // 2)):
         if not known.where("up >= 0").limit(1).collect():
             break
-        known = _doubled(known).localCheckpoint()
+        known = gathered(_doubled(gathered(_doubled(known)))).localCheckpoint()
     return Climbed(known)
 
 

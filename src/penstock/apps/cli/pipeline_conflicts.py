@@ -30,7 +30,7 @@ from penstock.model.principals import Principal
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.vocabulary import Vocabulary
-from penstock.pipeline.conflicts_forms import Terms
+from penstock.pipeline.conflicts_found import Pair, opened
 from penstock.pipeline.conflicts_input import (
     Naming,
     Table,
@@ -41,7 +41,8 @@ from penstock.pipeline.conflicts_input import (
     types_frame,
 )
 from penstock.pipeline.conflicts_report import ConflictReport, conflicts_html
-from penstock.pipeline.jobs_conflicts import Conflicts, found_pairs, found_report
+from penstock.pipeline.conflicts_terms import Terms
+from penstock.pipeline.jobs_conflicts import Conflicts
 
 _ALL: Final = "all"
 
@@ -56,6 +57,17 @@ def format_option(function: options.F) -> options.F:
     )(function)
 
 
+def witnesses_option(function: options.F) -> options.F:
+    """Add `--witnesses`."""
+    return click.option(
+        "--witnesses",
+        type=click.IntRange(0, 1_000),
+        default=20,
+        show_default=True,
+        help="Name somebody for whom rules collide, for so many of those that are listed.",
+    )(function)
+
+
 @click.command()
 @click.argument("rules", required=False, metavar="[RULES]")
 @click.option("--types", metavar="TABLE", help="A table of event types, besides those of the rule base.")
@@ -64,6 +76,7 @@ def format_option(function: options.F) -> options.F:
 @click.option("--at", metavar="TIME", help=f"When rules are to be in force (default: now; `{_ALL}` for all of them).")
 @format_option
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+@witnesses_option
 @click.option("--fail-on-conflict", is_flag=True, help="Exit with 1 if there is a conflict.")
 @html_option
 @out_options(required=True)
@@ -90,6 +103,7 @@ def conflicts(  # noqa: PLR0913  # one argument an option
     at: str | None,
     written: str | None,
     top: int,
+    witnesses: int,
     fail_on_conflict: bool,
     html: str | None,
     output: str,
@@ -103,10 +117,10 @@ def conflicts(  # noqa: PLR0913  # one argument an option
     `penstock pipeline conflicts-of` lists those of one rule.
     """
     how = Run.of(output, stream=False, drain=False, files=1, **rest)
-    stored = None if written is None else TableFormat(written)
+    form = None if written is None else TableFormat(written)
     with _known(file, store_url, ledger, names_file) as known:
         of_rules, of_types = (
-            None if each is None else Table.at(how.cluster.path(each), stored) for each in (rules, types)
+            None if each is None else Table.at(how.cluster.path(each), form) for each in (rules, types)
         )
         job = known.job(of_rules, of_types, None if mode is None else Mode(mode), _moment(at, session.now))
     if html is not None:
@@ -118,7 +132,8 @@ def conflicts(  # noqa: PLR0913  # one argument an option
         if how.place is None:
             raise MalformedError("cli.usage", "nothing says where the tables are to be written", hint="give --out")
         done = execute(job, on, how.place)
-        found = found_report(on.spark, how.place.out, top)
+        with opened(on.spark, how.place.out) as stored:
+            found = stored.report(top, witnesses)
     if html is not None:
         page = conflicts_html(found, names=known.cast.names.petnames, at=session.now)
         write_bytes(html, page.encode(), overwrite=how.overwrite)
@@ -131,24 +146,32 @@ def conflicts(  # noqa: PLR0913  # one argument an option
 @click.argument("folder", metavar="FOLDER")
 @click.argument("rule", metavar="RULE")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many at most.")
+@witnesses_option
 @spark_options
 @options.output_option()
 @example("penstock pipeline conflicts-of found r17")
-def conflicts_of(*, folder: str, rule: str, limit: int, output: str, **where: Any) -> None:
+def conflicts_of(*, folder: str, rule: str, limit: int, witnesses: int, output: str, **where: Any) -> None:
     """List the conflicts of one rule, one by one.
 
-    FOLDER is what `conflicts` wrote.
+    FOLDER is what `conflicts` wrote. A witness is somebody whom one of the two rules admits, and the other does not.
     """
     cluster = cluster_of(**where)
-    with spark_session(cluster) as on:
-        whole = found_pairs(on.spark, cluster.path(folder), rule)
-        rows = [row.asDict() for row in whole.orderBy("kind", "function", "rule", "other").limit(limit + 1).collect()]
-    shown = [_seen_from(rule, row) for row in rows[:limit]]
+    with spark_session(cluster) as on, opened(on.spark, cluster.path(folder)) as found:
+        order = found.pairs(rule).orderBy("kind", "function", "rule", "other")
+        rows = [row.asDict() for row in order.limit(limit + 1).collect()]
+        shown = [_seen_from(rule, row) for row in rows[:limit]]
+        seen = found.witnesses([Pair.of({**row, "rule": rule}) for row in shown[:witnesses]])
+    people = [*seen, *([] for _ in shown[witnesses:])]
     if output == JSON:
-        say_json({"rule": rule, "conflicts": shown, "more": len(rows) > limit})
+        told = [{**row, "witnesses": [each.as_dict() for each in of]} for row, of in zip(shown, people, strict=True)]
+        say_json({"rule": rule, "conflicts": told, "more": len(rows) > limit})
         return
     columns = ("kind", "function", "other", "type", "attributes")
-    paint.grid(columns, [[_cell(row[name]) for name in columns] for row in shown])
+    lines = [
+        [*(_cell(row[name]) for name in columns), "; ".join(map(str, of))]
+        for row, of in zip(shown, people, strict=True)
+    ]
+    paint.grid((*columns, "witness"), lines)
     say(f"more than {counted(limit, 'conflict')}" if len(rows) > limit else counted(len(rows), "conflict"))
 
 

@@ -1,0 +1,310 @@
+"""The tables of a run of `conflicts`, one after the other: each is written once, and read by what comes after it.
+
+rules/       every row that was read, with the reason where it is no rule
+numbers/     the rows of the table of types, with a number for each, and the reason where it is no type
+functions/   every text that was stated, and what it means
+stated/      which texts rules state on which type
+types/       the tree: the types above each type that have rules
+statements/  what is stated on each type, by how many rules
+summaries/   what all statements on a type have in common
+groups/      statements, and what collides with them below
+same/        statements that others on the same type differ from
+equal/       functions that were asked about by hand, as it were
+conflicts/   all conflicts from each side
+quarantine/  what is no rule, and no type
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from penstock.moderator.conflicts import Mode
+from penstock.pipeline.conflicts import (
+    EQUAL,
+    GROUPS,
+    SAME,
+    STATEMENTS,
+    below,
+    candidates,
+    decided,
+    failing_edges,
+    same_type,
+    summaries,
+    suspects,
+    unsettled,
+)
+from penstock.pipeline.conflicts_answer import CONFLICTS, told
+from penstock.pipeline.conflicts_forms import FUNCTIONS, read_functions
+from penstock.pipeline.conflicts_input import QUARANTINE, check_rules, check_types
+from penstock.pipeline.conflicts_literal import joint_statements, literal_groups, literal_same
+from penstock.pipeline.conflicts_terms import Terms
+from penstock.pipeline.conflicts_tree import NUMBERED, TREE, climb, number_types
+from penstock.pipeline.jobs import Output, check_sum, read_part
+
+_TEXT: Final = StringType()
+RULES: Final = StructType(
+    [
+        *(StructField(name, _TEXT) for name in ("id", "event", "stated_by", "alone")),
+        *(StructField(name, BinaryType()) for name in ("key_p", "key_s")),
+        StructField("in_force", BooleanType()),
+        *(StructField(name, _TEXT) for name in ("reason", "words", "original")),
+    ]
+)
+SUMMARIES: Final = StructType(
+    [
+        StructField("node", LongType()),
+        StructField("function", _TEXT),
+        STATEMENTS["path"],
+        StructField("count", LongType()),
+        STATEMENTS["demands"],
+    ]
+)
+STATED: Final = StructType(
+    [
+        StructField("event", _TEXT),
+        StructField("key_p", BinaryType()),
+        StructField("key_s", BinaryType()),
+        StructField("alone", _TEXT),
+        StructField("rules", LongType()),
+        StructField("example", _TEXT),
+    ]
+)
+PARTS: Final = {
+    "rules": RULES,
+    "types": TREE,
+    "functions": FUNCTIONS,
+    "numbers": NUMBERED,
+    "stated": STATED,
+    "statements": STATEMENTS,
+    "summaries": SUMMARIES,
+    "groups": GROUPS,
+    "same": SAME,
+    "equal": EQUAL,
+    "conflicts": CONFLICTS,
+    "quarantine": QUARANTINE,
+}
+_PLACE: Final = ["node", "function"]
+_BOTH: Final = ("fnc_p", "fnc_s")
+
+
+@contextmanager
+def bench(output: Output, batch: int, *, few: bool) -> Iterator["Bench"]:
+    """Set up a run, and clear away what it held in memory; `few` says that everything is small."""
+    made = Bench(output, batch, few)
+    try:
+        yield made
+    finally:
+        for frame in made.held:
+            frame.unpersist()
+
+
+@dataclass(slots=True)
+class Bench:
+    """A run, as far as it has come."""
+
+    output: Output
+    batch: int
+    few: bool
+    reasons: dict[str, int] = field(default_factory=dict)
+    #: functions of which not all rules mean the same: others cannot collide
+    varied: list[str] = field(default_factory=list)
+    #: frames that are kept in memory until the end
+    held: list[DataFrame] = field(default_factory=list)
+
+    def put(self, part: str, frame: DataFrame) -> DataFrame:
+        """Write a table, and return it as it is read."""
+        self.output.write(self.gathered(frame.select(*PARTS[part].names)), part, self.batch)
+        return self.read(part)
+
+    def read(self, part: str) -> DataFrame:
+        """Return a table that was written."""
+        return self.gathered(read_part(self.output.spark, self.output.path, part, [self.batch], PARTS[part]))
+
+    def gathered(self, frame: DataFrame) -> DataFrame:
+        """Return a frame in one part, if it is small: what is in one part needs no shuffle to be joined."""
+        return frame.coalesce(1) if self.few else frame
+
+    def hold(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame that may be small in memory.
+
+        It is computed now: what is small is then known to be so, and sent to all tasks where it is joined. Where
+        everything is small, that is known before.
+        """
+        kept = self.gathered(frame).persist()
+        self.held.append(kept)
+        if not self.few:
+            kept.count()
+        return kept
+
+    # --- what is read -------------------------------------------------------------------------------------------
+
+    def rules(self, rows: DataFrame, terms: Terms, at: datetime | None) -> None:
+        """Check all rows."""
+        checked = check_rules(self.gathered(rows), at)
+        good = checked.where("reason IS NULL AND in_force")
+        texts = good.select(
+            F.inline(F.array(*(F.struct(F.lit(f).alias("function"), F.col(f).alias("text")) for f in _BOTH)))
+        )
+        functions = self.put("functions", read_functions(texts.distinct(), terms))
+        twice = self.hold(good.groupBy("id").count().where("count > 1").select("id", F.lit(True).alias("twice")))
+        wrong = self.hold(functions.where("reason IS NOT NULL").select("function", "key", "reason", "words"))
+        p, s = (
+            wrong.where(F.col("function") == name).select(
+                F.col("key").alias(f"key_{name[-1]}"),
+                F.col("reason").alias(f"{name}_reason"),
+                F.concat(F.lit(f"{name}: "), "words").alias(f"{name}_words"),
+            )
+            for name in _BOTH
+        )
+        judged = checked.join(twice, "id", "left").join(p, "key_p", "left").join(s, "key_s", "left")
+        # What is not in force is not looked at any further.
+        later = F.coalesce(F.when(F.col("twice"), F.lit("moderator.duplicate-id")), "fnc_p_reason", "fnc_s_reason")
+        reason = F.coalesce("reason", F.when(F.col("in_force"), later))
+        words = F.when(F.col("reason").isNull(), F.coalesce("fnc_p_words", "fnc_s_words"))
+        table = judged.withColumns({"reason": reason, "words": words})
+        self.put("rules", table.withColumn("original", F.when(F.col("reason").isNotNull(), F.col("original"))))
+
+    def tree(self, rows: DataFrame, terms: Terms) -> None:
+        """Build the tree of types, and set aside what is no type and no rule."""
+        numbers = self.put("numbers", number_types(check_types(self.gathered(rows))))
+        good = self.read("rules").where("reason IS NULL AND in_force")
+        if terms.mode is not Mode.LITERAL:
+            good = good.withColumn("alone", F.lit(None).cast("string"))
+        counted = good.groupBy("event", "key_p", "key_s", "alone").agg(
+            F.count(F.lit(1)).alias("rules"), F.min("id").alias("example")
+        )
+        stated = self.put("stated", counted)
+        bearing = stated.select(F.col("event").alias("type")).distinct()
+        climbed = climb(numbers.where("reason IS NULL"), bearing, self.gathered)
+        types = self.put("types", climbed.tree)
+        unknown = stated.join(types.select(F.col("type").alias("event")), "event", "left_anti")
+        self._homeless = self.hold(unknown.select("event", "rules"))
+        self._set_aside(climbed.lost.unionByName(numbers.where("reason IS NOT NULL").select("reason", "original")))
+
+    #: types that are none, by how many rules they are stated
+    _homeless: DataFrame = field(init=False)
+
+    def _set_aside(self, types: DataFrame) -> None:
+        rules = self.read("rules")
+        lacking = rules.where("reason IS NULL AND in_force").join(self._homeless, "event", "left_semi")
+        of_rules = F.lit("rules").alias("source")
+        homeless = lacking.select(
+            F.lit("moderator.unknown-type").alias("reason"),
+            F.lit("there is no such event type").alias("words"),
+            of_rules,
+            F.to_json(F.struct("id", "event", "stated_by")).alias("original"),
+        )
+        bad = rules.where("reason IS NOT NULL").select("reason", "words", of_rules, "original")
+        of_types = types.select(
+            "reason", F.lit(None).cast("string").alias("words"), F.lit("types").alias("source"), "original"
+        )
+        self.put("quarantine", bad.unionByName(homeless).unionByName(of_types))
+
+    def counted(self) -> dict[str, int]:
+        """Count everything that was read."""
+        one, words = F.lit(1), self.read("functions").where("reason IS NULL")
+        # All at once: each of these takes longer to begin than to do.
+        asked = {
+            "aside": (self.read("quarantine"), F.concat_ws(" ", "source", "reason"), one),
+            "idle": (self.read("rules").where("reason IS NULL AND NOT in_force"), F.lit(""), one),
+            "stated": (self.read("stated"), F.lit(""), F.col("rules")),
+            "homeless": (self._homeless, F.lit(""), F.col("rules")),
+            "types": (self.read("types"), F.lit(""), one),
+            "varied": (
+                words.groupBy("function").agg((F.min("word") < F.max("word")).cast("int").alias("differ")),
+                F.col("function"),
+                F.col("differ"),
+            ),
+        }
+        parts = [
+            frame.select(F.lit(what).alias("what"), of.alias("of"), count.cast("bigint").alias("count"))
+            for what, (frame, of, count) in asked.items()
+        ]
+        whole = reduce(DataFrame.union, parts).groupBy("what", "of").agg(F.sum("count"))
+        found: dict[str, dict[str, int]] = {what: {} for what in asked}
+        for what, of, count in whole.collect():
+            found[what][of] = count
+        return self._told(found)
+
+    def _told(self, found: dict[str, dict[str, int]]) -> dict[str, int]:
+        self.varied = [function for function, differ in found["varied"].items() if differ]
+        aside = {"rules": 0, "types": 0}
+        for name, count in found["aside"].items():
+            source, _, reason = name.partition(" ")
+            aside[source] += count
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        return {
+            "rules": found["stated"].get("", 0) - found["homeless"].get("", 0),
+            "not_in_force": found["idle"].get("", 0),
+            "quarantined": aside["rules"],
+            "types": found["types"].get("", 0),
+            "types_quarantined": aside["types"],
+        }
+
+    # --- what is found ------------------------------------------------------------------------------------------
+
+    def statements(self) -> DataFrame:
+        """Put rules together that say the same on the same type."""
+        tree = self.read("types").select(F.col("type").alias("event"), F.col("number").alias("node"), "path")
+        placed = self.read("stated").join(tree, "event")
+        each = F.array(*(F.struct(F.lit(f).alias("function"), F.col(f"key_{f[-1]}").alias("key")) for f in _BOTH))
+        spread = placed.select("node", "path", "rules", "example", F.inline(each))
+        spread = spread.where(F.col("function").isin(self.varied))
+        words = self.read("functions").where("reason IS NULL")
+        meant = words.select("function", "key", "word", "stated", "exact", "demands")
+        found = (
+            spread.join(meant, ["function", "key"])
+            .groupBy(*_PLACE, "word")
+            .agg(
+                F.sum("rules").alias("rules"),
+                F.min("example").alias("example"),
+                *(F.first(name).alias(name) for name in ("stated", "exact", "demands", "path")),
+            )
+        )
+        return self.put("statements", found)
+
+    def find(self, terms: Terms) -> None:
+        """Find all conflicts."""
+        statements = self.statements()
+        whole = self.put("summaries", summaries(statements))
+        failing = self.hold(failing_edges(whole, terms.scope))
+        keys = self.hold(suspects(statements, whole, failing, terms.scope))
+        flagged = self.hold(statements.join(keys, [*_PLACE, "word"], "left_semi"))
+        maybe = self.hold(candidates(statements, below(flagged), terms.scope))
+        groups = self.put("groups", decided(maybe, terms))
+        equal = self.put("equal", unsettled(statements, whole, terms))
+        same = self.put("same", same_type(statements, whole, equal))
+        self.put("conflicts", told(statements, flagged, groups, same, self.read("types")))
+
+    def find_literal(self, terms: Terms) -> None:
+        """Find all conflicts by Definition 1."""
+        joint = self.hold(joint_statements(self.read("stated"), self.read("functions"), self.read("types")))
+        groups = self.put("groups", literal_groups(joint, terms))
+        beside, alike = literal_same(joint, terms)
+        self.put("equal", alike)
+        same = self.put("same", beside)
+        self.put("conflicts", told(joint, joint, groups, same, self.read("types")))
+
+    def conflicts(self) -> dict[str, int]:
+        """Count what was found: pairs of rules and functions that collide."""
+        product = F.col("rules") * F.col("others")
+        sums = {
+            str(row[0]): int(row[1]) for row in self.read("conflicts").groupBy("kind").agg(F.sum(product)).collect()
+        }
+        between = sums.get("up", 0)
+        check_sum(between, {"down": sums.get("down", 0)})
+        return {"conflicts": between + sums.get("same", 0) // 2, "between_types": between}
