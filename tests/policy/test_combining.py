@@ -77,6 +77,41 @@ def test_priorities_stand_wherever_an_algorithm_is_named() -> None:
     assert asked(rules).decision is D
 
 
+def test_tuples_and_priorities_as_text() -> None:
+    text = """policy p {
+    apply tuple { P "#P > 1" D "#P < 1 and #D > 0" } priorities 2, 0
+    rule a { permit }
+    rule b { deny }
+}
+"""
+    root = read_text_policy(text)
+    made = DecisionTuple.of({"P": "#P > 1", "D": "#P < 1 and #D > 0"})
+    assert root.combining == with_priorities([2, 0], made.id)
+    assert 'apply tuple { P "#P > 1" D "#P < 1 and #D > 0" } priorities 2, 0\n' in write_text(root)
+    below = read_text_policy("policy p { apply deny-overrides priorities - 1, -2 }")
+    assert split_priorities(below.combining)[0] == (-1, -2)
+    assert read_text_policy(write_text(below)) == below
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "column"),
+    [
+        ('apply tuple { P "#P > 1" D "#P > 0" }', "combining.overlap", 18),
+        ('apply tuple { X "#P > 1" }', "combining.elements", 18),
+        ('apply tuple { P "P" P "P" }', "combining.elements", 32),
+        ("apply tuple { P }", "xacml.syntax", 28),
+        ("apply deny-overrides priorities", "xacml.syntax", 44),
+        ("apply deny-overrides priorities 1.5", "xacml.syntax", 44),
+        ("apply nothing priorities 1", "xacml.combining", 18),
+    ],
+)
+def test_what_is_wrong_with_them_is_told(text: str, code: str, column: int) -> None:
+    with pytest.raises(PenstockError) as caught:
+        read_text_policy(f"policy p {{ {text} }}")
+    assert caught.value.code == code
+    assert caught.value.fields["column"] == column
+
+
 def test_as_many_priorities_as_children() -> None:
     root = policy(rule(name="a"), combining=with_priorities([1, 2], FIRST))
     (result,) = decide(CompiledPolicy(root).evaluate, request(), NOW).results

@@ -17,7 +17,6 @@ from types import MappingProxyType
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import BOOLEAN, DataType
 from penstock.policy.expressions import Designator, Expression, Selector
 from penstock.policy.policies import (
@@ -35,8 +34,9 @@ from penstock.policy.policies import (
     Rule,
     Target,
 )
+from penstock.policy.text_combining import read_combining
 from penstock.policy.text_expressions import Declared, Expressions
-from penstock.policy.text_names import COMPARISONS, FLIPPED, POLICY_COMBINING, RULE_COMBINING, function_called
+from penstock.policy.text_names import COMPARISONS, FLIPPED, function_called
 from penstock.policy.text_names import operator_function as meant_by
 from penstock.policy.text_tokens import NAME, TEXT, Token, problem
 from penstock.policy.text_words import Words
@@ -234,12 +234,7 @@ class _Reader:
         if not words.sees("apply"):
             return False
         self._once(body, "apply")
-        start = words.token.at
-        name = words.id("a combining algorithm")
-        with words.at(start):
-            known, check = (RULE_COMBINING, rule_algorithm) if rules else (POLICY_COMBINING, policy_algorithm)
-            body.said["apply"] = known.get(name, name)
-            check(body.said["apply"])
+        body.said["apply"] = read_combining(words, rules=rules)
         return True
 
     def _once(self, body: _Body, key: str) -> None:

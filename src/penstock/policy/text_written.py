@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
-from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value, XPathExpression
 from penstock.policy.expressions import (
     Apply,
@@ -31,6 +30,7 @@ from penstock.policy.policies import (
     Target,
 )
 from penstock.policy.signatures import Bag, Function
+from penstock.policy.text_combining import written_combining
 from penstock.policy.text_expressions import LEVELS, NOT, NOT_LEVEL
 from penstock.policy.text_names import (
     CATEGORY_NAME,
@@ -39,8 +39,6 @@ from penstock.policy.text_names import (
     KEYWORDS,
     MANY,
     OPERATORS,
-    POLICY_COMBINING,
-    RULE_COMBINING,
     bag_function,
     is_in,
     one_and_only,
@@ -142,7 +140,7 @@ class _Writer:
             yield f"description {quoted(root.description)}"
         if root.issuer is not None:
             yield f"issuer {quoted(root.issuer)}"
-        yield f"apply {_combining(root)}"
+        yield f"apply {written_combining(root)}"
         yield from self._target(root.target)
         if isinstance(root, PolicySet):
             for member in root.members:
@@ -290,15 +288,6 @@ def in_order(variables: Mapping[str, Expression]) -> list[str]:
         else:
             waiting += needed
     return [*found]
-
-
-def _combining(root: Root) -> str:
-    known, check = (
-        (POLICY_COMBINING, policy_algorithm) if isinstance(root, PolicySet) else (RULE_COMBINING, rule_algorithm)
-    )
-    check(root.combining)
-    short = root.combining.rpartition(":")[2]
-    return short if known.get(short) == root.combining else quoted(root.combining)
 
 
 def _effect(effect: Effect) -> str:
