@@ -21,7 +21,7 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PORT = re.compile(r"\b27\d{3}\b")
 PAGES = [
     page
-    for folder in ("tutorial", "how-to")
+    for folder in ("tutorial", "how-to", "reference")
     for page in sorted((ROOT / "docs" / folder).glob("*.md"))
     if CONSOLE.search(page.read_text(encoding="utf-8"))
 ]
