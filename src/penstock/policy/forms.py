@@ -4,7 +4,8 @@ from enum import StrEnum
 
 from penstock.errors import MalformedError
 from penstock.policy.json_policies import read_json_policy
-from penstock.policy.text_reading import Document, read_document
+from penstock.policy.policies import Root
+from penstock.policy.text_reading import Document, read_document, read_text_policy
 from penstock.policy.xml_policies import read_policy
 
 
@@ -12,8 +13,8 @@ class Form(StrEnum):
     """A form."""
 
     XML = "xml"
-    JSON = "json"
     TEXT = "text"
+    JSON = "json"
 
 
 def form_of(data: bytes) -> Form:
@@ -29,15 +30,17 @@ def text_of(data: bytes) -> str:
         raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
 
 
-def read_policies(data: bytes) -> Document:
-    """Read a file of policies: of the first it is about, and of those that a text has after it.
-
-    Raises `MalformedError` and `LimitError` (`xacml.*`).
-    """
+def read_root(data: bytes) -> Root:
+    """Read a file of one policy or policy set. Raises `MalformedError` and `LimitError` (`xacml.*`, `xml.*`)."""
     match form_of(data):
         case Form.XML:
-            return Document("", [read_policy(data)])
+            return read_policy(data)
         case Form.JSON:
-            return Document("", [read_json_policy(data)])
+            return read_json_policy(data)
         case Form.TEXT:
-            return read_document(text_of(data))
+            return read_text_policy(text_of(data))
+
+
+def read_policies(data: bytes) -> Document:
+    """Read a file of policies, of which a text may have several. Raises as `read_root`."""
+    return read_document(text_of(data)) if form_of(data) is Form.TEXT else Document("", [read_root(data)])

@@ -14,25 +14,24 @@ from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
 from penstock.errors import MalformedError, RefusedError
+from penstock.policy import forms
 from penstock.policy.compiled import CompiledPolicy
-from penstock.policy.json_policies import read_json_policy
+from penstock.policy.forms import Form, form_of, read_policies, text_of
 from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import PolicySet, Root
 from penstock.policy.repository import Repository
 from penstock.policy.text_cases import failures, read_cases
 from penstock.policy.text_layout import lay_out
 from penstock.policy.text_lint import Finding, lint, lint_document
-from penstock.policy.text_reading import Document, read_document, read_text_policy
+from penstock.policy.text_reading import Document, read_document
 from penstock.policy.text_written import write_text
-from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_repairs import Repair, read_leniently
 from penstock.policy.xml_written import write_policy
 
-XML, TEXT = "xml", "text"
 _WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
-    XML: write_policy,
-    TEXT: lambda root: write_text(root).encode(),
-    JSON: write_json_policy,
+    Form.XML: write_policy,
+    Form.TEXT: lambda root: write_text(root).encode(),
+    Form.JSON: write_json_policy,
 }
 
 
@@ -46,13 +45,13 @@ def read_root(file: str, *, lenient: bool = False) -> Root:
     return _read(file, lenient=lenient)[0]
 
 
-def _read(file: str, *, lenient: bool) -> tuple[Root, str]:
+def _read(file: str, *, lenient: bool) -> tuple[Root, Form]:
     """Read a file, and say in which form it is."""
     data = read_bytes(file)
-    form = _form(data)
+    form = form_of(data)
     with within(file):
-        if not lenient or form != XML:
-            return _root(data), form
+        if not lenient or form is not Form.XML:
+            return forms.read_root(data), form
         root, repairs = read_leniently(data)
     warn(*_told(file, repairs))
     return root, form
@@ -68,30 +67,10 @@ def _told(file: str, repairs: Sequence[Repair]) -> Iterator[Warned]:
         yield Warned("xacml.repaired", f"{file}: `{element}`: {message} (line {shown})")
 
 
-def _form(data: bytes) -> str:
-    return {b"<": XML, b"{": JSON}.get(data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], TEXT)
-
-
-def _root(data: bytes) -> Root:
-    match _form(data):
-        case "xml":
-            return read_policy(data)
-        case "json":
-            return read_json_policy(data)
-    return read_text_policy(_text(data))
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
-
-
 def _document(file: str) -> Document:
     data = read_bytes(file)
     with within(file):
-        return read_document(_text(data)) if _form(data) == TEXT else Document("", [_root(data)])
+        return read_policies(data)
 
 
 def _findings(document: Document) -> list[Finding]:
@@ -145,7 +124,7 @@ def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
     for file in files:
         data = read_bytes(file)
         with within(file):
-            text = _text(data)
+            text = text_of(data)
             read_document(text)
             laid = lay_out(text)
         if file == STDIN and not only_check:
@@ -164,7 +143,7 @@ def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
 @click.option(
     "--to",
     "form",
-    type=click.Choice([XML, TEXT, JSON]),
+    type=click.Choice([one.value for one in Form]),
     help="The form to write; by itself XML, or text for what is XML.",
 )
 @lenient_option
@@ -181,7 +160,7 @@ def convert(  # noqa: PLR0913  # one argument an option
     """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
     root, known = _read(file, lenient=lenient)
     with within(file):
-        written = _WRITERS[form or (TEXT if known == XML else XML)](root)
+        written = _WRITERS[form or (Form.TEXT if known is Form.XML else Form.XML)](root)
     if dry_run:
         say(f"✓ {len(written)} octets")
     elif out is None:
@@ -228,7 +207,7 @@ def run_tests(session: Session, /, *, files: tuple[str, ...], at: str | None, ou
 def _run(file: str, now: datetime) -> list[_Ran]:
     data = read_bytes(file)
     with within(file):
-        cases = read_cases(_text(data))
+        cases = read_cases(text_of(data))
     folder = Path() if file == STDIN else Path(file).parent
     document = _document(str(folder / cases.policy))
     referred = [root for name in cases.refer for root in _document(str(folder / name)).policies]
