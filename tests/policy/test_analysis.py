@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
-from tests.policy.kit import AGE, FUNCTION, NOW, apply, designator, policy, rule, value
+from tests.policy.kit import AGE, FIRST, FUNCTION, NOW, apply, designator, policy, rule, value
 from tests.policy.random_policies import Maker
 
 from penstock.errors import MalformedError
 from penstock.model.limits import Limits
 from penstock.policy.analysis import DECISIONS, Analysis
+from penstock.policy.combining import with_priorities
 from penstock.policy.datatypes import BOOLEAN, DATE, DATE_TIME, DOUBLE, INTEGER, STRING, TIME, DataType
 from penstock.policy.evaluate import evaluate
 from penstock.policy.expressions import Designator, Expression, Literal, Reference, function_of
@@ -181,6 +182,14 @@ def test_a_rule_behind_another_does_nothing() -> None:
     assert (str(found.rule), found.never) == ("p / old", False)
     (conflict,) = asked.conflicts()
     assert conflict.found.witness == {key_of(SUBJECT, AGE, INTEGER): (18,)}
+
+
+def test_without_a_rule_there_is_no_priority_for_it() -> None:
+    root = policy(rule(name="a"), rule(effect="Deny", name="b"), combining=with_priorities((1, 2), FIRST))
+    # It makes no difference that can be seen by trying, and priorities are outside of the fragment.
+    with pytest.raises(MalformedError) as caught:
+        Analysis(root).idle_rules()
+    assert caught.value.code == "xacml.fragment"
 
 
 def test_a_rule_that_never_applies() -> None:

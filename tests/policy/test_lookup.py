@@ -14,7 +14,7 @@ from penstock.policy.datatypes import STRING, URI, XPATH, XPathExpression
 from penstock.policy.decide import SCOPE, decide, plainly
 from penstock.policy.evaluate import status_of
 from penstock.policy.expressions import Designator
-from penstock.policy.lookup import ANCESTOR, ANCESTOR_OR_SELF, PARENT, Context
+from penstock.policy.lookup import ABOVE, ANCESTOR, ANCESTOR_OR_SELF, PARENT, Context, NoSources
 from penstock.policy.policies import Root
 from penstock.policy.repository import Repository
 from penstock.policy.requests import (
@@ -190,6 +190,14 @@ def test_a_resource_knows_what_it_is_in(name: str, found: tuple[str, ...]) -> No
     assert context.bag(Designator(SUBJECT, name, STRING)) == ()
     with_it = Context(about("d/1/b", attribute(name, STRING, "said")), NOW, SOURCES)
     assert with_it.bag(Designator(RESOURCE, name, STRING)) == ("said",)
+
+
+def test_where_there_is_no_hierarchy_nothing_is_known() -> None:
+    for sources in (NoSources(), Repository()):
+        context = Context(about("d"), NOW, sources)
+        assert [context.bag(Designator(RESOURCE, name, STRING)) for name in ABOVE] == [(), (), ()]
+    top = Context(about("d"), NOW, SOURCES)
+    assert [top.bag(Designator(RESOURCE, name, STRING)) for name in ABOVE] == [(), (), ("d",)]
 
 
 def test_rules_for_what_is_below_a_resource() -> None:

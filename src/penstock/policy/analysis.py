@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.analysis_slices import Slices, apart, needs
+from penstock.policy.combining import split_priorities, with_priorities
 from penstock.policy.lookup import NoSources, Sources
 from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
 from penstock.policy.requests import Facts
@@ -237,7 +238,10 @@ def _without(root: Root, path: tuple[int, ...]) -> Root:
     """Return a policy without the rule at a place."""
     place, *rest = path
     if isinstance(root, Policy):
-        return replace(root, rules=root.rules[:place] + root.rules[place + 1 :])
+        priorities, name = split_priorities(root.combining)
+        left = priorities[:place] + priorities[place + 1 :]
+        combining = with_priorities(left, name) if left else name
+        return replace(root, rules=root.rules[:place] + root.rules[place + 1 :], combining=combining)
     member = root.members[place]
     changed = member if isinstance(member, PolicyReference) else _without(member, tuple(rest))
     return replace(root, members=(*root.members[:place], changed, *root.members[place + 1 :]))

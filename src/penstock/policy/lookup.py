@@ -44,8 +44,11 @@ class Sources(Protocol):
     def children(self, resource: Value, /) -> Sequence[Value]:
         """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
 
-    def parents(self, resource: Value, /) -> Sequence[Value]:
-        """Return the resources right above one; none where it is at the top. Raises `EvaluationError`."""
+    def parents(self, resource: Value, /) -> Sequence[Value] | None:
+        """Return the resources right above one; nothing at all where resources are no hierarchy.
+
+        Raises `EvaluationError`.
+        """
 
 
 class _Asked:
@@ -130,7 +133,9 @@ class Context:
     def _above(self, wanted: Designator) -> Sequence[Value]:
         """Return the resources above the one that is asked about (hierarchical resource profile, 3)."""
         own = self.facts.get(key_of(RESOURCE, RESOURCE_ID, wanted.of), ())
-        above = levels(own, self.sources.parents)
+        if any(self.sources.parents(one) is None for one in own):
+            return ()
+        above = levels(own, lambda resource: self.sources.parents(resource) or ())
         itself = next(above)
         found = [*next(above, ())] if wanted.id == PARENT else [one for level in above for one in level]
         return [*itself, *found] if wanted.id == ANCESTOR_OR_SELF else found
@@ -264,6 +269,6 @@ class NoSources:
         """Find nothing below. Raises `EvaluationError` (`xacml.hierarchy`)."""
         raise EvaluationError("xacml.hierarchy", "resources are no hierarchy here")
 
-    def parents(self, _resource: Value, /) -> Sequence[Value]:
-        """Find nothing above."""
-        return ()
+    def parents(self, _resource: Value, /) -> Sequence[Value] | None:
+        """Know nothing about it."""
+        return None

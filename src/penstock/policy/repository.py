@@ -43,6 +43,6 @@ class Repository(NoSources):
         """Return the resources right below one. Raises `EvaluationError` (`xacml.hierarchy`)."""
         return self._below.get(resource, ()) if self._above else super().children(resource)
 
-    def parents(self, resource: Value, /) -> Sequence[Value]:
-        """Return the resources right above one."""
-        return self._above.get(resource, ())
+    def parents(self, resource: Value, /) -> Sequence[Value] | None:
+        """Return the resources right above one; nothing at all where resources are no hierarchy."""
+        return self._above.get(resource, ()) if self._above else None
