@@ -109,7 +109,7 @@ def test_a_way_out_is_chosen_and_taken_back(book: Shell) -> None:
     ask(book, "undo 4", by="bolt")
     assert statuses(book)["line"] == "rejected"
     told = book.ok("moderator", "log", "-o", "json").json["steps"]
-    assert [(step["kind"], step["undone_by"]) for step in told[-2:]] == [("Resolve", 5), ("Undo", None)]
+    assert [(step["kind"], step["undone_by"]) for step in told[-2:]] == [("resolve", 5), ("undo", None)]
     table = book.ok("moderator", "log", "--last", "2").out
     assert "resolve line by add-attributes (undone by 5)" in table
     assert "state press" not in table
@@ -142,6 +142,24 @@ def test_relaxing_needs_the_consent_of_whose_rule_it_is(book: Shell) -> None:
     assert book("moderator", "agree", "bolt-press", "--key", "acme.key").code == "cli.usage"
 
 
+def test_undoing_what_tightened_a_rule_needs_consent_too(book: Shell) -> None:
+    rule = ("bolt-press", "--event", "Line.Press", "--fnc-s", "company = 'bolt'")
+    assert book("moderator", "add", *rule, "--key", "bolt.key").code == "moderator.rejected"
+    way = ("bolt-press", "--by", "delete-attributes")
+    book.ok("moderator", "agree", *way, "--key", "acme.key", "--out", "acme.consent")
+    relaxed = ask(book, "resolve", *way, "--consent", "acme.consent", by="bolt").json["number"]
+    again = ask(book, f"undo {relaxed}", by="bolt").json["number"]
+    refused = book("moderator", "undo", str(again), "--key", "bolt.key")
+    assert refused.code == "moderator.consent"
+    assert f"hint: acme: `penstock moderator agree --undo {again} --key … --out FILE`" in refused.err
+    agree = ("moderator", "agree", "--undo", str(again), "--key", "acme.key")
+    assert "would be step" in book.ok(*agree, "--out", "undo.consent").out
+    done = ask(book, f"undo {again}", "--consent", "undo.consent", by="bolt").json
+    assert [change["id"] for change in done["rules"]] == ["bolt-press", "press"]
+    assert book(*agree, "press", "--by", "follow").code == "cli.usage"
+    assert book("moderator", "agree", "press", "--key", "acme.key").code == "cli.usage"
+
+
 def test_requests_travel_as_files(book: Shell) -> None:
     rule = ("both", "--event", "Line.Paint", "--fnc-s", "role = 'worker' OR company = 'bolt'")
     whose = ("--publisher", "bolt", "--publisher", "acme", "--key", "bolt.key")
@@ -167,6 +185,34 @@ def test_publishers_leave_and_come_back(book: Shell) -> None:
     assert book.ok("moderator", "show", "-o", "json").json["away"] == ["acme"]
     ask(book, "return acme", by="acme")
     assert statuses(book)["press"] == "in-force"
+
+
+def test_a_rule_that_cannot_come_back_says_why(book: Shell) -> None:
+    ask(book, "remove paint", by="bolt")
+    ask(book, "remove line", by="bolt")
+    ask(book, "leave acme", by="acme")
+    ask(book, "add line-2", "--event", "Line", "--fnc-s", "company = 'bolt'", by="bolt")
+    for more in (("--dry-run",), ()):
+        told = book.ok("moderator", "return", "acme", "--key", "acme.key", *more).out
+        assert "press on Line.Press: left → rejected" in told
+        assert "press on Line.Press collides with rule line-2 on Line" in told
+        assert "`penstock moderator propose press` shows ways out" in told
+
+
+def test_the_moderator_sets_the_time_of_a_book(book: Shell) -> None:
+    short = ("add", "short", "--event", "Line.Press", "--fnc-s", "role = 'engineer'")
+    ask(book, *short, "--days", "900", by="acme")
+    book.now += timedelta(days=800)
+    refused = book("moderator", "leave", "bolt", "--key", "bolt.key")
+    assert refused.code == "moderator.untimely"
+    assert "`penstock moderator pass --key …`" in refused.err
+    assert "no period has ended or begun" in book.ok("moderator", "pass").out
+    assert ask(book, "pass", by="plant").json["written"] is True
+    ask(book, "leave bolt", by="bolt")
+    # What is due is taken in by the word of the moderator, whatever it asks for.
+    book.now += timedelta(days=800)
+    assert ask(book, "leave acme", by="plant").status == 0
+    assert statuses(book)["short"] == "ended"
 
 
 def test_time_passes_before_anything_is_decided(book: Shell) -> None:
@@ -277,3 +323,21 @@ def test_a_book_in_postgresql(penstock: Shell, postgres: PostgresServer, monkeyp
     assert statuses(penstock)["line"] == "in-force"
     said += [resolved, penstock.ok("moderator", "verify"), penstock.ok("moderator", "log")]
     assert not [ran for ran in said if postgres.password in ran.out + ran.err]
+
+
+def test_a_snapshot_is_kept_by_the_moderator(book: Shell) -> None:
+    head = book.ok("moderator", "verify", "-o", "json").json["head"]
+    assert book.ok("moderator", "keep", "--key", "plant.key", "-o", "json").json["head"] == head
+    assert "kept what 3 steps came to" in book.ok("moderator", "keep", "--key", "plant.key").out
+    assert book("moderator", "keep", "--key", "acme.key").code == "evolution.wrong-key"
+    assert statuses(book) == {"press": "in-force", "line": "rejected", "paint": "in-force"}
+
+
+def test_what_was_before_a_book_and_where_there_is_none(book: Shell) -> None:
+    early = book("moderator", "at", "2020-01-01")
+    assert early.code == "moderator.no-book"
+    assert "hint: ask about a later time" in early.err
+    missing = book("moderator", "show", "--store", "sqlite:other.db")
+    assert missing.code == "store.missing"
+    assert "`penstock moderator init FILE --store sqlite:other.db --key …`" in missing.err
+    assert "nothing to count" in book.ok("moderator", "tally", "--key", "plant.key").out

@@ -126,6 +126,14 @@ class RuleBook:
         """How far the ledger was read."""
         return self._view.head
 
+    def needs_time(self, now: datetime) -> bool:
+        """Say whether its time is so far from now that the moderator has to set it, by any request that it signs."""
+        try:
+            self._times.of_step(self._book.time, now, moderator=False)
+        except RefusedError:
+            return True
+        return False
+
     def next_serial(self, who: Principal) -> int:
         """Return the number that the next request of somebody can have."""
         return self._book.rights.next_serial(who)

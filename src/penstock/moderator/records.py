@@ -44,10 +44,16 @@ def to_record(step: Step) -> Record:
     request = request_to_sexp(step.request)
     restored = (b"restored", *map(_entry, step.restored))
     return Record(
-        request[0].decode() if isinstance(request[0], bytes) else "",
+        kind_of(step.request),
         canonical(_state(step.delta.inverse())),
         canonical((b"step", request, restored, _state(step.delta))),
     )
+
+
+def kind_of(request: Request) -> str:
+    """Return the word for what is asked, as it is kept: `add`, `resolve`, `move-type` and so on."""
+    kind = request_to_sexp(request)[0]
+    return kind.decode() if isinstance(kind, bytes) else ""
 
 
 def from_record(number: int, note: Note, record: Record) -> Step:

@@ -25,6 +25,8 @@ from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Set, Tag, parse_tag
 from penstock.trust.validity import Validity
 
+#: what a TIME means that is a date and no more
+MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
 _VOCABULARY: Final = (NETWORK, EVENT_TYPE)
 
 

@@ -8,7 +8,7 @@ from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.moderator_allow import allow
 from penstock.apps.cli.moderator_asking import at, explain, propose_, show
-from penstock.apps.cli.moderator_book import init, log, verify
+from penstock.apps.cli.moderator_book import init, keep, log, verify
 from penstock.apps.cli.moderator_changes import add, leave, pass_, remove, resolve, return_, subscribe, undo
 from penstock.apps.cli.moderator_checking import check
 from penstock.apps.cli.moderator_compile import certify, compile_
@@ -31,7 +31,7 @@ def moderator() -> None:
 
 for verb in (
     *(check, init, show, add, subscribe, remove, propose_, resolve, agree, take, explain, allow),
-    *(type_, leave, return_, pass_, log, at, undo, verify, sign, export, compile_, certify),
+    *(type_, leave, return_, pass_, log, at, undo, verify, keep, sign, export, compile_, certify),
     *POLLS,
 ):
     moderator.add_command(verb)

@@ -21,7 +21,7 @@ from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent
 from penstock.moderator.facts import outcome
-from penstock.moderator.steps import Add, Note, Pass, Request, Resolve, Subscribe
+from penstock.moderator.steps import Add, Note, Pass, Request, Resolve, Subscribe, Undo
 from penstock.moderator.undo import plan_request
 from penstock.trust.signed import UnverifiedValue, read_signed
 
@@ -104,8 +104,15 @@ class Acting:
         match error.code, request:
             case "moderator.consent", Resolve(rule_id, strategy):
                 agree = f"`penstock moderator agree {rule_id} --by {strategy} --key … --out FILE`"
+            case "moderator.consent", Undo(number, False):
+                agree = f"`penstock moderator agree --undo {number} --key … --out FILE`"
             case "moderator.consent", _:
                 agree = "`penstock moderator agree --request FILE --key …`, of what --out FILE writes here"
+            case "moderator.untimely", _:
+                return (
+                    "check the clock; where it is right, the moderator sets the time of the rule book: "
+                    "`penstock moderator pass --key …`"
+                )
             case "moderator.unresolved", Resolve(rule_id):
                 return f"`penstock moderator propose {rule_id}` shows the ways that lead somewhere"
             case _:
@@ -161,11 +168,20 @@ class Acting:
 
     def let_time_pass(self) -> None:
         """Let periods that have ended end, and those begin that have begun, before anything else is decided."""
-        if self.is_due():
-            note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
+        if not self.is_due():
+            return
+        note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
+        if self._key is not None and self._key.principal == note.who:
+            # By its word that counts also where the book's time is far from now.
+            plan = self.book.ask(self._key, Pass(), note.when, note.why)
+        else:
             plan = self.book.take_unsigned(Pass(), note)
-            if self.output != JSON:
-                show_plan(plan, self.source, done=True)
+        if self.output != JSON:
+            show_plan(plan, self.source, done=True)
+
+    def sets_time(self) -> bool:
+        """Say whether whoever asks is the moderator, and the time of the book has to be set."""
+        return self.who == self.book.founding.moderator and self.book.needs_time(self.session.now)
 
     def is_due(self) -> bool:
         """Say whether anything comes of the time that has passed."""

@@ -13,6 +13,7 @@ from penstock.moderator.deltas import Change, Rooted, Standing, Status, Wish
 from penstock.moderator.facts import by_event, conflict_facts, log_facts, outcome, plan_facts, proposal_facts
 from penstock.moderator.notation import function_text, rule_text
 from penstock.moderator.propose import Resolution, Revision
+from penstock.moderator.records import kind_of
 from penstock.moderator.rules import PublishRule, Rule
 from penstock.moderator.sentences import conflict_sentences, request_sentence, resolution_sentence, rule_sentence
 from penstock.moderator.steps import Add, Step
@@ -120,6 +121,19 @@ def show_plan(plan: Plan, source: Source, *, done: bool) -> None:
         show_conflicts(step.request.rule, plan.conflicts, source)
         paint.line(f"  `penstock moderator propose {step.request.rule.id}` shows ways out")
     show_changes(step, cast)
+    for rule, conflicts in newly_rejected(plan, source.base):
+        show_conflicts(rule, conflicts, source)
+        paint.line(f"  `penstock moderator propose {rule.id}` shows ways out")
+
+
+def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Sequence[Conflict]]]:
+    """Yield rules that a step rejects on its way, as when a publisher is back, with what is in theirs."""
+    for _, change in sorted(plan.step.delta.rules.items()):
+        after = change.after
+        if after is None or after.status is not Status.REJECTED or isinstance(plan.step.request, Add):
+            continue
+        if change.before is None or change.before.status is not Status.REJECTED:
+            yield after.stated, base.detector.conflicts(after.stated)
 
 
 def show_changes(step: Step, cast: Cast) -> None:
@@ -148,6 +162,7 @@ def plan_data(plan: Plan, source: Source, *, written: bool) -> Data:
         **step_data(plan.step, source.cast),
         **facts,
         "conflicts": conflict_facts(plan.conflicts),
+        "rejected": [conflicts_data(rule, found, source) for rule, found in newly_rejected(plan, source.base)],
         "resolution": None if plan.resolution is None else proposal_facts(plan.resolution, source.cast.show),
     }
 
@@ -161,7 +176,7 @@ def step_data(step: Step, cast: Cast) -> Data:
         "by": cast.show(step.note.who),
         "why": step.note.why,
         "request": request_sentence(step.request, cast.show),
-        "kind": type(step.request).__name__,
+        "kind": kind_of(step.request),
         "rules": [
             {"id": rule_id, "before": _side(change.before, cast), "after": _side(change.after, cast)}
             for rule_id, change in sorted(step.delta.rules.items())

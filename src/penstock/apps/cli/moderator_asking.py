@@ -1,5 +1,6 @@
 """Questions to the moderator, about the rules of a file or of a rule book: nothing is changed by any of them."""
 
+from datetime import datetime
 from typing import Any
 
 import click
@@ -30,8 +31,10 @@ from penstock.apps.cli.moderator_sources import (
 )
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.session import Session, say_json
+from penstock.authority.rulebook import RuleBook
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
+from penstock.moderator.base import RuleBase
 from penstock.moderator.deltas import Standing, Status
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.propose import Revision, propose
@@ -233,11 +236,25 @@ def _asked(step: Step, source: Source) -> str:
 @output_option()
 @example("penstock moderator at 2026-05-01T12:00Z --store sqlite:rules.db")
 def at(*, time: str, output: str, **where: Any) -> None:
-    """Show the rule book as it was at TIME."""
+    """Show the rule book as it was at TIME.
+
+    A date alone is 00:00 UTC of that day.
+    """
     instant = parse_instant(time)
     with opened_book(**where) as (source, book):
-        then = from_book(book, source.where, source.cast.names, book.at(instant))
+        then = from_book(book, source.where, source.cast.names, _base_at(book, instant))
         if output == JSON:
             say_json({"at": time, **state_data(then)})
         else:
             show_state(then)
+
+
+def _base_at(book: RuleBook, instant: datetime) -> RuleBase:
+    try:
+        return book.at(instant)
+    except RefusedError as error:
+        if error.code == "moderator.no-book":
+            began = instant_text(book.founding.time)
+            error.message = f"the rule book was begun {began}, after {instant_text(instant)}"
+            error.hint = "ask about a later time"
+        raise

@@ -13,7 +13,7 @@ from penstock.apps.cli.moderator_answers import step_data, step_row
 from penstock.apps.cli.moderator_sources import book_options, load_rules, named_store, opened_book, store_at
 from penstock.apps.cli.namebook import remembering
 from penstock.apps.cli.names import Names, check_petname, load_names
-from penstock.apps.cli.options import JSON, open_key, output_option
+from penstock.apps.cli.options import JSON, key_options, open_key, output_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.apps.cli.store_answers import counting, dry_run_option, head_text, parse_heads
 from penstock.authority.rulebook import RuleBook
@@ -216,3 +216,23 @@ def verify(*, heads: tuple[str, ...], output: str, **where: Any) -> None:
         say_json({"ok": True, "store": source.where, "steps": steps, "changes": head.number, "head": noted})
     else:
         paint.line(f"✓ {counted(steps, 'step')}, each as its signature says  {noted}")
+
+
+@click.command()
+@key_options
+@book_options
+@output_option()
+@example("penstock moderator keep --key plant.key")
+def keep(*, key_file: str, passphrase_file: str | None, output: str, **where: Any) -> None:
+    """Keep a snapshot, from which the rule book opens quickly.
+
+    It is the moderator's to keep, who signs it: others open the book from it without reading all steps before it.
+    `penstock moderator verify` goes by the steps alone.
+    """
+    with opened_book(**where) as (source, book):
+        book.keep(open_key(key_file, passphrase_file))
+        steps, head = book.base.next_number - 1, head_text(where["ledger"], book.head)
+    if output == JSON:
+        say_json({"kept": True, "store": source.where, "steps": steps, "head": head})
+    else:
+        paint.line(f"✓ kept what {counted(steps, 'step')} came to  {head}")

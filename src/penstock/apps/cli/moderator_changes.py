@@ -6,7 +6,7 @@ import click
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import counted
-from penstock.apps.cli.granting import validity_of
+from penstock.apps.cli.granting import MIDNIGHT, validity_of
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import Acting, acting, acting_options, nobody, refuse_rejected
 from penstock.apps.cli.moderator_sources import EVENT, RULE, known_standing, load_rules
@@ -26,8 +26,8 @@ def period_options(function: F) -> F:
     """Add the options that say while a rule is valid."""
     for option in (
         click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help="The last moment at which it is valid."),
-        click.option("--not-before", metavar="TIME", help="The first moment at which it is valid."),
+        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {MIDNIGHT}."),
+        click.option("--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."),
     ):
         function = option(function)
     return function
@@ -226,9 +226,10 @@ def pass_(session: Session, /, **how: Any) -> None:
     """Let time pass: periods of rules end and begin.
 
     Anybody may do so, without a signature. Other changes do so too before anything is decided.
+    With the moderator's key it sets the time of the rule book, where that is far from now because a clock was wrong.
     """
     with acting(session, **how) as act:
-        if act.is_due():
+        if act.is_due() or act.sets_time():
             act.do(Pass(), act.book.founding.moderator if act.who is None else act.who)
         elif act.output == JSON:
             say_json({"written": False, "outcome": "nothing is due"})

@@ -8,7 +8,7 @@ import click
 from penstock.apps.cli import paint
 from penstock.apps.cli.files import Destination, read_sexp, within
 from penstock.apps.cli.groups import example
-from penstock.apps.cli.moderator_acting import acting, read_consent, refuse_rejected
+from penstock.apps.cli.moderator_acting import Acting, acting, read_consent, refuse_rejected
 from penstock.apps.cli.moderator_answers import plan_data, show_plan
 from penstock.apps.cli.moderator_changes import STRATEGIES, resolving
 from penstock.apps.cli.moderator_sources import book_options, opened_book
@@ -17,8 +17,9 @@ from penstock.apps.cli.session import Session, say_block, say_json
 from penstock.authority.signed_requests import Asked
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import MalformedError
+from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent, subject_of
-from penstock.moderator.steps import Note, Strategy
+from penstock.moderator.steps import Note, Strategy, Undo
 from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
 
 _DAYS = 7
@@ -28,6 +29,7 @@ _DAYS = 7
 @click.argument("rule", required=False)
 @click.option("--by", "strategy", type=STRATEGIES, help="The way out for RULE that you agree to.")
 @click.option("--request", "request_file", metavar="FILE", help="A request that somebody else signed (--out).")
+@click.option("--undo", type=click.IntRange(min=1), metavar="STEP", help="That STEP is undone.")
 @click.option("--days", type=click.IntRange(1, 366), default=_DAYS, show_default=True, metavar="N", help="How long.")
 @key_options
 @book_options
@@ -38,6 +40,7 @@ _DAYS = 7
     """
 penstock moderator agree r2 --by delete-attributes --key bolt.key --out bolt.consent
 penstock moderator agree --request r7.request --key bolt.key --out bolt.consent
+penstock moderator agree --undo 7 --key bolt.key --out bolt.consent
 """
 )
 def agree(  # noqa: PLR0913  # one argument an option
@@ -47,6 +50,7 @@ def agree(  # noqa: PLR0913  # one argument an option
     rule: str | None,
     strategy: str | None,
     request_file: str | None,
+    undo: int | None,
     days: int,
     key_file: str,
     passphrase_file: str | None,
@@ -58,19 +62,19 @@ def agree(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """Agree to what somebody else asks for.
 
-    That is a way out by which your rule demands less, or a request that needs more than one.
+    That is a way out by which your rule demands less, a request that needs more than one, or that a step is undone
+    because of which your rule demands more now.
     What would come of it is shown, and that alone is agreed to: it does not count where something else would by then.
     """
-    if (rule is None or strategy is None) is (request_file is None):
-        raise MalformedError("cli.usage", "agree to one thing", hint="give RULE and --by, or --request FILE")
+    asked = [request_file is not None, undo is not None, rule is not None or strategy is not None]
+    if sum(asked) != 1 or (rule is None) is not (strategy is None):
+        raise MalformedError(
+            "cli.usage", "agree to one thing", hint="give RULE and --by, --request FILE, or --undo STEP"
+        )
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     who: dict[str, Any] = {"key_file": key_file, "passphrase_file": passphrase_file, "as_who": None}
     with acting(session, dry_run=True, output=output, **who, **where) as act:
-        if request_file is not None:
-            asked = read_request(request_file).value
-            plan = act.book.plan(asked.request, Note(asked.by, session.now, asked.why))
-        else:
-            plan = act.book.plan(resolving(act, rule or "", Strategy(strategy or "")), act.note())
+        plan = _planned(act, rule, strategy, request_file, undo)
         consent = Consent(
             act.book.id,
             act.asker(),
@@ -89,6 +93,16 @@ def agree(  # noqa: PLR0913  # one argument an option
             return
         show_plan(plan, act.source, done=False)
         paint.line(destination.line())
+
+
+def _planned(act: Acting, rule: str | None, strategy: str | None, request_file: str | None, undo: int | None) -> Plan:
+    """Plan what is agreed to."""
+    if request_file is not None:
+        asked = read_request(request_file).value
+        return act.book.plan(asked.request, Note(asked.by, act.session.now, asked.why))
+    if undo is not None:
+        return act.book.plan(Undo(undo), act.note())
+    return act.book.plan(resolving(act, rule or "", Strategy(strategy or "")), act.note())
 
 
 @click.command()

@@ -18,7 +18,7 @@ from penstock.apps.cli.session import SPOKEN, Warned, warn
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.model.instants import instant_key
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -208,9 +208,21 @@ def is_due(book: RuleBook, now: datetime) -> bool:
 def opened_book(*, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[tuple[Source, RuleBook]]:
     """Open a rule book. Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise."""
     names = load_names(names_file)
-    with store_at(named_store(store_url)) as store:
+    with _existing(named_store(store_url)) as store:
         book = RuleBook.open(store.ledger(ledger))
         yield from_book(book, store.url, names), book
+
+
+def _existing(url: str) -> Store:
+    """Open a store that should have a rule book. Raises what `open_store` raises."""
+    try:
+        return store_at(url)
+    except FailedError as error:
+        if error.code == "store.missing":
+            error.hint = (
+                f"check the name; `penstock moderator init FILE --store {url} --key …` begins a rule book there"
+            )
+        raise
 
 
 def store_at(url: str, *, create: bool = False) -> Store:

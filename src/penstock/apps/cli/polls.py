@@ -206,6 +206,8 @@ def tally(
         waiting = [kept for kept in polls.kept.values() if kept.open]
         for kept in waiting:
             paint.line(f"poll {poll_name(kept.poll.id)}: {kept_row(kept, session.now)[-1]}")
+        if not ended and not waiting and not heard:
+            paint.line("no poll is open, and there is nothing to count")
 
 
 @click.command()
