@@ -42,15 +42,23 @@ def test_a_name_ends_with_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["10.0.0.1", "10.0.0.1/255.255.0.0:80", "[2001:db8::1]", "[::1]/[ffff::]:1-", "1.2.3.4:-9"]
+    "text", ["10.0.0.1", "10.0.0.1/255.255.0.0:80", "[2001:DB8:0::1]", "[::1]/[ffff::]:1-", "1.2.3.4:-9"]
 )
 def test_addresses_are_written_as_they_are_read(text: str) -> None:
     assert str(read_network_address(text)) == text
 
 
-@pytest.mark.parametrize("text", ["example.com", "*.example.com:80-90", "*"])
+@pytest.mark.parametrize("text", ["example.com", "*.Example.COM:80-90", "*"])
 def test_hosts_are_written_as_they_are_read(text: str) -> None:
     assert str(read_host_name(text)) == text
+
+
+def test_they_compare_as_they_are_meant() -> None:
+    assert read_mailbox("a@B.c") == read_mailbox("a@b.C") != read_mailbox("A@b.c")
+    assert str(read_mailbox("a@B.c")) == "a@B.c"
+    assert read_host_name("A.b:80") == read_host_name("a.B:80-80")
+    assert read_network_address("[2001:DB8::1]") == read_network_address("[2001:db8:0::1]")
+    assert len({read_mailbox("a@B.c"), read_mailbox("a@b.c")}) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
-"""Names and addresses as XACML has them: of mailboxes, of directories (X.500), of hosts and of networks."""
+"""Names and addresses as XACML has them: of mailboxes, of directories (X.500), of hosts and of networks.
+
+Each compares as it is meant, and is written as it was read (A.3.9).
+"""
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import MalformedError
@@ -18,19 +21,31 @@ _HOST: Final = re.compile(
 _ESCAPED: Final = re.compile(r"\\([0-9A-Fa-f]{2})|\\(.)")
 
 
-def read_mailbox(text: str) -> str:
-    """Read an `rfc822Name`; its host part is written small. Raises `MalformedError` (`xacml.value`)."""
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """An `rfc822Name`: who, as it is written, and at which host, in small letters."""
+
+    local: str
+    host: str
+    text: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def read_mailbox(text: str) -> Mailbox:
+    """Read an `rfc822Name`. Raises `MalformedError` (`xacml.value`)."""
     if not _MAIL.fullmatch(text):
         raise MalformedError("xacml.value", f"`{text[:80]}` is no rfc822Name")
     local, _, host = text.partition("@")
-    return f"{local}@{host.lower()}"
+    return Mailbox(local, host.lower(), text)
 
 
-def mailbox_matches(pattern: str, mailbox: str) -> bool:
+def mailbox_matches(pattern: str, mailbox: Mailbox) -> bool:
     """Say whether a mailbox is the one, at the host, or below the domain (with a dot before it) that is meant."""
     if "@" in pattern:
         return read_mailbox(pattern) == mailbox
-    host = mailbox.partition("@")[2]
+    host = mailbox.host
     return host.endswith(pattern.lower()) if pattern.startswith(".") else host == pattern.lower()
 
 
@@ -104,27 +119,18 @@ class Ports:
     first: int | None = None
     last: int | None = None
 
-    def __str__(self) -> str:
-        if self == Ports():
-            return ""
-        if self.first == self.last:
-            return f":{self.first}"
-        return f":{'' if self.first is None else self.first}-{'' if self.last is None else self.last}"
-
 
 @dataclass(frozen=True, slots=True)
 class NetworkAddress:
     """An `ipAddress`: an address, perhaps a mask, perhaps ports."""
 
     address: ipaddress.IPv4Address | ipaddress.IPv6Address
-    mask: ipaddress.IPv4Address | ipaddress.IPv6Address | None = None
-    ports: Ports = Ports()
+    mask: ipaddress.IPv4Address | ipaddress.IPv6Address | None
+    ports: Ports
+    text: str = field(compare=False)
 
     def __str__(self) -> str:
-        def shown(one: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-            return f"[{one}]" if one.version == 6 else str(one)
-
-        return f"{shown(self.address)}{'' if self.mask is None else '/' + shown(self.mask)}{self.ports}"
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +138,11 @@ class HostName:
     """A `dnsName`: a host, or with a star all below a domain, and perhaps ports."""
 
     host: str
-    ports: Ports = Ports()
+    ports: Ports
+    text: str = field(compare=False)
 
     def __str__(self) -> str:
-        return f"{self.host}{self.ports}"
+        return self.text
 
 
 def read_network_address(text: str) -> NetworkAddress:
@@ -148,7 +155,7 @@ def read_network_address(text: str) -> NetworkAddress:
         raise MalformedError("xacml.value", f"`{text[:80]}` is no ipAddress")
     kind = ipaddress.IPv6Address if text.startswith("[") else ipaddress.IPv4Address
     try:
-        return NetworkAddress(kind(found[1]), None if found[2] is None else kind(found[2]), _ports(found[3]))
+        return NetworkAddress(kind(found[1]), None if found[2] is None else kind(found[2]), _ports(found[3]), text)
     except ValueError:
         raise MalformedError("xacml.value", f"`{text[:80]}` is no ipAddress") from None
 
@@ -159,7 +166,7 @@ def read_host_name(text: str) -> HostName:
     if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
         raise MalformedError("xacml.value", f"`{text[:80]}` is no dnsName")
     try:
-        return HostName(host.lower(), _ports(ports if sign else None))
+        return HostName(host.lower(), _ports(ports if sign else None), text)
     except ValueError:
         raise MalformedError("xacml.value", f"`{text[:80]}` is no dnsName") from None
 

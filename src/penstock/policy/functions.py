@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.policy.addresses import mailbox_matches
+from penstock.policy.addresses import Mailbox, mailbox_matches
 from penstock.policy.datatypes import (
     ADDRESS,
     BASE64,
@@ -319,7 +319,7 @@ def _matches(one: DataType) -> Callable[[str, Value], bool]:
     return matches
 
 
-def _mailbox(pattern: str, mailbox: str) -> bool:
+def _mailbox(pattern: str, mailbox: Mailbox) -> bool:
     try:
         return mailbox_matches(pattern, mailbox)
     except MalformedError as error:

@@ -38,6 +38,11 @@ class Span(NamedTuple):
     low: Value | None = None
     high: Value | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing lies in it."""
+        return self.low is not None and self.high is not None and bool(self.low > self.high)
+
     def both(self, other: "Span") -> "Span":
         """Return what lies in both."""
         lows = [one for one in (self.low, other.low) if one is not None]
@@ -105,7 +110,7 @@ class Ranges:
         self._always: list[int] = []
         for place in places:
             span = known.get(place)
-            if span is None or (None not in span and span.low > span.high):
+            if span is None or span.empty:
                 self._always.append(place)
             else:
                 self._enter(place, span)
