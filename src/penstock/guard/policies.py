@@ -78,9 +78,8 @@ class PolicyCombining(StrEnum):
 class Policies:
     """Policies that a domain goes by. `Policies.of` makes them; none at all leave everything to the others."""
 
-    #: what they permit, and what they do not deny
-    permits: Reading | None = field(default=None, repr=False)
-    tolerates: Reading | None = field(default=None, repr=False)
+    #: what they permit, what they do not deny, or both, as it is combined
+    readings: tuple[Reading, ...] = field(default=(), repr=False)
     combining: PolicyCombining = PolicyCombining.BOTH
     #: whose types they are about; without any, everybody's
     owners: frozenset[Principal] = frozenset()
@@ -120,10 +119,12 @@ class Policies:
         root = roots[0] if len(roots) == 1 else PolicySet(ALL, "1.0", apply, roots)
         known = Repository(referred)
         asked = frozenset(one for policy in (*roots, *referred) for one in designators(policy))
-        lenient = PolicySet(ALL, "1.0", _FIRST, (root, _OTHERWISE))
+        readings = [root] if combining is not PolicyCombining.RESTRICT else []
+        if combining in (PolicyCombining.RESTRICT, PolicyCombining.EITHER):
+            # What is not denied is what they permit, followed by a policy that permits.
+            readings.append(PolicySet(ALL, "1.0", _FIRST, (root, _OTHERWISE)))
         return cls(
-            Reading(root, known, roots, asked, f"{revision} permits"),
-            Reading(lenient, known, roots, asked, f"{revision} tolerates"),
+            tuple(Reading(one, known, roots, asked, f"{revision} {one is root}") for one in readings),
             combining,
             concerned,
             domains,
@@ -148,7 +149,7 @@ class Policies:
 
         `certified` says who has which roles, and `environment` what is known of the moment at which an event passes.
         """
-        if self.permits is None or self.tolerates is None:
+        if not self.readings:
             return authority
         return Governed(authority, self, Subjects(certified, self.domains, self.asked), types, environment)
 
@@ -168,18 +169,16 @@ class Governed:
 
     def rule(self, request: Request) -> Ruling:
         """Say what is allowed. Raises what the source raises, and `LimitError` (`guard.periods`)."""
-        policies = self.policies
-        if policies.permits is None or policies.tolerates is None or not policies.concern(request):
+        if not self.policies.concern(request):
             return self.authority.rule(request)
-        match policies.combining:
-            case PolicyCombining.ALONE:
-                return self._said(request, policies.permits)
-            case PolicyCombining.BOTH:
-                return self._within(request, policies.permits)
-            case PolicyCombining.RESTRICT:
-                return self._within(request, policies.tolerates)
-            case PolicyCombining.EITHER:
-                return self._said(request, policies.permits) | self._within(request, policies.tolerates)
+        match self.policies.combining, *self.policies.readings:
+            case PolicyCombining.BOTH | PolicyCombining.RESTRICT, Reading() as reading:
+                return self._within(request, reading)
+            case PolicyCombining.ALONE, Reading() as permits:
+                return self._said(request, permits)
+            case PolicyCombining.EITHER, Reading() as permits, Reading() as tolerates:
+                return self._said(request, permits) | self._within(request, tolerates)
+        raise MalformedError("policies.none", "there is no policy that decides")
 
     def _within(self, request: EventRequest, reading: Reading) -> Ruling:
         ruling = self.authority.rule(request)
