@@ -194,6 +194,15 @@ def test_subclasses_are_what_they_are() -> None:
         assert encode_column([unusual, None, plain]) == encode_column([plain, None, plain])
 
 
+def test_timestamps_may_be_far_apart_and_in_any_order() -> None:
+    day, first = timedelta(days=1), datetime(2026, 5, 1, tzinfo=UTC)
+    times = [first, first + 2 * day, first - day, first + timedelta(microseconds=7), datetime(1, 1, 1, tzinfo=UTC)]
+    written = encode_column(times)
+    epoch, microsecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+    assert written[1:] == b"".join(((time - epoch) // microsecond).to_bytes(8, "little", signed=True) for time in times)
+    assert decode_column(written, len(times)) == times
+
+
 def test_instants_of_other_zones_are_the_same() -> None:
     east = datetime(2026, 5, 1, 3, tzinfo=timezone(timedelta(hours=3)))
     west = datetime(2026, 5, 1, tzinfo=UTC)

@@ -54,6 +54,19 @@ def test_events_are_written_and_read_as_blocks_are(block: Block) -> None:
         assert decode_events(encoded) == decode_block(encoded).events()
 
 
+def test_events_that_were_written_last_are_not_written_again() -> None:
+    one, other = (tuple(block.events()) for block in BLOCKS[1:3])
+    written = encode_events(one)
+    assert encode_events(one) is written
+    assert encode_events(other) == encode_block(BLOCKS[2])
+    assert encode_events(one) == written
+    # A list may have changed since.
+    events = [*other]
+    encode_events(events)
+    events.pop()
+    assert encode_events(events).rows == 1
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_some_events_of_a_block_are_written_under_its_names(block: Block) -> None:
     events = block.events()

@@ -30,6 +30,20 @@ def test_events_are_laid_out_whatever_order_their_attributes_are_in() -> None:
     assert lay_out([event({}), event({})])[1] == []
 
 
+@pytest.mark.parametrize("more", [{}, {THREE: 0}])
+def test_as_many_attributes_need_not_be_the_same(more: dict[str, Scalar]) -> None:
+    found, columns = lay_out([event({ONE: 1, **more}), event({ONE: 2, **more})])
+    assert (found.attributes, columns[0]) == ((ONE, *more), [1, 2])
+    found, columns = lay_out([event({ONE: 1, **more}), event({TWO: 2, **more})])
+    assert dict(zip(found.attributes, columns, strict=True))[TWO] == [None, 2]
+    assert columns_of([event({ONE: 1, **more}), event({TWO: 2, **more})], (ONE, *more))[0] == [1, None]
+
+
+def test_later_events_may_have_more_attributes() -> None:
+    found, columns = lay_out([event({ONE: 1, TWO: 2}), event({ONE: 3, TWO: 4, THREE: 5})])
+    assert (found.attributes, columns) == ((ONE, TWO, THREE), [[1, 3], [2, 4], [None, 5]])
+
+
 def test_events_are_of_one_type() -> None:
     parent = TypeKey(OWNER, "Thing")
     for others in ([], [event({}), event({}, "Lorry")], [event({}), event({}, "Car", parent)]):
@@ -52,6 +66,7 @@ def test_events_have_the_values_of_open_columns() -> None:
     made = events_of(found, ids, times, columns, nulls=True)
     assert [dict(one.values) for one in made] == [{ONE: 1, TWO: "a"}, {ONE: 2, THREE: True}]
     assert [(one.id, one.time, one.key) for one in made] == [("x", NOW, found.type), ("y", None, found.type)]
+    assert made[0] == TransitEvent(found.type, (), {ONE: 1, TWO: "a"}, "x", NOW)
     made = events_of(found, ids, times, [columns[0], None, None], nulls=False)
     assert [dict(one.values) for one in made] == [{ONE: 1}, {ONE: 2}]
     assert [dict(one.values) for one in events_of(found, ids, times, [None] * 3, nulls=False)] == [{}, {}]

@@ -25,6 +25,7 @@ from penstock.broker.reading import (
     read_principal,
     too_many,
 )
+from penstock.codec.rows import rows_of
 from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError
 from penstock.model.events import TransitEvent
@@ -299,10 +300,7 @@ def _check_values(values: _Column) -> set[type]:
 
 def _rows(names: tuple[str, ...], values: _Column, count: int, *, nulls: bool) -> list[dict[str, Scalar]]:
     """Return the values of each event, nulls left out."""
-    rows: Iterable[Sequence[Scalar]] = [values]
     if count > 1:
         columns = [values[start : start + count] for start in range(0, len(values), count)]
-        rows = zip(*columns, strict=True) if columns else [()] * count
-    if nulls:
-        return [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in rows]
-    return [dict(zip(names, row, strict=True)) for row in rows]
+        return rows_of(names, columns, count, nulls=nulls)
+    return [{n: v for n, v in zip(names, values, strict=True) if v is not None}]

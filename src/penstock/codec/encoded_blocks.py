@@ -4,8 +4,9 @@ Brokers go from events to values to octets (`encode_block`, `decode_block`). A j
 octets and back, without a value of Python in between.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.blocks import Block, Level
@@ -56,6 +57,20 @@ def decode_block(encoded: EncodedBlock) -> Block:
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
+    latest = _LATEST[-1] if _LATEST else None
+    if latest is not None and latest[0] is events:
+        return latest[1]
+    encoded = _encode_events(events)
+    if type(events) is tuple:
+        _LATEST.append((events, encoded))
+    return encoded
+
+
+#: what was written last: a broker seals events, and then sends the same columns in plaintext beside the sealed ones
+_LATEST: Final[deque[tuple[tuple[TransitEvent, ...], EncodedBlock]]] = deque(maxlen=1)
+
+
+def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     if len(events) != 1:
         found, columns = lay_out(events)
         return _encode(found, events, columns)

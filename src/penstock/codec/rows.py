@@ -1,11 +1,13 @@
 """Events as rows, and their values as columns: what goes into a block, and what becomes of one that was opened."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from itertools import chain, repeat
-from operator import eq
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Final
 
 from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.cells import Column
@@ -28,10 +30,10 @@ def lay_out(events: Sequence[TransitEvent]) -> tuple[Names, list[Column]]:
     if any((event.key is not key and event.key != key) or event.ancestors != ancestors for event in events):
         raise malformed("a block holds events of one type, and one of them at least")
     rows = [event.values for event in events]
-    if not _have_all(rows, attributes):
+    if (columns := _turned(rows, attributes)) is None:
         attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
-        return names(key, ancestors, attributes), _gathered(rows, attributes)
-    return names(key, ancestors, attributes), _turned(rows)
+        columns = _gathered(rows, attributes)
+    return names(key, ancestors, attributes), columns
 
 
 def columns_of(events: Sequence[TransitEvent], attributes: tuple[str, ...]) -> list[Column]:
@@ -39,16 +41,20 @@ def columns_of(events: Sequence[TransitEvent], attributes: tuple[str, ...]) -> l
     rows = [event.values for event in events]
     # The very names that the events have: equal ones are sooner seen to be equal when they are the same.
     own = tuple(rows[0])
-    return _turned(rows) if own == attributes and _have_all(rows, own) else _gathered(rows, attributes)
+    columns = _turned(rows, own) if own == attributes else None
+    return _gathered(rows, attributes) if columns is None else columns
 
 
-def _have_all(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> bool:
-    """Say whether all rows have these attributes in this order, and no others: what is mostly so."""
-    return all(map(eq, map(tuple, rows), repeat(attributes)))
-
-
-def _turned(rows: Sequence[Mapping[str, Scalar]]) -> list[Column]:
-    return [[*column] for column in zip(*[row.values() for row in rows], strict=True)]
+def _turned(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> list[Column] | None:
+    """Return the columns of rows that have these attributes and no others, as is mostly so; `None` where it is not."""
+    if {*map(len, rows)} != {len(attributes)}:
+        return None
+    if len(attributes) < 2:  # then a getter would not give rows
+        return _gathered(rows, attributes) if {*map(tuple, rows)} == {attributes} else None
+    try:
+        return [[*column] for column in zip(*map(itemgetter(*attributes), rows), strict=True)]
+    except KeyError:
+        return None
 
 
 def _gathered(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> list[Column]:
@@ -78,10 +84,36 @@ def events_of(
     held = [column for column in columns if column is not None]
     if len(held) != len(columns):
         attributes = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
-    rows: Iterable[Sequence[Any]] = zip(*held, strict=True) if held else [()] * len(ids)
-    # Named row by row, without a step of Python for each.
-    named: Iterable[Iterable[tuple[str, Any]]] = map(zip, repeat(attributes), rows)
+    rows = rows_of(attributes, held, len(ids), nulls=nulls)
+    events = [*map(_EVENT, repeat(TransitEvent, len(rows)))]
+    values: tuple[Iterable[object], ...] = (
+        repeat(found.type),
+        repeat(found.ancestors),
+        map(MappingProxyType, rows),
+        ids,
+        times,
+    )
+    # Field by field, in half the time that it takes event by event: nobody has them yet.
+    for put, column in zip(_FIELDS, values, strict=True):
+        deque(map(put, events, column), maxlen=0)
+    return events
+
+
+_EVENT: Final = TransitEvent.__new__
+_FIELDS: Final = tuple(vars(TransitEvent)[one.name].__set__ for one in fields(TransitEvent))
+
+
+def rows_of(
+    attributes: Sequence[str], columns: Sequence[Column], count: int, *, nulls: bool
+) -> list[dict[str, Scalar]]:
+    """Return the values of so many rows by name, nulls left out. `nulls` says whether there are any."""
     if nulls:
-        named = [[(name, value) for name, value in row if value is not None] for row in named]
-    values = map(MappingProxyType, map(dict, named))
-    return [*map(TransitEvent, repeat(found.type), repeat(found.ancestors), values, ids, times)]
+        rows = zip(*columns, strict=True)
+        return [{name: one for name, one in zip(attributes, row, strict=True) if one is not None} for row in rows]
+    # Rows that have their size from the beginning are made more quickly than such that grow.
+    template = dict[str, Scalar].fromkeys(attributes)
+    found = [template.copy() for _ in range(count)]
+    for name, column in zip(attributes, columns, strict=True):
+        for row, value in zip(found, column, strict=True):
+            row[name] = value
+    return found

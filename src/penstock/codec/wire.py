@@ -118,8 +118,9 @@ class FrameReader:
     def feed(self, data: Octets) -> list[memoryview]:
         """Take some octets and return the frames that are whole now, without their lengths and without copying them.
 
-        The views are on what was fed, which must not change while they are used. Raises `LimitError` (`frame.limit`) as
-        soon as a length is known to be too large; the stream is of no use after that.
+        The views are on what was fed, which must not change while they are used; unless the reader was `partial`, when
+        it copies. Raises `LimitError` (`frame.limit`) as soon as a length is known to be too large; the stream is of no
+        use after that.
         """
         if self._pending:
             self._pending += data
