@@ -71,24 +71,40 @@ def cases() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("page", [*cases()])
 def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> None:
-    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
-    environment["SPARK_SUBMIT_OPTS"] = java.options(java.INTERPRETED)
     for block in CONSOLE.findall(with_free_ports(page.read_text(encoding="utf-8"))):
-        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, *promised = step.rstrip().splitlines()
-            while command.endswith("\\"):
-                command = command[:-1] + promised.pop(0)
-            status = re.search(r"# exit (\d)$", command)
-            done = subprocess.run(
-                ["/bin/sh", "-c", command],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                check=False,
-            )
-            assert done.returncode == (int(status.group(1)) if status else 0), f"{command}\n{done.stderr}"
-            printed = done.stdout.splitlines()
-            assert [line for line in promised if line not in printed and line != "…"] == [], command
+        run_as_shown(block, tmp_path, environment(programs, tmp_path))
+
+
+def test_the_moderator_does_as_the_readme_shows(tmp_path: Path, programs: Path) -> None:
+    blocks = [one for one in CONSOLE.findall((ROOT / "README.md").read_text(encoding="utf-8")) if "moderator" in one]
+    assert blocks
+    for block in blocks:
+        run_as_shown(block, ROOT, environment(programs, tmp_path))
+
+
+def environment(programs: Path, home: Path) -> dict[str, str]:
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    made = {**os.environ, "PATH": path, "HOME": str(home), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
+    made["SPARK_SUBMIT_OPTS"] = java.options(java.INTERPRETED)
+    return made
+
+
+def run_as_shown(block: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run the commands of a block; each must end and print as the block says."""
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, *promised = step.rstrip().splitlines()
+        while command.endswith("\\"):
+            command = command[:-1] + promised.pop(0)
+        status = re.search(r"# exit (\d)$", command)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == (int(status.group(1)) if status else 0), f"{command}\n{done.stderr}"
+        printed = done.stdout.splitlines()
+        assert [line for line in promised if line not in printed and line != "…"] == [], command
