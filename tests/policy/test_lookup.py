@@ -29,7 +29,7 @@ from penstock.policy.requests import (
     Request,
     attribute,
 )
-from penstock.policy.results import PROCESSING_ERROR, Decision, Result
+from penstock.policy.results import PROCESSING_ERROR, SYNTAX_ERROR, Decision, Result
 from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_requests import read_attributes
 from penstock.policy.xml_written import write_policy
@@ -161,7 +161,8 @@ def test_requests_are_counted_all_in_all() -> None:
 
 @pytest.mark.parametrize("content", ["<Attribute", "</Attributes><Attributes>", "<!DOCTYPE x []>", "<Rule/>"])
 def test_what_is_no_content_of_a_category_is_an_error(content: str) -> None:
-    assert answer(policy(rule(permitted(SUBJECT, content))), request()).decision is Decision.INDETERMINATE_P
+    result = answer(policy(rule(permitted(SUBJECT, content))), request())
+    assert (result.decision, result.status.code) == (Decision.INDETERMINATE_P, SYNTAX_ERROR)
 
 
 def test_a_category_is_a_name_and_nothing_else() -> None:

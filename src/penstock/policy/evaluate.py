@@ -71,7 +71,8 @@ def status_of(error: PenstockError) -> Status:
     if isinstance(missing, Missing):
         return Status(MISSING_ATTRIBUTE, error.message, (missing,))
     # What the standard finds when it evaluates (section 7.17.1, 7.17.2) we find when a policy is read.
-    syntax = isinstance(error, MalformedError) and error.code not in ("xacml.arguments", "xacml.function")
+    late = ("xacml.arguments", "xacml.function")
+    syntax = error.code == "xacml.value" or (isinstance(error, MalformedError) and error.code not in late)
     return Status(SYNTAX_ERROR if syntax else PROCESSING_ERROR, error.message)
 
 

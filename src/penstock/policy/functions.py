@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from penstock.errors import MalformedError
+from penstock.errors import EvaluationError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.addresses import Mailbox, mailbox_matches
 from penstock.policy.datatypes import (
@@ -196,7 +196,8 @@ def _parse(of_type: DataType) -> Callable[[str], Value]:
         try:
             return read_value(text, of_type)
         except MalformedError as error:
-            raise failed(error.message) from None
+            # A.3.9 has a syntax error for it, and no other function has one.
+            raise EvaluationError(error.code, error.message) from None
 
     return parse
 

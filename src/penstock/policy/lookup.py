@@ -159,6 +159,8 @@ class Context:
             permitted = self.policy(asked).decision is Decision.PERMIT
         except RecursionError:
             raise failed("requests are asked because of others, too deep") from None
+        except MalformedError as error:
+            raise EvaluationError("xacml.value", error.message) from None
         except PenstockError as error:
             raise failed(error.message) from None
         counted.check()

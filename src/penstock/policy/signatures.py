@@ -29,7 +29,7 @@ class Function:
     """A function: the kinds of its arguments, whether the last one may come any number of times, and of the result.
 
     `call` takes values and gives one; where it looks `within` the request, it takes the context before them. It raises
-    `EvaluationError` (`xacml.processing`), and nothing else.
+    `EvaluationError` (`xacml.processing`; `xacml.value` for texts that are no values), and nothing else.
     """
 
     id: str
