@@ -42,7 +42,7 @@ class Simple(Maker):
 
 def said(ask: Straight | None, facts: Facts) -> Decision | None:
     try:
-        return None if ask is None else ask(facts, NOW)
+        return None if ask is None else ask.decide(facts, NOW)
     except (EvaluationError, Involved):
         return None
 

@@ -30,13 +30,18 @@ class Writer:
 
     def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
         self.names: dict[str, object] = {}
+        self._texts: dict[str, str] = {}
         self._variables = variables
         self._programs = programs
 
     def name(self, thing: object) -> str:
-        """Return a name for an object."""
+        """Return a name for an object; the same text has the same."""
+        if isinstance(thing, str) and thing in self._texts:
+            return self._texts[thing]
         name = f"n{len(self.names)}"
         self.names[name] = thing
+        if isinstance(thing, str):
+            self._texts[thing] = name
         return name
 
     def expression(self, expression: Expression) -> str:

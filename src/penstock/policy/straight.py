@@ -1,9 +1,9 @@
 """Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
 
-Each policy becomes one function of the facts, with its rules in it, and each policy set one that calls those of its
-members; of many, those are called that the index finds. What it says is what `CompiledPolicy.ask` says, or it raises:
-`EvaluationError` for what failed, and `Involved` where obligations or rarer algorithms come in. Whoever asks has to ask
-the compiled policy then, which knows what that comes to.
+Each policy becomes one function of bags of values, with its rules in it, and each policy set one that calls those of
+its members; of many, those are called that the index finds. What it says is what `CompiledPolicy.ask` says, or it
+raises: `EvaluationError` for what failed, and `Involved` where obligations or rarer algorithms come in. Then the
+compiled policy has to be asked, which knows what that comes to.
 
 Attributes come from the facts alone, and policies from a repository that does not change.
 """
@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
+from functools import partial
+from textwrap import indent
 from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
@@ -23,15 +25,19 @@ from penstock.policy.lookup import Context, is_clock
 from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
 from penstock.policy.programs import Program, Writer, built
 from penstock.policy.repository import Repository
-from penstock.policy.requests import Facts
+from penstock.policy.requests import Facts, Key
 from penstock.policy.results import Decision
 
-Straight: TypeAlias = Callable[[Facts, datetime], Decision]
+Bags: TypeAlias = list[tuple[Value, ...]]
+"""The values of the attributes that policies name, each in its place."""
+
+Ask: TypeAlias = Callable[[Bags, datetime], Decision]
 """What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `Involved`."""
 
 P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
 #: more children than this are found by an index
 _FEW: Final = 12
+_RETURN: Final = re.compile(r"^( +)return (\w+)$", re.MULTILINE)
 _CONTEXT: Final = re.compile(r"\bC\b")
 
 
@@ -39,11 +45,31 @@ class Involved(Exception):  # noqa: N818  # nothing went wrong
     """There is no straight answer."""
 
 
-def straight(root: Root, known: Repository) -> Straight | None:
-    """Return a policy as a function; none where it could never answer."""
+class Straight:
+    """A policy, with the places of the attributes that it may ask for."""
+
+    __slots__ = ("ask", "places")
+
+    def __init__(self, ask: Ask, places: Mapping[Key, int]) -> None:
+        self.ask = ask
+        self.places = places
+
+    def decide(self, facts: Facts, now: datetime) -> Decision:
+        """Return what it says. Raises `EvaluationError`, `Involved`."""
+        bags: Bags = [()] * len(self.places)
+        for key, bag in facts.items():
+            place = self.places.get(key)
+            if place is not None:
+                bags[place] = bag
+        return self.ask(bags, now)
+
+
+def straight(root: Root, known: Repository, *always: Key) -> Straight | None:
+    """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
     if _combining(root.combining) is None:
         return None
-    return _Compiler(known).unit(root, ()).ask
+    compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
+    return Straight(compiler.unit(root, ()).ask, compiler.places)
 
 
 class _Combining(Enum):
@@ -76,13 +102,15 @@ def _combining(name: str) -> _Combining | None:
 class _Unit:
     """A rule, a policy or a policy set. `matched` is for who knows that its target matches."""
 
-    __slots__ = ("ask", "matched", "needs", "target")
+    __slots__ = ("ask", "block", "matched", "needs", "target")
 
-    def __init__(self, ask: Straight, matched: Straight, target: Target) -> None:
+    def __init__(self, ask: Ask, matched: Ask, target: Target) -> None:
         self.ask = ask
         self.matched = matched
         self.target = target
         self.needs = _needs(target)
+        #: what writes it where it is wanted, instead of calling it
+        self.block: Callable[[_Writer], str] | None = None
 
 
 def _needs(target: Target) -> Needs:
@@ -103,14 +131,15 @@ class _Alone:
 
 
 class _Writer(Writer):
-    """Writes what asks the facts alone. Attributes are looked up once, before they are needed."""
+    """Writes what asks the bags alone. They are looked up once, before they are needed."""
 
-    def __init__(self, variables: Mapping[str, Expression], known: Repository) -> None:
+    def __init__(self, variables: Mapping[str, Expression], compiler: "_Compiler") -> None:
         programs: dict[str, Program] = {}
         super().__init__(variables, programs)
         self._bags: dict[Designator, str] = {}
         self._told = 0
-        self.names.update(P=P, D=D, NA=NA, V=Involved, E=(), X=Context, S=known)
+        self._places = compiler.places
+        self.names.update(P=P, D=D, NA=NA, V=Involved, X=compiler.context)
 
     def bag(self, attribute: Designator) -> str:
         if is_clock(attribute):
@@ -124,13 +153,21 @@ class _Writer(Writer):
         """Return the lines that look up what was written since they were returned last."""
         those = [*self._bags.items()][self._told :]
         self._told = len(self._bags)
-        return "".join(f" {name} = F.get({self.name(attribute.key)}, E)\n" for attribute, name in those)
+        places = self._places
+        return "".join(f" {name} = B[{places.setdefault(one.key, len(places))}]\n" for one, name in those)
 
-    def function(self, body: str) -> Straight:
-        """Return a function of facts and a moment."""
-        context = " C = X(None, N, S, F)\n" if _CONTEXT.search(body) else ""
+    def block(self, write: "Callable[[_Writer], str]") -> str:
+        """Return lines that do what a function does, and say `d` instead of returning it."""
+        # What was looked up before may not have been, where something ended early.
+        self._bags, self._told = {}, 0
+        lines = _RETURN.sub(r"\1d = \2\n\1break", write(self))
+        return f" while True:\n{indent(lines, ' ')}"
+
+    def function(self, body: str) -> Ask:
+        """Return a function of bags and a moment."""
+        context = " C = X(B, N)\n F = C.facts\n" if _CONTEXT.search(body) else ""
         memory = " M = C.memory\n" if "M[" in body else ""
-        found: Straight = built("F, N", context + memory + body, self.names)
+        found: Ask = built("B, N", context + memory + body, self.names)
         return found
 
 
@@ -138,16 +175,22 @@ def _missing(attribute: Designator) -> NoReturn:
     raise EvaluationError("xacml.missing", f"attribute `{attribute.id[:120]}` is not there")
 
 
-def _involved(_facts: Facts, _now: datetime) -> NoReturn:
+def _involved(_bags: Bags, _now: datetime) -> NoReturn:
     raise Involved
 
 
 class _Compiler:
     """Policies of one repository; one that is referred to twice is compiled once."""
 
-    def __init__(self, known: Repository) -> None:
+    def __init__(self, known: Repository, places: dict[Key, int]) -> None:
         self._known = known
         self._done: dict[int, tuple[Root, _Unit]] = {}
+        self.places = places
+
+    def context(self, bags: Bags, now: datetime) -> Context:
+        """Return where what has no straight form is evaluated."""
+        facts = {key: bag for key, place in self.places.items() if (bag := bags[place])}
+        return Context(None, now, self._known, facts)
 
     def unit(self, member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
         """Return a member of a policy set."""
@@ -175,7 +218,9 @@ class _Compiler:
         if combining is None:
             return self._made(policy.target, {}, lambda _: " raise V\n")
         if len(policy.rules) <= _FEW:
-            unit = self._made(policy.target, policy.variables, lambda to: _rules(policy.rules, combining, says, to))
+            write = partial(_rules, policy.rules, combining, says)
+            unit = self._made(policy.target, policy.variables, write)
+            unit.block = None if policy.variables else partial(_lines, policy.target, write)
             needs = [_needs(rule.target) for rule in policy.rules]
         else:
             rules = [self._rule(rule, policy) for rule in policy.rules]
@@ -199,22 +244,26 @@ class _Compiler:
         return self._made(policies.target, {}, lambda to: _members(members, combining, says, to))
 
     def _many(self, root: Root, members: Sequence[_Unit], combining: _Combining) -> _Unit:
-        many, says = _Many(members, combining), _says(root.duties)
-        lines = f" d = {{}}(F, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
+        many, says = _Many(members, combining, self.places), _says(root.duties)
+        lines = f" d = {{}}(B, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
         return self._made(root.target, {}, lambda to: lines.format(to.name(many)))
 
     def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], str]) -> _Unit:
         """Return a unit whose functions have the lines that `write` writes, one of them with the target before."""
-        inner = _Writer(variables, self._known)
-        body = write(inner)
-        matched = inner.function(inner.looked_up() + body)
-        if not target:
-            return _Unit(matched, matched, target)
-        outer = _Writer(variables, self._known)
-        test = outer.target(target)
-        before = f"{outer.looked_up()} if not ({test}):\n  return NA\n"
-        body = write(outer)
-        return _Unit(outer.function(before + outer.looked_up() + body), matched, target)
+        inner, outer = _Writer(variables, self), _Writer(variables, self)
+        matched = inner.function(_lines((), write, inner))
+        ask = outer.function(_lines(target, write, outer)) if target else matched
+        return _Unit(ask, matched, target)
+
+
+def _lines(target: Target, write: Callable[[_Writer], str], to: _Writer) -> str:
+    """Return the lines of a function: what they look up, the target, and what `write` writes."""
+    before = ""
+    if target:
+        test = to.target(target)
+        before = f"{to.looked_up()} if not ({test}):\n  return NA\n"
+    body = write(to)
+    return before + to.looked_up() + body
 
 
 def _says(duties: Duties) -> Mapping[Decision, str]:
@@ -271,7 +320,7 @@ def _members(members: Sequence[_Unit], combining: _Combining, says: Mapping[Deci
     """Write the members of a policy set."""
     lines = [" s = NA\n"]
     for member in members:
-        lines.append(f" d = {to.name(member.ask)}(F, N)\n")
+        lines.append(f" d = {to.name(member.ask)}(B, N)\n" if member.block is None else to.block(member.block))
         match combining:
             case _Combining.FIRST:
                 lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n")
@@ -292,13 +341,16 @@ def _members(members: Sequence[_Unit], combining: _Combining, says: Mapping[Deci
 class _Many:
     """Children of which few are looked at."""
 
-    __slots__ = ("_asks", "_index", "_otherwise", "_strong")
+    __slots__ = ("_asks", "_index", "_otherwise", "_places", "_strong")
 
-    def __init__(self, children: Sequence[_Unit], combining: _Combining) -> None:
+    def __init__(self, children: Sequence[_Unit], combining: _Combining, places: dict[Key, int]) -> None:
         found = Index.of(
             [child.needs for child in children], children, [child.target for child in children], _target_known
         )
         self._index = found
+        keys = {attribute.key for child in children for attribute in child.needs}
+        #: where the index finds what it asks for
+        self._places = [(key, places.setdefault(key, len(places))) for key in keys]
         self._asks = [child.ask for child in children]
         self._otherwise = _otherwise(combining)
         strong: Mapping[_Combining, frozenset[Decision]] = {
@@ -308,11 +360,15 @@ class _Many:
         }
         self._strong = strong.get(combining, frozenset((P,)))
 
-    def __call__(self, facts: Facts, now: datetime) -> Decision:
+    def __call__(self, bags: Bags, now: datetime) -> Decision:
         said, strong = self._otherwise, self._strong
-        asks = self._asks if self._index is None else [one.ask for one in self._index.candidates(_Alone(facts))]
+        if self._index is None:
+            asks = self._asks
+        else:
+            facts = {key: bags[place] for key, place in self._places}
+            asks = [one.ask for one in self._index.candidates(_Alone(facts))]
         for ask in asks:
-            decision = ask(facts, now)
+            decision = ask(bags, now)
             if decision in strong:
                 return decision
             if decision is not NA:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from penstock.apps.http.entities import Entities, read_entities
 from penstock.apps.http.journal import Decided
-from penstock.apps.http.quick import Quick
+from penstock.apps.http.quick import ALWAYS, Quick
 from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.compiled import CompiledPolicy
@@ -62,7 +62,7 @@ class Bundle:
         """Return what the policy says, in the quickest way that there is. Raises as `CompiledPolicy.ask`."""
         if self.straight is not None:
             try:
-                return _SIMPLE[self.straight(facts, now)]
+                return _SIMPLE[self.straight.decide(facts, now)]
             except (EvaluationError, Involved):
                 pass
         return self.policy.ask(facts, now)
@@ -119,16 +119,15 @@ def build(files: Mapping[str, bytes], root: str = ROOT, limits: Limits = DEFAULT
         with within(ENTITIES):
             entities = read_entities(files[ENTITIES], limits)
     others = _Known(policy for name, policy in policies.items() if name != root)
-    wanted = set(_designators([*policies.values()]))
-    ask = straight(policies[root], others)
+    ask = straight(policies[root], others, *ALWAYS)
     return Bundle(
         _revision(files),
         CompiledPolicy(policies[root], others),
         others,
         entities,
-        timeless=not any(map(_asks_time, wanted)),
+        timeless=not any(map(_asks_time, _designators([*policies.values()]))),
         straight=ask,
-        quick=None if ask is None else Quick(ask, entities, wanted),
+        quick=None if ask is None else Quick(ask, entities),
     )
 
 

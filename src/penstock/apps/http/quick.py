@@ -5,7 +5,7 @@ question, for members that AuthZEN does not know, escaped characters, properties
 are no texts, and for what policies have no straight answer to (`penstock.policy.straight`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Final, TypeAlias
 
@@ -25,15 +25,13 @@ from penstock.apps.http.authzen import (
 from penstock.apps.http.entities import Entities, Properties
 from penstock.errors import EvaluationError, MalformedError
 from penstock.policy.datatypes import Value
-from penstock.policy.expressions import Designator
 from penstock.policy.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
 from penstock.policy.results import Decision
-from penstock.policy.straight import Involved, Straight
+from penstock.policy.straight import Bags, Involved, Straight
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 _Properties: TypeAlias = dict[str, str | bool | int | float | list[str] | None]
 _Flat: TypeAlias = _Properties | UnsetType | None
-_Facts: TypeAlias = dict[Key, tuple[Value, ...]]
 
 
 class QuickEntity(Struct, gc=False):
@@ -61,48 +59,59 @@ class QuickQuestion(Struct, gc=False):
 
 
 _decode: Final[Callable[[bytes], QuickQuestion]] = Decoder(QuickQuestion).decode
+#: an octet is looked for more quickly than octets
+_ESCAPE: Final = ord("\\")
+_QUOTE: Final = ord('"')
 #: texts of a question without properties: names, and what they name
 _TEXTS: Final = 13
-_NOTHING: Final[_Facts] = {}
+#: what is asked of each question, by its place among the bags
+ALWAYS: Final = (KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE, KEY_ACTION_ID)
+_Known: TypeAlias = Mapping[int, tuple[Value, ...]]
+_NOTHING: Final[_Known] = {}
 
 
 class _Side:
     """What policies may want to know of the subjects, resources, actions or circumstances of questions."""
 
-    __slots__ = ("_category", "_names", "entities", "known")
+    __slots__ = ("_category", "_names", "_places", "entities", "known")
 
     def __init__(
-        self, category: str, wanted: Collection[Designator], entities: Mapping[str, Mapping[str, Properties]]
+        self, category: str, places: Mapping[Key, int], entities: Mapping[str, Mapping[str, Properties]]
     ) -> None:
         kinds = {of_type: kind for kind, of_type in TYPES.items()}
-        #: keys by their names, and by what the values are in JSON; names that no property may have have none
-        self._names: dict[str, dict[type, Key]] = {name: {} for name in RESERVED}
-        for one in wanted:
-            if one.category == category and one.of in kinds and one.id not in RESERVED:
-                self._names.setdefault(one.id, {})[kinds[one.of]] = one.key
+        #: places by names, and by what the values are in JSON; names that no property may have have none
+        self._names: dict[str, dict[type, int]] = {name: {} for name in RESERVED}
+        for key, place in places.items():
+            if key.category == category and key.of in kinds and key.id not in RESERVED:
+                self._names.setdefault(key.id, {})[kinds[key.of]] = place
         self._category = category
+        self._places = places
         self.entities = entities
         #: what the bundle knows, by type and id, as far as it was wanted already
-        self.known: dict[tuple[str, str], _Facts] = {}
+        self.known: dict[tuple[str, str], _Known] = {}
 
-    def find(self, of_type: str, name: str) -> _Facts:
+    def find(self, of_type: str, name: str) -> _Known:
         """Return what the bundle knows of an entity. Raises `Involved`."""
         properties = self.entities[of_type].get(name)
         if properties is None:
             return _NOTHING
-        found: _Facts = {}
         # Members of objects have other names, which a question might have too.
         if any(isinstance(value, dict) for value in properties.values()):
             raise Involved
+        facts: dict[Key, tuple[Value, ...]] = {}
         try:
-            tell(found, self._category, properties)
+            tell(facts, self._category, properties)
         except MalformedError:
             raise Involved from None
-        self.known[of_type, name] = found
-        return found
+        known = {self._places[key]: values for key, values in facts.items() if key in self._places}
+        self.known[of_type, name] = known
+        return known
 
-    def say(self, facts: _Facts, properties: _Properties | None, known: _Facts = _NOTHING) -> int:
-        """Add what a question says, instead of what is known, and return of how many texts. Raises `Involved`."""
+    def say(self, bags: Bags, properties: _Properties | None, known: _Known = _NOTHING) -> int:
+        """Put what a question says among the bags, instead of what is known, and return of how many texts it is.
+
+        Raises `Involved`.
+        """
         texts, names = 1, self._names
         for name, value in properties.items() if properties else ():
             values: tuple[Value, ...] = (value,)
@@ -113,79 +122,78 @@ class _Side:
             elif isinstance(value, list):
                 texts += len(value)
                 values, kind = tuple(value), str
-            keys = names.get(name)
-            if keys is None:
+            places = names.get(name)
+            if places is None:
                 continue
-            if not keys:
+            if not places:
                 raise Involved
             if known:
-                for before in keys.values():
-                    facts.pop(before, None)
-            key = keys.get(kind)
-            if key is not None:
-                facts[key] = values
+                for before in places.values():
+                    bags[before] = ()
+            place = places.get(kind)
+            if place is not None:
+                bags[place] = values
         return texts
 
 
 class Quick:
-    """See the module. It is that of one bundle."""
+    """See the module. It is that of one bundle, and `straight` has the places of `ALWAYS` first."""
 
-    __slots__ = ("_action", "_ask", "_context", "_resource", "_subject")
+    __slots__ = ("_action", "_ask", "_context", "_others", "_resource", "_subject")
 
-    def __init__(self, ask: Straight, entities: Entities, wanted: Collection[Designator]) -> None:
-        self._ask = ask
-        self._subject = _Side(SUBJECT, wanted, entities.subjects)
-        self._resource = _Side(RESOURCE, wanted, entities.resources)
-        self._action = _Side(ACTION, wanted, {"": entities.actions} if any(entities.actions.values()) else {})
-        self._context = _Side(ENVIRONMENT, wanted, {})
+    def __init__(self, straight: Straight, entities: Entities) -> None:
+        places = straight.places
+        self._ask = straight.ask
+        self._others: Bags = [()] * (len(places) - len(ALWAYS))
+        self._subject = _Side(SUBJECT, places, entities.subjects)
+        self._resource = _Side(RESOURCE, places, entities.resources)
+        self._action = _Side(ACTION, places, {"": entities.actions} if any(entities.actions.values()) else {})
+        self._context = _Side(ENVIRONMENT, places, {})
 
     def decide(self, data: bytes, now: datetime) -> tuple[Decision, QuickQuestion] | None:
         """Return the decision and the question, if both are simple ones.
 
         It is Permit, Deny or NotApplicable, and there is nothing to be done besides.
         """
-        if b"\\" in data:
+        if _ESCAPE in data:
             return None
         try:
             question = _decode(data)
-            facts, texts = self._facts(question)
+            bags, texts = self._bags(question)
             # Without escapes each text has two quotation marks, and what stands there twice, or is not known, has more.
-            return (self._ask(facts, now), question) if data.count(b'"') == 2 * texts else None
+            return (self._ask(bags, now), question) if data.count(_QUOTE) == 2 * texts else None
         except (MsgspecError, UnicodeDecodeError, EvaluationError, Involved):
             return None
 
-    def _facts(self, question: QuickQuestion) -> tuple[_Facts, int]:
+    def _bags(self, question: QuickQuestion) -> tuple[Bags, int]:
         """Return what policies may want to know, and how many texts the question has: `authzen.facts_of`, in short."""
         subject, action, resource = question.subject, question.action, question.resource
         who, which, does = subject.id, resource.id, action.name
         of_subject, of_resource = subject.type, resource.type
-        facts: _Facts = {
-            KEY_SUBJECT_ID: (who,),
-            KEY_SUBJECT_TYPE: (of_subject,),
-            KEY_RESOURCE_ID: (which,),
-            KEY_RESOURCE_TYPE: (of_resource,),
-            KEY_ACTION_ID: (does,),
-        }
+        bags: Bags = [(who,), (of_subject,), (which,), (of_resource,), (does,), *self._others]
         texts, known = _TEXTS, _NOTHING
         # The same four times, in full: a call costs more than what it would do.
         side = self._subject
         if of_subject in side.entities:
             known = side.known.get((of_subject, who)) or side.find(of_subject, who)
-            facts.update(known)
+            for place, values in known.items():
+                bags[place] = values
         if (properties := subject.properties) is not UNSET:
-            texts += side.say(facts, properties, known)
+            texts += side.say(bags, properties, known)
         side, known = self._resource, _NOTHING
         if of_resource in side.entities:
             known = side.known.get((of_resource, which)) or side.find(of_resource, which)
-            facts.update(known)
+            for place, values in known.items():
+                bags[place] = values
         if (properties := resource.properties) is not UNSET:
-            texts += side.say(facts, properties, known)
+            texts += side.say(bags, properties, known)
         side, known = self._action, _NOTHING
         if side.entities:
             known = side.known.get(("", does)) or side.find("", does)
-            facts.update(known)
+            for place, values in known.items():
+                bags[place] = values
         if (properties := action.properties) is not UNSET:
-            texts += side.say(facts, properties, known)
+            texts += side.say(bags, properties, known)
         if (properties := question.context) is not UNSET:
-            texts += self._context.say(facts, properties)
-        return facts, texts
+            texts += self._context.say(bags, properties)
+        return bags, texts

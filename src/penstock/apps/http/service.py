@@ -158,17 +158,19 @@ class DecisionService:
 
     def _evaluation(self, asked: Asked, caller: str | None) -> Answer:
         """Answer one question: the usual ones here, and the others as all that AuthZEN asks."""
-        began, bundle = self.settings.timer(), self.bundle
-        if bundle.quick is None or asked.headers.get(b"content-type") != _JSON:
+        settings, bundle, counting = self.settings, self.bundle, self.counting
+        began, quick = settings.timer(), bundle.quick
+        is_json = asked.headers.get(b"content-type") == _JSON or _media_type(asked, b"content-type") == JSON
+        if quick is None or not is_json:
             return self._evaluation_at_length(asked, caller)
-        found = bundle.quick.decide(asked.body, _UNASKED if bundle.timeless else self.settings.clock())
+        found = quick.decide(asked.body, _UNASKED if bundle.timeless else settings.clock())
         if found is None:
             return self._evaluation_at_length(asked, caller)
         decision, question = found
         self._number += 1
-        self.counting.decisions[decision] += 1
-        self.counting.took(self.settings.timer() - began)
-        if self.settings.journal is not None:
+        counting.decisions[decision] += 1
+        counting.took(settings.timer() - began)
+        if settings.journal is not None:
             self._write(asked, caller, EVALUATION, bundle, [_decided(question, decision)])
         return Answer(_SAID[decision], content_type=JSON, headers=self._named(bundle))
 
