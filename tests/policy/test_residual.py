@@ -1,5 +1,7 @@
 """What is left of a policy is TRUE of an event just where the policy permits the request with that event in it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -130,6 +132,8 @@ def test_random_policies_are_worth_asking() -> None:
         ('string-contains("", text)', "text IS NOT NULL"),
         ("string-bag-size(text) == 0", "text IS NULL"),
         ("string-bag-size(text) == 2", None),
+        ('string-one-and-only(string-bag("x", text)) == "x"', None),
+        ('string-one-and-only(string-bag(text)) == "x"', "text = 'x'"),
         ("text == other", "text = other"),
         ("text == text", "text IS NOT NULL"),
         ("open", "open"),
@@ -139,6 +143,12 @@ def test_random_policies_are_worth_asking() -> None:
         ('at < "2026-05-01T12:00:00.0000005Z":dateTime', "at <= TIMESTAMP '2026-05-01 12:00:00+00:00'"),
         ('at > "12026-05-01T12:00:00Z":dateTime', None),
         ('weight < "INF":double', "weight <= 1.7976931348623157e+308"),
+        # That it is there would not do: it may be no number.
+        ('weight <= "INF":double', "weight <= 1.7976931348623157e+308 OR weight > 1.7976931348623157e+308"),
+        (
+            "string-bag-size(text) == 1 and not any-of-any(function string-equal, text, other)",
+            "text IS NOT NULL AND (other IS NULL OR text <> other)",
+        ),
         # What selectors have no words for is tried with all values that there are.
         ('string-normalize-to-lower-case(level) == "a"', "level = 'a'"),
         ('string-regexp-match("a|b", level)', "level IN ('a', 'b')"),
@@ -160,6 +170,13 @@ def test_an_error_is_no_permission_whatever_stands_around_it() -> None:
     assert left(root) == ["count IS NULL OR count <= 1"]
     root = policy("rule r { deny condition count > 1 }", "rule s { permit }", apply="deny-overrides")
     assert left(root) == ["count <= 1"]
+
+
+def test_values_that_the_type_does_not_allow_are_not_permitted() -> None:
+    root = policy("rule r { deny condition hour * hour == 4 }", apply="permit-unless-deny")
+    found = residual(root, {}, NAMES)
+    permitted = [hour for hour in (None, 0, 1, 2, 3, 4, -1) if holding(found, {IDS["hour"]: hour})]
+    assert permitted == [None, 0, 1, 3]
 
 
 def test_what_is_written_is_read_back() -> None:
@@ -225,13 +242,21 @@ def test_an_obligation_that_tells_of_the_event_is_outside() -> None:
 
 
 def test_decision_tuples_combine_what_is_left() -> None:
-    one = policy("rule a { permit condition open }", name="one")
+    one = policy("rule a { permit condition open on permit { obligation first } }", name="one")
     two = policy("rule b { deny condition count > 1 }", name="two")
     most = DecisionTuple.of({"P": "#P > 0 and #D = 0", "D": "#D > 0", "NA": "#P = 0 and #D = 0", "IN": "none"})
     assert isinstance(one, Policy)
     assert isinstance(two, Policy)
     root = PolicySet("s", "1.0", most.id, (one, two))
-    assert left(root) == ["open AND (count IS NULL OR count <= 1)"]
+    assert told(residual(root, {}, NAMES)) == {"open AND (count IS NULL OR count <= 1)": ["first"]}
+    other = policy("rule b { permit condition count > 1 on permit { obligation second } }", name="two")
+    assert isinstance(other, Policy)
+    cases = residual(replace(root, members=(one, other)), {}, NAMES).cases
+    assert sorted([one.id for one in case.obligations] for case in cases) == [
+        ["first"],
+        ["first", "second"],
+        ["second"],
+    ]
 
 
 def test_policies_are_found_elsewhere() -> None:
