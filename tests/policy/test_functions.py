@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import EvaluationError
-from penstock.policy.datatypes import BOOLEAN, INTEGER, TYPES, XPATH, DataType, Value, data_type, read_value
+from penstock.policy.datatypes import BOOLEAN, DATE_TIME, INTEGER, TYPES, XPATH, DataType, Value, data_type, read_value
 from penstock.policy.evaluate import status_of
 from penstock.policy.functions import FUNCTIONS, V1, V2, V3
 from penstock.policy.results import PROCESSING_ERROR, SYNTAX_ERROR
@@ -43,11 +43,16 @@ CASES: list[tuple[str, tuple[Any, ...], Any]] = [
     (f"{V3}anyURI-substring", ("hello", 1, 3), "el"),
     (f"{V3}integer-from-string", ("17",), 17),
     (f"{V3}string-from-double", (math.inf,), "INF"),
-    (f"{V3}string-from-double", (45.5,), "45.5"),
-    (f"{V3}string-from-double", (5.0,), "5.0"),
+    (f"{V3}string-from-double", (45.5,), "4.55E1"),
+    (f"{V3}string-from-double", (-0.0,), "-0.0E0"),
     (f"{V3}string-from-double", (1e16,), "1.0E16"),
     (f"{V3}string-from-double", (-2.5e-7,), "-2.5E-7"),
     (f"{V3}string-from-double", (1e7,), "1.0E7"),
+    (f"{V3}string-from-time", (read_value("01:00:00+02:00", data_type("time")),), "23:00:00Z"),
+    (f"{V3}string-from-time", (read_value("01:00:00", data_type("time")),), "01:00:00"),
+    (f"{V3}string-from-date", (read_value("2026-05-01+12:00", data_type("date")),), "2026-05-01+12:00"),
+    (f"{V3}string-from-date", (read_value("2026-05-01-12:00", data_type("date")),), "2026-05-02+12:00"),
+    (f"{V3}string-from-dateTime", (read_value("2026-05-01T23:30:00-01:00", DATE_TIME),), "2026-05-02T00:30:00Z"),
     (f"{V3}string-from-boolean", (True,), "true"),
     (f"{V2}string-concatenate", ("a", "b", "c"), "abc"),
     (f"{V1}string-regexp-match", (r"\d{3}", "123"), True),

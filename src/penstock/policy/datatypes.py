@@ -84,12 +84,19 @@ def _read_double(text: str) -> float:
 
 
 def _write_double(value: float) -> str:
-    """Return a number as XML Schema writes it, without an exponent where it is neither large nor small."""
+    """Return a number as people write it, with an exponent where it is large or small."""
+    return repr(value) if value == 0 or _SMALLEST <= abs(value) < _LARGEST else write_scientific(value)
+
+
+def write_scientific(value: float) -> str:
+    """Return a number in the form that XML Schema calls canonical.
+
+    >>> write_scientific(45.5), write_scientific(-0.001)
+    ('4.55E1', '-1.0E-3')
+    """
     special = next((word for word, meant in _SPECIAL.items() if meant == value), None)
     if special is not None or math.isnan(value):
         return special or "NaN"
-    if value == 0 or _SMALLEST <= abs(value) < _LARGEST:
-        return repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     first, *rest = map(str, digits)
     return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{int(exponent) + len(rest)}"

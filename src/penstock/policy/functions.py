@@ -34,10 +34,11 @@ from penstock.policy.datatypes import (
     DataType,
     Value,
     read_value,
+    write_scientific,
 )
 from penstock.policy.patterns import read_pattern
 from penstock.policy.signatures import Bag, Function, Kind, failed
-from penstock.policy.times import DayTimeDuration, Moment, Time, into_days
+from penstock.policy.times import DayTimeDuration, Moment, Time, canonical, into_days
 
 T = TypeVar("T")
 
@@ -55,7 +56,11 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "less-than": operator.lt,
     "less-than-or-equal": operator.le,
 }
-#: written as they are, which is not what all of them mean by a string
+#: what strings are made from, and how, where it is not as it is written: in the form that XML Schema calls canonical
+_CANONICAL: Final[Mapping[DataType, Callable[[Value], str]]] = {
+    DOUBLE: write_scientific,
+    **{one: lambda moment: str(canonical(moment)) for one in (TIME, DATE, DATE_TIME)},
+}
 _AS_TEXT: Final = (
     BOOLEAN, INTEGER, DOUBLE, TIME, DATE, DATE_TIME, URI, DAY_TIME, YEAR_MONTH, DIRECTORY, MAILBOX, ADDRESS, HOST,
 )  # fmt: skip
@@ -222,7 +227,7 @@ def _texts() -> Iterator[Function]:
     yield Function(f"{V2}uri-string-concatenate", (URI, STRING), URI, _joined, 1)
     for one in _AS_TEXT:
         yield Function(f"{V3}{one}-from-string", (STRING,), one, _parse(one))
-        yield Function(f"{V3}string-from-{one}", (one,), STRING, one.write)
+        yield Function(f"{V3}string-from-{one}", (one,), STRING, _CANONICAL.get(one, one.write))
     for one in (STRING, URI):
         yield Function(f"{V3}{one}-starts-with", (STRING, one), BOOLEAN, lambda part, text: text.startswith(part))
         yield Function(f"{V3}{one}-ends-with", (STRING, one), BOOLEAN, lambda part, text: text.endswith(part))

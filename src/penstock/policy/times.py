@@ -14,6 +14,8 @@ from penstock.errors import MalformedError
 
 DAY: Final = 86_400
 _LONGEST: Final = 64
+#: in minutes
+_HALF_DAY: Final = 720
 _ZONE: Final = r"(?P<zone>Z|[+-](?:(?:0[0-9]|1[0-3]):[0-5][0-9]|14:00))?"
 _DATE: Final = r"(?P<year>-?(?:[1-9][0-9]{4,8}|[0-9]{4}))-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12][0-9]|3[01])"
 _CLOCK: Final = r"(?P<hour>[01][0-9]|2[0-4]):(?P<minute>[0-5][0-9]):(?P<second>[0-5][0-9](?:\.[0-9]+)?)"
@@ -122,6 +124,23 @@ class Time(Moment):
 
     def __str__(self) -> str:
         return f"{_clock_text(self.seconds)}{_zone_text(self.zone)}"
+
+
+def canonical(moment: Moment) -> Moment:
+    """Return the same in the form that XML Schema calls canonical: in UTC, where it has a zone.
+
+    A date stays one that begins when it began: its zone is within twelve hours of UTC.
+
+    >>> str(canonical(read_date_time("2026-05-01T01:00:00+02:00"))), str(canonical(read_date("2026-05-01+13:00")))
+    ('2026-04-30T23:00:00Z', '2026-04-30-11:00')
+    """
+    if not moment.zone:
+        return moment
+    if isinstance(moment, Date):
+        days = (moment.zone > _HALF_DAY) - (moment.zone <= -_HALF_DAY)
+        return replace(moment, days=moment.days - days, zone=moment.zone - 2 * _HALF_DAY * days)
+    days, seconds = into_days(moment.seconds - moment.zone * 60)
+    return replace(moment, days=0 if isinstance(moment, Time) else moment.days + days, seconds=seconds, zone=0)
 
 
 @dataclass(frozen=True, slots=True, order=True)
