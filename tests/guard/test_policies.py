@@ -224,6 +224,32 @@ def test_publishing() -> None:
     assert Publication(camera.require(), TYPE)(sighting(), environment(NOW)).values[LOCATION] == "Victoria"
 
 
+def test_what_may_be_published_may_depend_on_what_else_is() -> None:
+    """A plate may be told of Victoria alone, and not together with a place where it is secret."""
+    plates = made(
+        policy(
+            'deny target clause part == "numberplate" condition not (place == "Victoria")',
+            'deny target clause part == "location" clause plate == "SECRET"',
+            "permit",
+        )
+    )
+    answers = [ask(plates, CCS, Right.PUBLISH)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(policy_readings, "residual_restriction", unsaid)
+        answers.append(ask(plates, CCS, Right.PUBLISH))
+    for decision, (plate, place, told) in product(
+        answers,
+        [
+            ("AE05 XYZ", "Victoria", {PLATE, LOCATION}),
+            ("AE05 XYZ", "Dover", {LOCATION}),
+            # Without the place nobody may tell the plate, and without the plate the place may be told.
+            ("SECRET", "Victoria", {LOCATION}),
+        ],
+    ):
+        published = Publication(decision.require(), TYPE)(sighting(plate, place), environment(NOW))
+        assert published.values.keys() - {TIMESTAMP} == told, (plate, place)
+
+
 def test_who_and_what_is_asked() -> None:
     for condition, who in (
         (f'who == "{MET.principal}"', MET),

@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
+from itertools import combinations
 from typing import Final
 
 from penstock.errors import EvaluationError, RefusedError
@@ -16,6 +18,7 @@ from penstock.guard.enforce import OwnGuard
 from penstock.guard.policy_subjects import Known
 from penstock.guard.residuals import residual_restriction
 from penstock.guard.restriction import Branch
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Attribute
 from penstock.model.values import Scalar, Schema
 from penstock.policy.compiled import CompiledPolicy
@@ -26,6 +29,8 @@ from penstock.policy.policies import Root
 from penstock.policy.requests import ENVIRONMENT, Facts
 from penstock.policy.requests import Request as PolicyRequest
 from penstock.policy.results import Decision, Outcome
+from penstock.selector import conjunction
+from penstock.trust.capabilities import Right
 
 RECORD: Final = "urn:penstock:obligation:record"
 """The obligation to write a decision down, which is met wherever something is decided before anybody has an answer."""
@@ -88,6 +93,8 @@ class Reading:
         except RefusedError as error:
             message = f"what policies permit is for a broker to ask of each event: {error.message}"
             return Ruling(problems=(Problem("policies.each-event", message, self._source),))
+        if request.action is Right.PUBLISH:
+            found = tuple(_together(found))
         branches = tuple(
             replace(branch, when=replace(branch.when, validity=known.period), because=(*branch.because, *known.because))
             for branch in found
@@ -172,6 +179,30 @@ class Reading:
             return Ruling(problems=(Problem("policies.indeterminate", message, self._source),))
         message = f"policies do not let {about}"
         return Ruling(refusals=(Problem("policies.not-permitted", message, self._source),))
+
+
+def _together(branches: Sequence[Branch]) -> Iterator[Branch]:
+    """Yield branches to publish, and those that some of them are together.
+
+    A right to publish sees what it lets through itself, and a condition on one attribute may ask for another.
+    """
+    yield from branches
+    apart = [branch for branch in branches if branch.attributes is not None]
+    most = len(apart) if len(apart) <= DEFAULT_LIMITS.broker_views else 1
+    sizes = {*range(2, most + 1), len(apart)} - {0, 1}
+    yield from (reduce(_with, some) for size in sorted(sizes) for some in combinations(apart, size))
+
+
+def _with(one: Branch, other: Branch) -> Branch:
+    """Return what lets through as much as two, where both hold."""
+    return replace(
+        one,
+        attributes=(one.attributes or frozenset()) | (other.attributes or frozenset()),
+        where=conjunction(one.where, other.where),
+        guards=one.guards | other.guards,
+        when=replace(one.when, condition=conjunction(one.when.condition, other.when.condition)),
+        because=tuple(dict.fromkeys(one.because + other.because)),
+    )
 
 
 def _given(policy: str) -> bool:
