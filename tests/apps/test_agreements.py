@@ -130,3 +130,34 @@ def test_what_certificates_cannot_say_is_told(plant: Shell) -> None:
     (plant.folder / "rules.yaml").write_text(upwards)
     said = plant.ok("moderator", "certify", *FILE, "--type", "m.type", "--type", "p.type", "--out", "c.certs").out
     assert "✗ not said: bob may have Machine from acme, but not all that is below it" in said
+
+
+def test_explain_goes_by_what_was_agreed(plant: Shell) -> None:
+    compiled(plant, "--rights", "alone")
+    about = ("explain", "--type-file", "p.type", "--parent", "m.type", "--agreement", "plant.agreement")
+    told = plant.ok(*about, "--principal", "bob", "--right", "subscribe").out
+    assert "✓ bob may subscribe to Press@0" in told
+    assert "agreed rules  bolt" in told
+    assert f"publisher IN ('{principal(plant, 'bolt')}')" in told
+    # Bolt is not certified, which the rule of acme demands of all who publish about machines.
+    machine = ("explain", "--type-file", "m.type", "--agreement", "plant.agreement")
+    refused = plant(*machine, "--principal", "bolt", "--right", "publish")
+    assert (refused.status, refused.code) == (1, "agreement.not-allowed")
+    assert plant(*machine, "--principal", "plant", "--right", "subscribe").code == "moderator.unknown-profile"
+    assert plant(
+        "explain", "--type", "plant/Machine", *about[-2:], "--principal", "bob", "--right", "subscribe"
+    ).code == ("cli.resource")
+
+
+def test_explain_wants_certificates_too_where_both_must_allow(plant: Shell) -> None:
+    compiled(plant, "--rights", "both")
+    about = ("explain", "--type-file", "p.type", "--parent", "m.type", "--principal", "ada", "--right", "subscribe")
+    assert plant(*about, "--agreement", "plant.agreement").status == 1
+    issue = ("cert", "issue", "--key", "plant.key", "--to", "ada", "--type", "plant/Press", "--right", "subscribe")
+    plant.ok(*issue, "--out", "ada.cert")
+    told = plant.ok(*about, "--agreement", "plant.agreement", "--credential", "ada.cert", "-o", "json").json
+    (answer,) = told["answers"]
+    assert {one for way in answer["grants"] for one in way["because"] if one.startswith("rule:")} == {
+        "rule:acme",
+        "rule:bolt",
+    }

@@ -9,7 +9,8 @@ import click
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.answers import Answer, Asked, Holds, Moment, Way, ask
 from penstock.apps.cli.attributes import parse_schema
-from penstock.apps.cli.describe import Wording, instant_text, validity_data, validity_text, value_text
+from penstock.apps.cli.describe import Wording, counted, instant_text, validity_data, validity_text, value_text
+from penstock.apps.cli.explaining_agreements import load_agreements
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, moment
@@ -33,8 +34,9 @@ T = TypeVar("T")
 
 #: as `PolicyCombining` has them
 RIGHTS: Final = ("both", "restrict", "alone", "either")
-#: what the ids of policies stand behind, where something rests on them
+#: what the ids of policies, and of agreed rules, stand behind, where something rests on them
 POLICY: Final = "policy:"
+AGREED: Final = "rule:"
 
 _HINTS: Final = {
     "guard.not-now": "ask about another time with --at",
@@ -50,6 +52,9 @@ _HINTS: Final = {
 @click.option("--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well.")
 @click.option("--credential", "credentials", multiple=True, metavar="FILE", help="Certificates they show; repeat it.")
 @click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it.")
+@click.option(
+    "--agreement", "agreements", multiple=True, metavar="FILE", help="Agreed rules that brokers there go by; repeat it."
+)
 @click.option(
     "--policy", "policies", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
 )
@@ -85,6 +90,7 @@ def explain(  # noqa: PLR0913  # one argument an option
     network: str | None,
     credentials: tuple[str, ...],
     facts: tuple[str, ...],
+    agreements: tuple[str, ...],
     policies: tuple[str, ...],
     refer: tuple[str, ...],
     rights: str,
@@ -95,8 +101,9 @@ def explain(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
 
-    With --policy, what policies say counts as well. The answer is what a broker decides at that time. The exit status
-    is 0 if they may, also where that depends on facts that only the broker knows, and 1 if not.
+    With --agreement, what was agreed on through the moderator counts as well, and with --policy what policies say. The
+    answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
+    that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": right, "answers": [], "warnings": []}, as_json=output == JSON):
         names = load_names(names_file)
@@ -116,15 +123,17 @@ def explain(  # noqa: PLR0913  # one argument an option
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
-        governed: Authority = authority
-        if policies:
+        # The order is that of brokers.
+        governed: Authority = load_agreements(agreements).over(authority) if agreements else authority
+        if (agreements or policies) and verified is None:
+            what = "agreements" if agreements else "policies"
+            raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")
+        if policies and verified is not None:
             # Who asks about certificates alone need not wait until the engine of policies is there.
             from penstock.apps.cli.explaining_policies import PolicyOptions  # noqa: PLC0415  # see above
 
-            if verified is None:
-                raise MalformedError("cli.resource", "policies are about an event type", hint="give --type-file")
             loaded = PolicyOptions(policies, refer, rights, homes).load(names, verified.event_type.name.owner)
-            governed = loaded.over(authority, authority, environment=authority.environment)
+            governed = loaded.over(governed, authority, environment=authority.environment)
         questions = _questions(authority, when, who, Right(right), verified or name, place)
         answers = list(_answers(replace(asked, source=governed) for asked in questions))
     found = [warning for answer in answers for warning in answer.warnings]
@@ -279,7 +288,8 @@ def _show(answer: Answer, wording: Wording) -> None:
         paint.line(f"    ✗ {wording.names.speak(explanation.missing)}")
     for way in answer.ways:
         if len(answer.ways) > 1:
-            paint.line(f"  granted through {len(way.because)} certificate{'s' * (len(way.because) != 1)}")
+            certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]
+            paint.line(f"  granted through {counted(len(certificates), 'certificate')}")
         paint.facts(_way_facts(way, answer.asked, wording), indent=4)
 
 
@@ -289,9 +299,10 @@ def _way_facts(way: Way, asked: Asked, wording: Wording) -> list[tuple[str, str]
         facts = _branch_facts(way.branch, asked.event_type)
     elif way.tag is not None and way.tag != asked.question.request:
         facts = wording.tag(way.tag)
-    policies = ", ".join(one.removeprefix(POLICY) for one in way.because if one.startswith(POLICY))
-    if policies:
-        facts.append(("policies", policies))
+    for what, sign in (("agreed rules", AGREED), ("policies", POLICY)):
+        named = ", ".join(one.removeprefix(sign) for one in way.because if one.startswith(sign))
+        if named:
+            facts.append((what, named))
     facts.append(("valid", validity_text(way.validity)))
     match way.holds:
         case Holds.NOT_NOW:
