@@ -3,15 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from http import HTTPStatus
 
 import pytest
 
+from penstock.apps.http.reading import Chunks, Wrong
 from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 
 TIGHT = replace(DEFAULT_LIMITS, pdp_bytes=100, pdp_time=200, pdp_idle=400, pdp_connections=2)
 HEAD = b"Host: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
 def echo(asked: Asked) -> Answer:
@@ -62,7 +65,18 @@ async def sent(server: HttpService, *parts: bytes) -> bytes:
         (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: +1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 1, 1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n0x1\r\na\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n-1\r\na\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n1;a=b\r\na\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n000000001\r\na\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n1\na\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n1\r\nab\r\n0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n0\r\nX-Late: 1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n65\r\n", 413),
+        (b"POST / HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n40\r\n" + b"a" * 64 + b"\r\n25\r\n", 413),
         (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: 101\r\n\r\n", 413),
         (b"GET / HTTP/1.1\r\n" + HEAD + b"a: " + b"x" * 9_000 + b"\r\n\r\n", 431),
     ],
@@ -83,6 +97,36 @@ def test_requests_in_parts_and_several_at_once() -> None:
         assert answer.count(b"HTTP/1.1 200 OK") == 3
         assert answer.count(b"POST /a hi") == 2
         assert answer.endswith(b"Connection: close\r\n\r\n")
+
+    with_server(test)
+
+
+def test_bodies_in_chunks_however_they_are_cut() -> None:
+    async def test(server: HttpService) -> None:
+        one = b"POST /a HTTP/1.1\r\n" + HEAD + CHUNKED + b"\r\n2\r\nhi\r\n0a\r\n, and more\r\n000\r\n\r\n"
+        for cut in range(60, len(one), 7):
+            answer = await sent(server, one[:cut], one[cut:] + b"GET /b HTTP/1.0\r\n\r\n")
+            assert answer.count(b"HTTP/1.1 200 OK") == 2
+            assert b"POST /a hi, and more" in answer
+            assert answer.endswith(b"GET /b ")
+
+    with_server(test)
+
+
+def test_bodies_in_crumbs_are_refused() -> None:
+    chunks, crumbs = Chunks(10_000, 8_192), b"1\r\na\r\n" * 2_000
+    with pytest.raises(Wrong) as caught:
+        chunks.read(crumbs)
+    assert caught.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+def test_who_waits_is_told_to_go_on() -> None:
+    async def test(server: HttpService) -> None:
+        head = b"POST /a HTTP/1.1\r\n" + HEAD + b"Expect: 100-continue\r\nConnection: close\r\n"
+        for length, body in ((b"Content-Length: 2\r\n", b"hi"), (CHUNKED, b"2\r\nhi\r\n0\r\n\r\n")):
+            answer = await sent(server, head + length + b"\r\n", body)
+            assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+            assert answer.endswith(b"POST /a hi")
 
     with_server(test)
 

@@ -4,10 +4,10 @@ Who asked, about whom and what, what was decided and under which revision; no pr
 secrets. One write for all decisions of a question; the file is opened anew when it was moved away.
 """
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,8 @@ from penstock.errors import FailedError
 from penstock.policy.results import Decision
 
 KIND: Final = "io.penstock.pdp.decision"
-_quoted: Final[Callable[[str], str]] = json.JSONEncoder().encode
+_SAID: Final = {one: one.value for one in Decision}
+_quoted: Final[Callable[[str], str]] = encode_basestring_ascii
 
 
 class Decided(Struct, frozen=True, gc=False):
@@ -89,12 +90,15 @@ class Journal:
     def _line(self, asking: Asking, place: int, one: Decided) -> str:
         """Return a record: written by hand, since it is half of what a known question costs; each text is quoted."""
         (who, whose), (what, which) = one.subject, one.resource
-        more = {"status": one.status, "caller": asking.caller, "request": asking.request_id}
-        rest = "".join(f',"{name}":{_quoted(value)}' for name, value in more.items() if value)
+        rest = f',"status":{_quoted(one.status)}' if one.status else ""
+        if asking.caller:
+            rest += f',"caller":{_quoted(asking.caller)}'
+        if asking.request_id:
+            rest += f',"request":{_quoted(asking.request_id)}'
         return (
             f'{{"specversion":"1.0","id":{_quoted(f"{asking.id}-{place}")},"source":{self._quoted_source},'
             f'"type":"{KIND}","time":"{asking.time.isoformat()}","datacontenttype":"application/json",'
-            f'"data":{{"endpoint":{_quoted(asking.endpoint)},"decision":"{one.decision.value}",'
+            f'"data":{{"endpoint":{_quoted(asking.endpoint)},"decision":"{_SAID[one.decision]}",'
             f'"revision":{_quoted(asking.revision)},"subject":{{"type":{_quoted(who)},"id":{_quoted(whose)}}},'
             f'"action":{_quoted(one.action)},"resource":{{"type":{_quoted(what)},"id":{_quoted(which)}}}{rest}}}}}\n'
         )

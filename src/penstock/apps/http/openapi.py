@@ -149,7 +149,7 @@ def _answers(by_status: Mapping[str, str]) -> dict[str, Json]:
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
-_WRONG_PAGE: Final = {"400": "NoRequest", "405": "NotSo", "411": "NoRequest", "413": "NoRequest", "431": "NoRequest"}
+_WRONG_PAGE: Final = {"400": "NoRequest", "405": "NotSo", "413": "NoRequest", "431": "NoRequest", "501": "NoRequest"}
 _WRONG: Final = {**_WRONG_PAGE, "400": "Wrong", "503": "NotNow"}
 
 

@@ -1,12 +1,10 @@
 """An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
 
-Strict where leniency would let two readers see different requests (RFC 9112, sections 5 and 6): lines end with CR LF,
-nothing is folded, a length stands once, and bodies in chunks are refused (411). How much is read, for how long, and
-from how many at once is bounded. Whatever goes wrong in an answer is a plain 500.
+What is no request (`reading`) is told so, and ends the connection. How much is read, for how long, and from how many at
+once is bounded. Whatever goes wrong in an answer is a plain 500.
 """
 
 import asyncio
-import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +13,11 @@ from typing import Final, Self, TypeAlias
 
 from msgspec import Struct
 
+from penstock.apps.http.reading import Chunks, Head, Wrong, read_head
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 TEXT: Final = "text/plain; charset=utf-8"
-#: tokens, targets and what may stand in a header (RFC 9110, section 5.5; RFC 9112, section 3)
-_START: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[\x21-\x7e]*) HTTP/1\.([01])")
-_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
 _END: Final = b"\r\n\r\n"
 
 
@@ -50,24 +46,6 @@ Answering: TypeAlias = Callable[[Asked], Answer]
 def plain(status: HTTPStatus, headers: bytes = b"") -> Answer:
     """Return an answer that is a status and no more."""
     return Answer(f"{status.phrase.lower()}\n".encode(), status, headers=headers)
-
-
-class _Wrong(Exception):  # noqa: N818  # it never leaves this file
-    """What is read is no request that is answered."""
-
-    def __init__(self, status: HTTPStatus) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-class _Head(Struct, gc=False):
-    """A request of which the body is still to come."""
-
-    method: bytes
-    path: bytes
-    headers: dict[bytes, bytes]
-    size: int
-    keep: bool
 
 
 @dataclass(slots=True)
@@ -162,13 +140,14 @@ class HttpService:
 class _Connection(asyncio.Protocol):
     """One connection: what was read and not yet answered, and since when."""
 
-    __slots__ = ("_buffer", "_full", "_head", "_service", "_transport", "since")
+    __slots__ = ("_buffer", "_chunks", "_full", "_head", "_service", "_transport", "since")
 
     def __init__(self, service: HttpService) -> None:
         self._service = service
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
-        self._head: _Head | None = None
+        self._head: Head | None = None
+        self._chunks: Chunks | None = None
         self._full = False
         self.since = 0.0
 
@@ -232,7 +211,7 @@ class _Connection(asyncio.Protocol):
                 if asked is None:
                     return
                 self._send(transport, *asked)
-        except _Wrong as wrong:
+        except Wrong as wrong:
             # What follows cannot be told from what was wrong.
             self._buffer = b""
             if transport is not None:
@@ -245,17 +224,32 @@ class _Connection(asyncio.Protocol):
             end = self._buffer.find(_END, 0, self._service.bounds.head)
             if end < 0:
                 if len(self._buffer) >= self._service.bounds.head:
-                    raise _Wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                    raise Wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
                 return None
-            head = self._head = _read_head(self._buffer[:end], self._service.bounds)
+            head = self._head = read_head(self._buffer[:end], self._service.bounds.body)
             self._buffer = self._buffer[end + 4 :]
-            if head.headers.get(b"expect", b"").lower() == b"100-continue" and len(self._buffer) < head.size:
+            if head.size is None:
+                self._chunks = Chunks(self._service.bounds.body, self._service.bounds.head)
+            if head.waits and len(self._buffer) < (head.size or 1):
                 self._say_continue()
-        if len(self._buffer) < head.size:
+        body = self._in_chunks(self._chunks) if head.size is None and self._chunks is not None else self._as_is(head)
+        if body is None:
             return None
-        body, self._buffer = self._buffer[: head.size], self._buffer[head.size :]
-        self._head = None
-        return Asked(head.method, head.path, head.headers, body), head.keep
+        self._head = self._chunks = None
+        return Asked(head.method, head.path, head.headers, body), head.keep and not self._service.bounds.once
+
+    def _as_is(self, head: Head) -> bytes | None:
+        """Take a body whose length is known, if it is here."""
+        size = head.size or 0
+        if len(self._buffer) < size:
+            return None
+        body, self._buffer = self._buffer[:size], self._buffer[size:]
+        return body
+
+    def _in_chunks(self, chunks: Chunks) -> bytes | None:
+        """Take what is here of a body in chunks, and return it when it is whole."""
+        self._buffer = self._buffer[chunks.read(self._buffer) :]
+        return chunks.body if chunks.whole else None
 
     def _say_continue(self) -> None:
         if self._transport is not None:
@@ -297,49 +291,3 @@ def _fixed(status: HTTPStatus, content_type: str) -> bytes:
             "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Length: "
         ).encode()
     return found
-
-
-def _read_head(head: bytes, bounds: Bounds) -> _Head:
-    """Read a request line and headers."""
-    first, *lines = head.split(b"\r\n")
-    start = _START.fullmatch(first)
-    if start is None:
-        raise _Wrong(HTTPStatus.BAD_REQUEST)
-    method, target, minor = start.groups()
-    headers: dict[bytes, bytes] = {}
-    for line in lines:
-        found = _HEADER.fullmatch(line)
-        if found is None:
-            raise _Wrong(HTTPStatus.BAD_REQUEST)
-        name, value = found.groups()
-        name = name.lower()
-        if name in headers:
-            # A list may be split (RFC 9110, section 5.3); who asks, how long and of what kind may not.
-            if name in _ONCE:
-                raise _Wrong(HTTPStatus.BAD_REQUEST)
-            headers[name] += b", " + value.rstrip(b" \t")
-        else:
-            headers[name] = value.rstrip(b" \t")
-    if minor == b"1" and b"host" not in headers:
-        raise _Wrong(HTTPStatus.BAD_REQUEST)
-    connection = headers.get(b"connection", b"").lower()
-    keep = connection != b"close" if minor == b"1" else connection == b"keep-alive"
-    return _Head(method, target.partition(b"?")[0], headers, _size(headers, bounds.body), keep and not bounds.once)
-
-
-_ONCE: Final = frozenset({b"host", b"content-length", b"content-type", b"authorization", b"x-request-id"})
-
-
-def _size(headers: Mapping[bytes, bytes], most: int) -> int:
-    if b"transfer-encoding" in headers:
-        # RFC 9112, section 6.3: a length besides it is an attack; without one we may ask for it.
-        both = b"content-length" in headers
-        raise _Wrong(HTTPStatus.BAD_REQUEST if both else HTTPStatus.LENGTH_REQUIRED)
-    text = headers.get(b"content-length")
-    if text is None:
-        return 0
-    if not text.isdigit() or len(text) > 18:
-        raise _Wrong(HTTPStatus.BAD_REQUEST)
-    if int(text) > most:
-        raise _Wrong(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    return int(text)
