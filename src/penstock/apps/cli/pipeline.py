@@ -19,6 +19,7 @@ from penstock.apps.cli.pipeline_answers import (
     show_report,
 )
 from penstock.apps.cli.pipeline_conflicts import conflicts, conflicts_of
+from penstock.apps.cli.pipeline_evaluate import evaluate
 from penstock.apps.cli.pipeline_how import Run, cluster_of, messages_of, run_job
 from penstock.apps.cli.pipeline_options import (
     html_option,
@@ -358,5 +359,5 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_instant(text)
 
 
-for _command in (seal, unseal, compact, conflicts, conflicts_of):
+for _command in (seal, unseal, compact, conflicts, conflicts_of, evaluate):
     pipeline.add_command(_command)

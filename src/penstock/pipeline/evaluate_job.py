@@ -1,0 +1,146 @@
+"""The job `evaluate`: what policies say of every row of a table of requests.
+
+    evaluate    a table    ->  decided/  decisions/
+
+`decided/` has the rows with the answers beside them; `decisions/`, where it is wanted, a record for each of them, as
+the decision service writes them (docs/reference/pdp.md).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.errors import FailedError
+from penstock.pipeline.conflicts_input import Table, TableFormat
+from penstock.pipeline.evaluate import Policies, evaluate
+from penstock.pipeline.evaluate_answers import DECISION, FINE, REVISION, STATUS
+from penstock.pipeline.evaluate_mapping import RequestColumn
+from penstock.pipeline.frames import quoted
+from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum
+from penstock.pipeline.jobs_enforce import DECISIONS
+from penstock.pipeline.records import Reader
+from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
+from penstock.policy.results import Decision
+
+DECIDED: Final = "decided"
+KIND: Final = "io.penstock.pdp.decision"
+"""The type of a record, which is that of the decision service."""
+WORDS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
+"""The decisions, as they are counted."""
+#: what is no row of a table stops the job: nobody could say what was asked
+_STRICT: Final = {"mode": "FAILFAST"}
+_CSV: Final = {**_STRICT, "header": "true", "escape": '"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """The job. With `log`, an id of its own for each run, decisions are recorded."""
+
+    table: Table
+    columns: tuple[RequestColumn, ...]
+    policies: Policies
+    clock: Callable[[], datetime]
+    log: str | None = None
+    name: str = "evaluate"
+    parts: tuple[str, ...] = (DECIDED, DECISIONS)
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.table.path
+
+    @property
+    def files(self) -> str:
+        """Where the table is."""
+        return self.table.path
+
+    def _read(self, reader: Reader) -> DataFrame:
+        match self.table.format:
+            case TableFormat.JSON:
+                return reader.options(**_STRICT).json(self.table.path)
+            case TableFormat.CSV:
+                return reader.options(**_CSV).csv(self.table.path)
+        return reader.parquet(self.table.path)
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return all requests."""
+        return self._read(spark.read)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return requests as files arrive, with the columns of those that are there.
+
+        Raises `FailedError` (`pipeline.no-input`).
+        """
+        if Path(self.files).is_file():
+            raise FailedError(
+                "pipeline.no-input",
+                f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
+                hint="give the folder, or read the file at once, without --stream",
+            )
+        return self._read(spark.readStream.schema(self.all(spark).schema).options(**arriving(streaming)))
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the requests as they are."""
+        return batch
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return (evaluate(events, self.policies, self.columns, self.clock()),)
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write answers and records, and count them. Raises `FailedError` (`pipeline.lost`)."""
+        now = self.clock()
+        found = evaluate(events, self.policies, self.columns, now)
+        output.write(found, DECIDED, batch)
+        stored = output.spark.read.schema(found.schema).parquet(output.part(DECIDED, batch))
+        by = {
+            (str(row[0]), str(row[1])): int(row[2])
+            for row in stored.groupBy(quoted(DECISION), quoted(STATUS)).count().collect()
+        }
+        counts = {word: sum(count for (said, _), count in by.items() if said == word) for word in WORDS}
+        read = events.count()
+        check_sum(read, counts)
+        if self.log is not None:
+            lines = self._records(stored, f"{self.log}-{batch}", now)
+            lines.write.mode("overwrite").text(output.part(DECISIONS, batch))
+        reasons = {status: count for (_, status), count in by.items() if status != FINE}
+        return {"counts": {"read": read, **counts}, "reasons": reasons, "revision": self.policies.revision}
+
+    def _records(self, decided: DataFrame, run: str, now: datetime) -> DataFrame:
+        """Return a CloudEvent for each decision, as a line: about whom and what, and no other attributes."""
+        subject, action, resource = (
+            self._text(category, name)
+            for category, name in ((SUBJECT, SUBJECT_ID), (ACTION, ACTION_ID), (RESOURCE, RESOURCE_ID))
+        )
+        data = F.struct(
+            F.lit(self.name).alias("endpoint"),
+            quoted(DECISION).alias("decision"),
+            quoted(REVISION).alias("revision"),
+            F.struct(F.lit("").alias("type"), subject.alias("id")).alias("subject"),
+            action.alias("action"),
+            F.struct(F.lit("").alias("type"), resource.alias("id")).alias("resource"),
+            F.when(quoted(STATUS) != FINE, quoted(STATUS)).alias("status"),
+        )
+        record = F.struct(
+            F.lit("1.0").alias("specversion"),
+            F.concat(F.lit(f"{run}-"), F.monotonically_increasing_id()).alias("id"),
+            F.lit(f"penstock-pipeline/{self.name}").alias("source"),
+            F.lit(KIND).alias("type"),
+            F.lit(now.isoformat()).alias("time"),
+            F.lit("application/json").alias("datacontenttype"),
+            data.alias("data"),
+        )
+        return decided.select(F.to_json(record).alias("value"))
+
+    def _text(self, category: str, name: str) -> Column:
+        """Return an attribute as text; empty where no column has it."""
+        for one in self.columns:
+            if (one.key.category, one.key.id) == (category, name):
+                value = F.to_json(quoted(one.name)) if one.many and one.separator is None else quoted(one.name)
+                return F.coalesce(value.cast("string"), F.lit(""))
+        return F.lit("")
