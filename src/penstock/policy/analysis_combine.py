@@ -43,8 +43,13 @@ def _unless(strong: Decision) -> Combine:
 
 
 def _first(children: Sequence[Child]) -> Outcomes:
-    decisive = [decision for decision in Decision if decision is not NA]
-    return first(*((decision, child.says[decision]) for child in children for decision in decisive))
+    found: dict[Decision, list[Formula]] = {decision: [] for decision in Decision if decision is not NA}
+    none: Formula = True
+    for child in children:
+        for decision, formulas in found.items():
+            formulas.append(both(none, child.says[decision]))
+        none = both(none, child.says[NA])
+    return {**{decision: some(formulas) for decision, formulas in found.items()}, NA: none}
 
 
 def _only_one(children: Sequence[Child]) -> Outcomes:

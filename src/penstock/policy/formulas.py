@@ -177,12 +177,12 @@ def always(decision: Decision) -> Outcomes:
 
 def ruled(effect: Effect, applies: Truth, condition: Truth, told: Formula) -> Child:
     """Return what a rule says, given when its obligations and advice can be told (section 7.11)."""
-    says = first(
-        (NA, either(applies.fails, both(applies.holds, condition.fails))),
-        (Decision.of(effect), every([applies.holds, condition.holds, told])),
-        (Decision.spoiled(effect), True),
-    )
-    return Child(says, applies)
+    # Of what holds and what does not there is never both, so that neither has to be ruled out beside the other.
+    not_applicable = either(applies.fails, both(applies.holds, condition.fails))
+    decides = every([applies.holds, condition.holds, told])
+    spoiled = negated(either(not_applicable, decides))
+    says = {NA: not_applicable, Decision.of(effect): decides, Decision.spoiled(effect): spoiled}
+    return Child({**dict.fromkeys(Decision, False), **says}, applies)
 
 
 def contained(applies: Truth, said: Outcomes, told: Mapping[Effect, Formula]) -> Child:
