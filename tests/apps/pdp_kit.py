@@ -2,11 +2,12 @@
 
 import json
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,9 +45,16 @@ class Serving:
     process: subprocess.Popen[str]
     url: str
     revision: str
+    tls: ssl.SSLContext | None = None
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Said:
-        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=20)
+        place = urlsplit(self.url)
+        assert (place.scheme == "https") == (self.tls is not None)
+        connection = (
+            HTTPConnection(place.netloc, timeout=20)
+            if self.tls is None
+            else HTTPSConnection(place.netloc, timeout=20, context=self.tls)
+        )
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, named)
@@ -66,7 +74,7 @@ class Serving:
 
 
 @contextmanager
-def serving(bundle: Path, *more: str, log: Path | None = None) -> Iterator[Serving]:
+def serving(bundle: Path, *more: str, log: Path | None = None, tls: ssl.SSLContext | None = None) -> Iterator[Serving]:
     """Run `penstock pdp serve` until it is stopped."""
     command = [*PROGRAM, "pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *more]
     with (log or Path("/dev/null")).open("w") as err:
@@ -75,6 +83,6 @@ def serving(bundle: Path, *more: str, log: Path | None = None) -> Iterator[Servi
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, "it did not start"
-            yield Serving(process, **json.loads(line))
+            yield Serving(process, **json.loads(line), tls=tls)
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0

@@ -3,18 +3,22 @@
 import json
 import re
 import signal
+import socket
+import ssl
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import trustme
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import eventually
 from tests.apps.pdp_kit import ASKED, EVALUATION, EVALUATIONS, TODO, Serving, serving
-from tests.policy.kit import FUNCTION, XS, apply, policy_text, rule, value
+from tests.policy.kit import policy_text, rule
 
 from penstock.apps.http.bundles import build
-from penstock.errors import MalformedError
 from penstock.policy.requests import ACTION_ID, ENVIRONMENT, RESOURCE_ID, SUBJECT_ID
 
 GATEWAY = "what-the-gateway-shows"
@@ -67,6 +71,29 @@ def test_what_cannot_be_recorded_is_not_decided(tmp_path: Path) -> None:
         assert (said.status, said.json["error"]["code"]) == (503, "log.write")
         health = pdp.send("GET", "/health")
         assert (health.status, health.json["status"]) == (503, "failing")
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain.write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with serving(TODO, "--tls-cert", str(chain), "--tls-key", str(key), tls=trusting) as pdp:
+        assert pdp.decides(ASKED) is True
+        found = pdp.send("GET", "/.well-known/authzen-configuration").json
+        assert found["access_evaluation_endpoint"] == f"{pdp.url}{EVALUATION}"
+        stranger = replace(pdp, tls=ssl.create_default_context())
+        with pytest.raises(ssl.SSLCertVerificationError):
+            stranger.decides(ASKED)
+        # Who speaks no TLS is told nothing.
+        with socket.create_connection(("127.0.0.1", urlsplit(pdp.url).port or 0)) as plain:
+            plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            plain.settimeout(20)
+            assert b"HTTP/1.1" not in plain.recv(1024)
+        assert pdp.decides(ASKED) is True
 
 
 def test_xacml_rest_and_wrong_doors() -> None:
@@ -158,22 +185,3 @@ def test_what_does_not_start(penstock: Shell) -> None:
         done = penstock("pdp", "serve", *words)
         assert done.code == code
         assert "me short" not in done.err
-
-
-def test_a_policy_that_asks_the_time_is_asked_each_time() -> None:
-    clock = (
-        f'<AttributeDesignator Category="{ENVIRONMENT}" MustBePresent="false" DataType="{XS}dateTime" '
-        'AttributeId="urn:oasis:names:tc:xacml:1.0:environment:current-dateTime"/>'
-    )
-    size = apply(f"{FUNCTION}dateTime-bag-size", clock)
-    timely = policy_text(rule(apply("integer-equal", size, value("1", "integer"))))
-    assert not build({"root.xml": timely}).timeless
-    assert not build({"root.xml": YES, "other.xml": timely}).timeless
-    assert build({"root.xml": YES}).timeless
-
-
-def test_entities_that_are_none() -> None:
-    for text in (b"[]", b'{"users":[]}', b'{"subjects":{}}', b'{"subjects":[{"id":"a"}]}', b'{"actions":[{"name":1}]}'):
-        with pytest.raises(MalformedError, match=r"entities\.json") as caught:
-            build({"root.xml": YES, "entities.json": text})
-        assert caught.value.code == "pdp.entities"

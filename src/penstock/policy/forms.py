@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.json_policies import read_json_policy
 from penstock.policy.policies import Root
 from penstock.policy.text_reading import Document, read_document, read_text_policy
@@ -30,17 +31,19 @@ def text_of(data: bytes) -> str:
         raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
 
 
-def read_root(data: bytes) -> Root:
+def read_root(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     """Read a file of one policy or policy set. Raises `MalformedError` and `LimitError` (`xacml.*`, `xml.*`)."""
     match form_of(data):
         case Form.XML:
-            return read_policy(data)
+            return read_policy(data, limits=limits)
         case Form.JSON:
-            return read_json_policy(data)
+            return read_json_policy(data, limits=limits)
         case Form.TEXT:
-            return read_text_policy(text_of(data))
+            return read_text_policy(text_of(data), limits=limits)
 
 
-def read_policies(data: bytes) -> Document:
+def read_policies(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Document:
     """Read a file of policies, of which a text may have several. Raises as `read_root`."""
-    return read_document(text_of(data)) if form_of(data) is Form.TEXT else Document("", [read_root(data)])
+    if form_of(data) is Form.TEXT:
+        return read_document(text_of(data), limits=limits)
+    return Document("", [read_root(data, limits=limits)])

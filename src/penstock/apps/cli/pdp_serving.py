@@ -57,9 +57,9 @@ def serve(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """Answer questions by the policies in BUNDLE, over HTTP, until told to stop: AuthZEN 1.0 and XACML REST.
 
-    BUNDLE is a policy in XML, or a folder with root.xml, policies that it refers to, and entities.json. When it
-    changes, or on SIGHUP, it is read anew: each question is decided by one revision as a whole, and one that cannot be
-    read changes nothing. It prints a line when it is ready.
+    BUNDLE is a policy, or a folder with root.xml, root.json or root.policy, policies that it refers to in any of these
+    forms, and entities.json. When it changes, or on SIGHUP, it is read anew: each question is decided by one revision
+    as a whole, and one that cannot be read changes nothing. It prints a line when it is ready.
     """
     host, port = _address(listen)
     if tokens is None and not anyone and not _local(host):

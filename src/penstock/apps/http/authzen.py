@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.apps.http.entities import Entities, Properties
 from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
 from penstock.policy.json_requests import OBJECT, Json, JsonObject
 from penstock.policy.requests import (
@@ -46,7 +47,8 @@ KEY_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
 KEY_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
 #: what values of JSON are
 TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
-_DEPTH: Final = 8
+_DEPTH: Final = DEFAULT_LIMITS.pdp_depth
+_LONGEST: Final = DEFAULT_LIMITS.pdp_name
 #: names that come again and again; others are forgotten
 _key_of: Final = lru_cache(4_096)(key_of)
 
@@ -129,10 +131,11 @@ def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Propert
         if of_type is not None:
             facts[_key_of(category, name, of_type)] = (value,)
         elif isinstance(value, list):
+            bags: dict[DataType, list[Value]] = {}
             for one in value:
                 of_one = TYPES.get(type(one))
-                key = _key_of(category, name, of_one or OBJECT)
-                facts[key] = (*facts.get(key, ()), one if of_one else JsonObject(json.dumps(one)))
+                bags.setdefault(of_one or OBJECT, []).append(one if of_one else JsonObject(json.dumps(one)))
+            facts.update((_key_of(category, name, of_bag), tuple(bag)) for of_bag, bag in bags.items())
 
 
 def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: int) -> None:
@@ -140,6 +143,9 @@ def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: 
         raise _wrong("properties are nested too deeply")
     for name, value in properties.items():
         full = prefix + name
+        if prefix and len(full) > _LONGEST:
+            # Otherwise a long name over many short ones would take far more room than the question.
+            raise _wrong("the name of a property within others is too long")
         if full in RESERVED:
             raise _wrong(f"no property may be called `{full}`")
         if isinstance(value, dict):

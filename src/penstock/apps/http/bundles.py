@@ -1,13 +1,13 @@
 """Policy bundles: one policy in a file, or a folder of them, with a revision that is what stands in it.
 
-A folder has `root.xml`, which decides; further `*.xml`, to which it may refer; and perhaps `entities.json`: subjects,
-resources and actions that are known, with their properties. Searches look among them, and what a request does not say
-of one of them is taken from there.
+A folder has `root.xml`, `root.json` or `root.policy`, which decides; further policies, to which it may refer, in any of
+these forms; and perhaps `entities.json`: subjects, resources and actions that are known, with their properties.
+Searches look among them, and what a request does not say of one of them is taken from there.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from functools import cached_property
@@ -22,15 +22,16 @@ from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.expressions import Designator
+from penstock.policy.forms import read_policies
 from penstock.policy.policies import PolicyReference, Root
 from penstock.policy.repository import Repository
 from penstock.policy.requests import ENVIRONMENT, Facts
 from penstock.policy.results import Decision, Outcome
 from penstock.policy.straight import Involved, Straight, straight
-from penstock.policy.xml_policies import read_policy
 from penstock.store.files import read_file, within
 
-ROOT: Final = "root.xml"
+_SUFFIXES: Final = (".xml", ".json", ".policy")
+ROOTS: Final = tuple(f"root{suffix}" for suffix in _SUFFIXES)
 ENTITIES: Final = "entities.json"
 _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-"
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
@@ -74,8 +75,9 @@ _SIMPLE: Final = {one: Outcome(one) for one in (Decision.PERMIT, Decision.DENY, 
 class _Known(Repository):
     """Policies of a bundle, which do not change: what a reference means is found once."""
 
-    def __init__(self, policies: Iterable[Root]) -> None:
+    def __init__(self, policies: Sequence[Root]) -> None:
         super().__init__(policies)
+        self.policies = policies
         self._meant: dict[PolicyReference, Root] = {}
 
     def policy(self, reference: PolicyReference) -> Root:
@@ -106,26 +108,29 @@ def load(path: Path, limits: Limits = DEFAULT_LIMITS) -> Bundle:
     data = {name: read_file(str(path / name if path.is_dir() else path)) for name, _, _ in before}
     if stamp(path) != before:
         raise FailedError("pdp.bundle-changing", f"`{path}` was changed while it was read", hint="try again")
-    return build(data, ROOT if path.is_dir() else path.name, limits)
+    return build(data, None if path.is_dir() else path.name, limits)
 
 
-def build(files: Mapping[str, bytes], root: str = ROOT, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-    """Make a bundle of files by their names. Raises `MalformedError`, `LimitError`."""
-    if root not in files:
-        raise MalformedError("pdp.bundle", f"a bundle has no `{root}`", hint="it is the policy that decides")
-    policies = {name: _policy(name, data, limits) for name, data in files.items() if name != ENTITIES}
+def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+    """Make a bundle of files by their names. Raises `MalformedError`, `LimitError`.
+
+    Of a text with several policies the first decides, where it is the root, and others may be referred to.
+    """
+    root = root or _root(files)
+    first, *more = _policies(root, files[root], limits)
+    names = [name for name in files if name not in (root, ENTITIES)]
+    others = _Known([*more, *chain.from_iterable(_policies(name, files[name], limits) for name in names)])
     entities = Entities()
     if ENTITIES in files:
         with within(ENTITIES):
             entities = read_entities(files[ENTITIES], limits)
-    others = _Known(policy for name, policy in policies.items() if name != root)
-    ask = straight(policies[root], others, *ALWAYS)
+    ask = straight(first, others, *ALWAYS)
     return Bundle(
         _revision(files),
-        CompiledPolicy(policies[root], others),
+        CompiledPolicy(first, others),
         others,
         entities,
-        timeless=not any(map(_asks_time, _designators([*policies.values()]))),
+        timeless=not any(map(_asks_time, _designators([first, *others.policies]))),
         straight=ask,
         quick=None if ask is None else Quick(ask, entities),
     )
@@ -151,12 +156,23 @@ def _asks_time(wanted: Designator) -> bool:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    return sorted(one for one in path.iterdir() if one.suffix == ".xml" or one.name == ENTITIES)
+    return sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES)
 
 
-def _policy(name: str, data: bytes, limits: Limits) -> Root:
+def _root(files: Mapping[str, bytes]) -> str:
+    found = [name for name in ROOTS if name in files]
+    if len(found) != 1:
+        kinds = ", ".join(f"`{name}`" for name in ROOTS)
+        raise MalformedError("pdp.bundle", f"a bundle has one of {kinds}", hint="it is the policy that decides")
+    return found[0]
+
+
+def _policies(name: str, data: bytes, limits: Limits) -> Sequence[Root]:
     with within(name):
-        return read_policy(data, limits=limits)
+        found = read_policies(data, limits=limits).policies
+        if not found:
+            raise MalformedError("pdp.bundle", "there is no policy in it")
+    return found
 
 
 def _revision(files: Mapping[str, bytes]) -> str:
