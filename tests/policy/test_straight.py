@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 from tests.policy.kit import NOW, policy, rule
@@ -60,6 +60,7 @@ def compared(root: Root, known: Repository, asked: list[Facts]) -> Said:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 1 << 40))
+@example(189_781_982)  # an attribute that only the plain evaluator asks for
 def test_it_says_what_the_compiled_one_says(seed: int) -> None:
     maker = Simple(seed) if seed % 4 else Maker(seed)
     root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()

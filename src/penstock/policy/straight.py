@@ -27,6 +27,7 @@ from penstock.policy.programs import Program, Writer, built
 from penstock.policy.repository import Repository
 from penstock.policy.requests import Facts, Key
 from penstock.policy.results import Decision
+from penstock.policy.text_written import inner
 
 Bags: TypeAlias = list[tuple[Value, ...]]
 """The values of the attributes that policies name, each in its place."""
@@ -213,10 +214,18 @@ class _Compiler:
             self._done[id(found)] = found, self.unit(found, around)
         return self._done[id(found)][1]
 
+    def _place(self, policy: Policy) -> None:
+        """Give each attribute a place that is asked for where it is not written: by variables, and by the plain way."""
+        conditions = [rule.condition for rule in policy.rules if rule.condition is not None]
+        for one in inner([*conditions, *policy.variables.values()]):
+            if isinstance(one, Designator):
+                self.places.setdefault(one.key, len(self.places))
+
     def _policy(self, policy: Policy) -> _Unit:
         combining, says = _combining(policy.combining), _says(policy.duties)
         if combining is None:
             return self._made(policy.target, {}, lambda _: " raise V\n")
+        self._place(policy)
         if len(policy.rules) <= _FEW:
             write = partial(_rules, policy.rules, combining, says)
             unit = self._made(policy.target, policy.variables, write)
