@@ -1,25 +1,32 @@
 """Targets and conditions as Python: the quick form of what `Scope.value` and `target_matches` do.
 
 Each becomes one function of a context and its facts. Attributes are looked up where they are needed; functions that
-Python has are written as Python has them; whatever has no quick form is a call of the plain evaluator. On what is
-known, and does not fail, both give the same.
+Python has are written as Python has them; what is constant is worked out beforehand, and what comes twice only once;
+whatever has no quick form is a call of the plain evaluator. On what is known, and does not fail, both give the same.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, Final, TypeAlias
 
-from penstock.policy.datatypes import DOUBLE, Value
+from penstock.errors import EvaluationError
+from penstock.policy.datatypes import DOUBLE, Value, XPathExpression
 from penstock.policy.evaluate import Scope
-from penstock.policy.expressions import Apply, Designator, Expression, Literal, Reference
+from penstock.policy.expressions import Apply, ApplyEach, ApplyPath, Designator, Expression, Literal, Reference
 from penstock.policy.functions import V1
 from penstock.policy.lookup import Context
 from penstock.policy.policies import AllOf, Match, Target
 from penstock.policy.requests import Facts
 
 Program: TypeAlias = Callable[[Context, Facts], Any]
+Sameness: TypeAlias = Hashable
+
+#: what no value is
+_UNKNOWN: Final = object()
 
 _BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any}}
 _SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<="}
@@ -31,6 +38,8 @@ class Writer:
     def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
         self.names: dict[str, object] = {}
         self._texts: dict[str, str] = {}
+        self._repeated: frozenset[Sameness] = frozenset()
+        self._kept: dict[Sameness, str] = {}
         self._variables = variables
         self._programs = programs
 
@@ -44,6 +53,11 @@ class Writer:
             self._texts[thing] = name
         return name
 
+    def share(self, expression: Expression) -> None:
+        """Work out once what comes more than once in an expression that is going to be written."""
+        seen = Counter(sameness(one) for one in _applied(expression))
+        self._repeated = frozenset(one for one, count in seen.items() if count > 1)
+
     def expression(self, expression: Expression) -> str:
         """Write an expression."""
         match expression:
@@ -52,7 +66,7 @@ class Writer:
             case Designator(issuer=None):
                 return self.bag(expression)
             case Apply():
-                return self._apply(expression)
+                return self._once(expression) if self._repeated else self._constant_or_applied(expression)
             case Reference(name):
                 return self._reference(name)
         return self._plainly(expression)
@@ -68,6 +82,22 @@ class Writer:
 
     def _all(self, all_of: AllOf) -> str:
         return " and ".join(map(self._match, all_of))
+
+    def _constant_or_applied(self, expression: Apply) -> str:
+        constant = constant_of(expression)
+        return self._apply(expression) if constant is None else self.name(constant[0])
+
+    def _once(self, expression: Apply) -> str:
+        same = sameness(expression)
+        if same not in self._repeated:
+            return self._constant_or_applied(expression)
+        if same not in self._kept:
+            written = self._constant_or_applied(expression)
+            # A name for what was worked out; where it was not yet, it still means what nothing else is.
+            kept = f"k{len(self._kept)}"
+            self.names[kept] = _UNKNOWN
+            self._kept[same] = f"({kept} if {kept} is not {self.name(_UNKNOWN)} else ({kept} := {written}))"
+        return self._kept[same]
 
     def _apply(self, expression: Apply) -> str:
         function, arguments = expression.function, expression.arguments
@@ -117,11 +147,51 @@ class Writer:
         return f"any([{holds} for one in {attribute}])"
 
 
+def constant_of(expression: Expression) -> tuple[Value] | None:
+    """Return the value of an expression that is the same for all requests; none where it is not, or where it fails."""
+    match expression:
+        case Literal(value):
+            return (value,)
+        case Apply(function, arguments) if function.id != f"{V1}n-of":
+            values = [constant_of(argument) for argument in arguments]
+            known = [one[0] for one in values if one is not None]
+            if len(known) == len(values):
+                with suppress(EvaluationError):
+                    return (function.call(*known),)
+    return None
+
+
+def _applied(expression: Expression) -> Iterator[Apply]:
+    """Yield the functions of an expression that are applied to values, and not for each of many."""
+    if isinstance(expression, Apply):
+        yield expression
+        if expression.function.id != f"{V1}n-of":
+            for argument in expression.arguments:
+                yield from _applied(argument)
+
+
+def sameness(expression: Expression) -> Sameness:
+    """Return what is equal for expressions that are the same in every respect: equal values may be written apart."""
+    match expression:
+        case Literal(XPathExpression(path, category, prefixes, version)):
+            return (path, category, prefixes, version)
+        case Literal(value, of_type):
+            return (of_type, of_type.write(value))
+        case Apply(function, arguments):
+            return (function, *map(sameness, arguments))
+        case ApplyEach(name, function, arguments):
+            return (name, function, *map(sameness, arguments))
+        case ApplyPath(name, arguments):
+            return (name, *map(sameness, arguments))
+    return expression
+
+
 def condition_program(
     expression: Expression, variables: Mapping[str, Expression], programs: dict[str, Program]
 ) -> Program:
     """Return an expression as a function. What it raises is what evaluating it raises."""
     writer = Writer(variables, programs)
+    writer.share(expression)
     return _built(writer.expression(expression), writer.names)
 
 
