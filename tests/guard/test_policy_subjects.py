@@ -11,7 +11,7 @@ from penstock.guard import CapabilityAuthority, Delivery, EventRequest, environm
 from penstock.guard.policies import Policies
 from penstock.guard.policy_subjects import Subjects, periods
 from penstock.model import Domain
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.event_attributes import SUBJECT_DOMAIN, SUBJECT_OWNER_ROLE, SUBJECT_RIGHT, SUBJECT_ROLE
 from penstock.policy.requests import SUBJECT, Facts
 from penstock.trust.capabilities import Right
@@ -46,6 +46,18 @@ def test_roles_are_names_by_whoever_gives_them() -> None:
     ((_, facts),) = known(bag)
     assert facts["owner-role"] == ("police", "trusted")
     assert set(facts["role"]) == {f"{PITO.principal}/police", f"{PITO.principal}/trusted", f"{CCS.principal}/friends"}
+
+
+def test_more_names_than_are_followed_are_none() -> None:
+    limits = Limits(chain_length=1)
+    chained = Credentials.of(
+        name(PITO, b"a", Name(CCS.principal, (b"b",))),
+        name(CCS, b"b", MET.principal),
+    )
+    request = EventRequest(MET.principal, Right.SUBSCRIBE, V8516, NOW)
+    with refused("chain.limit"):
+        CapabilityAuthority(chained, limits=limits).roles(request)
+    assert len(CapabilityAuthority(chained).roles(request)) == 2
 
 
 def test_what_nobody_asks_for_is_not_looked_up() -> None:

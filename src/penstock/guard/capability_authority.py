@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from penstock.errors import PenstockError
+from penstock.errors import LimitError, PenstockError
 from penstock.guard.decision import EventRequest, NetworkRequest, Problem, Request, Ruling
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, TypeScope, When, check_forced, force
@@ -70,9 +70,14 @@ class CapabilityAuthority:
         return explain(self.question(request))
 
     def roles(self, request: EventRequest) -> tuple[Role, ...]:
-        """Return the names that certificates give to who asks, in the order of issuers and names."""
-        evidence = sift(self.credentials, request.now, self.online)
-        held = Names(evidence.fours, limits=self.limits).held(request.principal)
+        """Return the names that certificates give to who asks, in the order of issuers and names.
+
+        Raises `LimitError` (`chain.limit`) where there are more than are followed: half of them may mean anything.
+        """
+        names = Names(sift(self.credentials, request.now, self.online).fours, limits=self.limits)
+        if names.truncated:
+            raise LimitError("chain.limit", "more names are given by certificates than are followed")
+        held = names.held(request.principal)
         found = (Role(issuer, name.decode("utf-8", "replace"), way.validity, way.because) for issuer, name, way in held)
         return tuple(sorted(found, key=lambda role: (role.issuer, role.name, role.because)))
 
