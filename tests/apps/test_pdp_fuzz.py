@@ -97,3 +97,17 @@ def test_a_question_has_one_meaning_whichever_way_it_is_read(body: bytes) -> Non
         assert answer.status == 400
     else:
         assert (answer.status, json.loads(answer.body)) == (200, expected)
+
+
+@pytest.mark.parametrize(
+    ("context", "status"),
+    [
+        ({"a": [1] * 200_000}, 200),
+        ({"a": [1, "x", None] * 50_000}, 200),
+        # Each of the names within would be as long as that of the whole.
+        ({"a" * 300_000: {f"p{number}": 1 for number in range(30_000)}}, 400),
+        ({"a" * 300: {"b" * 300: {"c" * 300: 1}}}, 200),
+    ],
+)
+def test_a_question_takes_no_more_room_and_time_than_its_length(context: dict[str, Any], status: int) -> None:
+    assert asked(EVALUATION, json.dumps({**ASKED, "context": context}).encode()) == status

@@ -32,6 +32,8 @@ class Limits:
     #: steps of a pattern on a text, where its ways to match are many; steps of a path of XPath
     policy_matching: int = 1_000_000
     policy_path: int = 5_000_000
+    #: calls of the function that one of those takes which take functions
+    policy_calls: int = 1_000_000
     #: requests that are in one, and that a policy asks because of one, all in all; resources above and below one
     policy_requests: int = 10_000
     policy_nested: int = 32
@@ -198,6 +200,9 @@ class Limits:
     pdp_entities: int = 100_000
     pdp_kept: int = 2_048
     pdp_kept_bytes: int = 4_096
+    #: properties within properties, and the characters of the names that they get by that
+    pdp_depth: int = 8
+    pdp_name: int = 1_000
 
     #: policy evolution: the highest number of an event, bytes of one event, its changes, events of one checkpoint;
     #: certificates that one owner has revoked, its agreements, and profiles; branches by which somebody has what was

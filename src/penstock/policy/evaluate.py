@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.combine import Algorithm, Child
 from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import DataType, Value
@@ -138,6 +140,8 @@ class Scope:
             value if isinstance(argument.gives, Bag) else (value,)
             for value, argument in zip(values, expression.arguments, strict=True)
         ]
+        if prod(map(len, bags)) > DEFAULT_LIMITS.policy_calls:
+            raise failed("there are too many values for a function of functions")
         match name:
             case HigherOrder.ANY_OF | HigherOrder.ANY_OF_ANY:
                 return any(call(*chosen) for chosen in product(*bags))

@@ -288,8 +288,13 @@ def _distinct(*bags: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def _common(bags: tuple[Sequence[Value], ...]) -> tuple[Value, ...]:
-    first, *others = bags
+    first, *others = bags[0], *map(frozenset, bags[1:])
     return tuple(value for value in _distinct(first) if all(value in other for other in others))
+
+
+def _within_bag(some: Sequence[Value], others: Sequence[Value]) -> bool:
+    known = frozenset(others)
+    return all(one in known for one in some)
 
 
 def _bags(one: DataType) -> Iterator[Function]:
@@ -305,13 +310,13 @@ def _bags(one: DataType) -> Iterator[Function]:
         yield Function(f"{version}{one}-is-in", (one, bag), BOOLEAN, lambda value, values: value in values)
         yield Function(f"{version}{one}-intersection", (bag,), bag, lambda *bags: _common(bags), 2)
         yield Function(
-            f"{version}{one}-at-least-one-member-of", (bag, bag), BOOLEAN, lambda a, b: any(one in b for one in a)
+            f"{version}{one}-at-least-one-member-of", (bag, bag), BOOLEAN, lambda a, b: not frozenset(a).isdisjoint(b)
         )
         yield Function(f"{version}{one}-union", (bag,), bag, _distinct, 2)
-        yield Function(f"{version}{one}-subset", (bag, bag), BOOLEAN, lambda a, b: all(one in b for one in a))
+        yield Function(f"{version}{one}-subset", (bag, bag), BOOLEAN, _within_bag)
         yield Function(
             f"{version}{one}-set-equals", (bag, bag), BOOLEAN,
-            lambda a, b: all(one in b for one in a) and all(one in a for one in b),
+            lambda a, b: _within_bag(a, b) and _within_bag(b, a),
         )  # fmt: skip
 
 

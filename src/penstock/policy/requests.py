@@ -103,11 +103,11 @@ class Attributes:
     id: str | None = None
 
     @cached_property
-    def by_id(self) -> Mapping[str, tuple[Attribute, ...]]:
+    def by_id(self) -> Mapping[str, Sequence[Attribute]]:
         """The attributes by their ids."""
-        found: dict[str, tuple[Attribute, ...]] = {}
+        found: dict[str, list[Attribute]] = {}
         for attribute in self.attributes:
-            found[attribute.id] = (*found.get(attribute.id, ()), attribute)
+            found.setdefault(attribute.id, []).append(attribute)
         return found
 
 
