@@ -302,6 +302,10 @@ def test_several_policies_and_references() -> None:
     decision = ask(made(one, two), MET)
     assert shown(decision) == EVERYTHING
     assert shown(decision, location="Dover") is None
+    # What stands around them is nobody's policy.
+    for combining in PolicyCombining:
+        because = ask(made(one, two, combining=combining), MET).because
+        assert {word for word in because if word.startswith("policy:")} <= {"policy:t.one", "policy:t.two"}
     algorithm = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:first-applicable"
     assert shown(ask(made(one, two, apply=algorithm), MET), location="Dover") is not None
     whole = PolicySet("all", "1.0", algorithm, (PolicyReference("t.two", to_set=False), one))
