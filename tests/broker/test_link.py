@@ -64,7 +64,7 @@ def test_frames_keep_to_the_limits_whatever_is_posted(way: Way) -> None:
         for number in range(25):
             link.post(encode(number))
         for _ in range(3):
-            link.post(encode(bytes(100_000)))
+            link.post(encode(bytes(200_000)))
         link.post(encode(bytes(LIMITS.frame_bytes - 20)))
         await wait_for_the_end(link)
 
@@ -131,7 +131,7 @@ def test_closing_takes_no_longer_than_a_goodbye_may(way: Way) -> None:
         async with broker(way, limits, wait_for_the_end) as at, raw(at):
             (link,) = at.served
             while link._channel._stalled is None:
-                link.post(encode(bytes(100_000)))
+                link.post(encode(bytes(200_000)))
             began = asyncio.get_running_loop().time()
             await link.close()
             assert asyncio.get_running_loop().time() - began < 2

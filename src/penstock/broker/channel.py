@@ -31,9 +31,10 @@ from penstock.model.limits import Limits
 
 CLOSED: Final = "link.closed"
 #: octets after which a frame is sent without waiting for more messages, and that may wait in a connection. Each frame
-#: costs both sides as much as some messages do, and sealed blocks with plaintext beside are twice as long as others.
-_BATCH: Final = 128 << 10
-_BUFFER: Final = 256 << 10
+#: costs both sides as much as some messages do: what a broker makes in a turn of its loop, sealed and with plaintext
+#: beside, is to go out in one.
+_BATCH: Final = 256 << 10
+_BUFFER: Final = 512 << 10
 #: what an array of messages begins with in msgpack, and what a text does; the handshake begins with `(`
 _TEXTS: Final = frozenset((*range(0xA0, 0xC0), 0xD9))
 _CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+", re.ASCII)
