@@ -122,6 +122,8 @@ class Bench:
     reasons: dict[str, int] = field(default_factory=dict)
     #: functions of which not all rules mean the same: others cannot collide
     varied: list[str] = field(default_factory=list)
+    #: tables that were written, as they are read
+    written: dict[str, DataFrame] = field(default_factory=dict)
     #: frames that are kept in memory until the end
     held: list[DataFrame] = field(default_factory=list)
 
@@ -132,18 +134,22 @@ class Bench:
 
     def read(self, part: str) -> DataFrame:
         """Return a table that was written."""
-        return self.gathered(read_part(self.output.spark, self.output.path, part, [self.batch], PARTS[part]))
+        if part not in self.written:
+            table = read_part(self.output.spark, self.output.path, part, [self.batch], PARTS[part])
+            self.written[part] = self.gathered(table)
+        return self.written[part]
 
     def gathered(self, frame: DataFrame) -> DataFrame:
         """Return a frame in one part, if it is small: what is in one part needs no shuffle to be joined."""
         return frame.coalesce(1) if self.few else frame
 
-    def hold(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame that may be small in memory.
+    def hold(self, frame: DataFrame, *, again: bool = False) -> DataFrame:
+        """Compute a frame that may be small now: if it is, it is sent to all tasks where it is joined.
 
-        It is computed now: what is small is then known to be so, and sent to all tasks where it is joined. Where
-        everything is small, that is known before.
+        Where everything is small, that is known before, and only what is used `again` is kept.
         """
+        if self.few and not again:
+            return frame
         kept = self.gathered(frame).persist()
         self.held.append(kept)
         if not self.few:
@@ -283,8 +289,8 @@ class Bench:
         whole = self.put("summaries", summaries(statements))
         failing = self.hold(failing_edges(whole, terms.scope))
         keys = self.hold(suspects(statements, whole, failing, terms.scope))
-        flagged = self.hold(statements.join(keys, [*_PLACE, "word"], "left_semi"))
-        maybe = self.hold(candidates(statements, below(flagged), terms.scope))
+        flagged = self.hold(statements.join(keys, [*_PLACE, "word"], "left_semi"), again=True)
+        maybe = self.hold(candidates(statements, below(flagged), terms.scope), again=True)
         groups = self.put("groups", decided(maybe, terms))
         equal = self.put("equal", unsettled(statements, whole, terms))
         same = self.put("same", same_type(statements, whole, equal))
@@ -292,7 +298,8 @@ class Bench:
 
     def find_literal(self, terms: Terms) -> None:
         """Find all conflicts by Definition 1."""
-        joint = self.hold(joint_statements(self.read("stated"), self.read("functions"), self.read("types")))
+        joint = joint_statements(self.read("stated"), self.read("functions"), self.read("types"))
+        joint = self.hold(joint, again=True)
         groups = self.put("groups", literal_groups(joint, terms))
         beside, alike = literal_same(joint, terms)
         self.put("equal", alike)
