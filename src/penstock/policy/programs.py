@@ -7,7 +7,7 @@ whatever has no quick form is a call of the plain evaluator. On what is known, a
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -23,8 +23,8 @@ from penstock.policy.policies import AllOf, Match, Target
 from penstock.policy.requests import Facts
 
 Program: TypeAlias = Callable[[Context, Facts], Any]
-Sameness: TypeAlias = Hashable
 
+_N_OF: Final = f"{V1}n-of"
 #: what no value is
 _UNKNOWN: Final = object()
 
@@ -38,8 +38,8 @@ class Writer:
     def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
         self.names: dict[str, object] = {}
         self._texts: dict[str, str] = {}
-        self._repeated: frozenset[Sameness] = frozenset()
-        self._kept: dict[Sameness, str] = {}
+        self._repeated: dict[int, int] = {}
+        self._kept: dict[int, str] = {}
         self._variables = variables
         self._programs = programs
 
@@ -55,8 +55,7 @@ class Writer:
 
     def share(self, expression: Expression) -> None:
         """Work out once what comes more than once in an expression that is going to be written."""
-        seen = Counter(sameness(one) for one in _applied(expression))
-        self._repeated = frozenset(one for one, count in seen.items() if count > 1)
+        self._repeated = repeated(expression)
 
     def expression(self, expression: Expression) -> str:
         """Write an expression."""
@@ -88,8 +87,8 @@ class Writer:
         return self._apply(expression) if constant is None else self.name(constant[0])
 
     def _once(self, expression: Apply) -> str:
-        same = sameness(expression)
-        if same not in self._repeated:
+        same = self._repeated.get(id(expression))
+        if same is None:
             return self._constant_or_applied(expression)
         if same not in self._kept:
             written = self._constant_or_applied(expression)
@@ -101,7 +100,7 @@ class Writer:
 
     def _apply(self, expression: Apply) -> str:
         function, arguments = expression.function, expression.arguments
-        if function.id == f"{V1}n-of":
+        if function.id == _N_OF:
             return self._plainly(expression)
         written = [self.expression(argument) for argument in arguments]
         match function.id.removeprefix(V1):
@@ -152,38 +151,45 @@ def constant_of(expression: Expression) -> tuple[Value] | None:
     match expression:
         case Literal(value):
             return (value,)
-        case Apply(function, arguments) if function.id != f"{V1}n-of":
-            values = [constant_of(argument) for argument in arguments]
-            known = [one[0] for one in values if one is not None]
-            if len(known) == len(values):
-                with suppress(EvaluationError):
-                    return (function.call(*known),)
+        case Apply(function, arguments) if function.id != _N_OF:
+            known: list[Value] = []
+            for argument in arguments:
+                found = constant_of(argument)
+                if found is None:
+                    return None
+                known.append(found[0])
+            with suppress(EvaluationError):
+                return (function.call(*known),)
     return None
 
 
-def _applied(expression: Expression) -> Iterator[Apply]:
-    """Yield the functions of an expression that are applied to values, and not for each of many."""
-    if isinstance(expression, Apply):
-        yield expression
-        if expression.function.id != f"{V1}n-of":
-            for argument in expression.arguments:
-                yield from _applied(argument)
+def repeated(expression: Expression) -> dict[int, int]:
+    """Return what comes more than once in an expression, by which object it is: a number for all that are the same."""
+    numbers: dict[Hashable, int] = {}
+    seen: dict[int, int] = {}
+    counted: Counter[int] = Counter()
 
+    def number(one: Expression) -> int:
+        match one:
+            case Literal(XPathExpression(path, category, prefixes, version)):
+                key: Hashable = (path, category, prefixes, version)
+            case Literal(value, of_type):
+                # Equal values may be written apart, and functions may tell.
+                key = (of_type, of_type.write(value))
+            case Apply(function, arguments) | ApplyEach(_, function, arguments):
+                key = (type(one), one.name if isinstance(one, ApplyEach) else "", function, *map(number, arguments))
+            case ApplyPath(name, arguments):
+                key = (name, *map(number, arguments))
+            case _:
+                key = one
+        found = numbers.setdefault(key, len(numbers))
+        if isinstance(one, Apply):
+            seen[id(one)] = found
+            counted[found] += 1
+        return found
 
-def sameness(expression: Expression) -> Sameness:
-    """Return what is equal for expressions that are the same in every respect: equal values may be written apart."""
-    match expression:
-        case Literal(XPathExpression(path, category, prefixes, version)):
-            return (path, category, prefixes, version)
-        case Literal(value, of_type):
-            return (of_type, of_type.write(value))
-        case Apply(function, arguments):
-            return (function, *map(sameness, arguments))
-        case ApplyEach(name, function, arguments):
-            return (name, function, *map(sameness, arguments))
-        case ApplyPath(name, arguments):
-            return (name, *map(sameness, arguments))
-    return expression
+    number(expression)
+    return {which: found for which, found in seen.items() if counted[found] > 1}
 
 
 def condition_program(
