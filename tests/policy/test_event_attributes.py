@@ -14,13 +14,13 @@ from penstock.policy.event_attributes import (
     EVENT,
     action_facts,
     data_type_of,
-    designators,
     environment_facts,
     event_names,
     policy_value,
     subject_facts,
     type_facts,
 )
+from penstock.policy.policies import designators
 from penstock.policy.requests import ENVIRONMENT, RESOURCE, Facts, key_of
 from penstock.policy.results import Decision
 from penstock.policy.text_reading import read_text_policy

@@ -39,8 +39,8 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Schema
 from penstock.policy.combining import policy_algorithm
-from penstock.policy.event_attributes import designators, event_names
-from penstock.policy.policies import Effect, Policy, PolicySet, Root, Rule
+from penstock.policy.event_attributes import event_names
+from penstock.policy.policies import Effect, Policy, PolicySet, Root, Rule, designators
 from penstock.policy.repository import Repository
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType

@@ -22,8 +22,8 @@ All are strings, but for values, which are of the type of their kind. An attribu
 that no policy is got around by asking for an older version, all names count that any known version has for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
@@ -34,7 +34,6 @@ from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, kind_of
 from penstock.model.values import Value as EventValue
 from penstock.policy.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType, Value
-from penstock.policy.expressions import Designator
 from penstock.policy.requests import (
     ACTION,
     ACTION_ID,
@@ -171,18 +170,3 @@ def event_names(event_type: EventType, versions: Iterable[EventType] = ()) -> Ev
             found.setdefault(attribute.name, attribute)
             found.setdefault(str(attribute.id), attribute)
     return EventNames(MappingProxyType(found))
-
-
-def designators(part: object) -> Iterator[Designator]:
-    """Yield the attributes that a policy, or a part of one, may ask for; those of policies it refers to not."""
-    if isinstance(part, Designator):
-        yield part
-    elif isinstance(part, Mapping):
-        for one in part.values():
-            yield from designators(one)
-    elif isinstance(part, tuple | list):
-        for one in part:
-            yield from designators(one)
-    elif is_dataclass(part):
-        for one in fields(part):
-            yield from designators(getattr(part, one.name))

@@ -1,9 +1,10 @@
 """Policies: rules, policies and policy sets, each with a target, and what is to be done on a decision (section 5)."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -165,3 +166,15 @@ def _like(version: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(
         one == "*" or (part.isdigit() and int(part) == int(one)) for part, one in zip(parts, wanted, strict=True)
     )
+
+
+def designators(part: object) -> Iterator[Designator]:
+    """Yield the attributes that policies, or a part of one, may ask for; what they refer to is not looked at."""
+    if isinstance(part, Designator):
+        yield part
+    elif isinstance(part, Mapping):
+        yield from chain.from_iterable(map(designators, part.values()))
+    elif isinstance(part, Sequence) and not isinstance(part, str | bytes):
+        yield from chain.from_iterable(map(designators, part))
+    elif is_dataclass(part):
+        yield from chain.from_iterable(designators(getattr(part, one.name)) for one in fields(part))

@@ -7,8 +7,8 @@ Searches look among them, and what a request does not say of one of them is take
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
@@ -23,7 +23,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.expressions import Designator
 from penstock.policy.forms import read_policies
-from penstock.policy.policies import PolicyReference, Root
+from penstock.policy.policies import PolicyReference, Root, designators
 from penstock.policy.repository import Repository
 from penstock.policy.requests import ENVIRONMENT, Facts
 from penstock.policy.results import Decision, Outcome
@@ -130,22 +130,10 @@ def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = 
         CompiledPolicy(first, others),
         others,
         entities,
-        timeless=not any(map(_asks_time, _designators([first, *others.policies]))),
+        timeless=not any(map(_asks_time, designators([first, *others.policies]))),
         straight=ask,
         quick=None if ask is None else Quick(ask, entities),
     )
-
-
-def _designators(part: object) -> Iterator[Designator]:
-    """Yield all attributes that a part of a policy names."""
-    if isinstance(part, Designator):
-        yield part
-    elif isinstance(part, Mapping):
-        yield from chain.from_iterable(map(_designators, part.values()))
-    elif isinstance(part, Sequence) and not isinstance(part, str | bytes):
-        yield from chain.from_iterable(map(_designators, part))
-    elif is_dataclass(part):
-        yield from chain.from_iterable(_designators(getattr(part, one.name)) for one in fields(part))
 
 
 def _asks_time(wanted: Designator) -> bool:
