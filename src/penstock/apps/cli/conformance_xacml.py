@@ -94,7 +94,7 @@ def _listed(folder: Path, case: str, name: str) -> list[str]:
     path = folder / f"{case}Repository.properties"
     text = path.read_text("utf-8") if path.exists() else ""
     found = re.search(rf"^xacml\.{name}=(.*)$", text, re.MULTILINE)
-    return found[1].strip().split(",") if found else []
+    return [name.strip() for name in found[1].split(",")] if found else []
 
 
 class _Sources(Repository):
