@@ -196,3 +196,33 @@ def test_what_readers_stumble_over_alone_is_refused(kind: str) -> None:
             read = understood(READERS[kind][0], data)
             # An empty text is a document without policies.
             assert not read or kind == "policies as text", data
+
+
+DEEP = [part * 20_000 for part in (b"[", b"{", b"(", b"<a>", b'{"a":', b"not ", b"- ", b"policyset s { ")]
+BOMB = (
+    b'<!DOCTYPE a [<!ENTITY e0 "aaaaaaaaaa">'
+    + b"".join(b'<!ENTITY e%d "%b">' % (level, b"&e%d;" % (level - 1) * 10) for level in range(1, 10))
+    + b"]>"
+)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_depth_and_entities_that_explode_are_refused(kind: str) -> None:
+    for data in (*DEEP, *(sample[: len(sample) // 2] + DEEP[0] for sample in samples_of(kind)[:1])):
+        assert not understood(READERS[kind][0], data)
+    for sample in samples_of(kind)[:2]:
+        place = sample.index(b">") + 1 if b">" in sample else len(sample) // 2
+        assert not understood(READERS[kind][0], BOMB + sample[:place] + b"&e9;" + sample[place:])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"Request": {"Action": {}, "Action": {}}}',
+        b'{"policy": {"id": "a", "id": "b"}}',
+        b'{"Response": [], "Response": []}',
+    ],
+)
+def test_names_that_stand_twice_are_refused(data: bytes) -> None:
+    for kind in ("policies as JSON", "requests as JSON", "responses as JSON", "test cases"):
+        assert not understood(READERS[kind][0], data)
