@@ -107,7 +107,7 @@ class _Side:
         self.known[of_type, name] = known
         return known
 
-    def say(self, bags: Bags, properties: _Properties | None, known: _Known = _NOTHING) -> int:
+    def say(self, bags: Bags, properties: _Properties | None, *, known: bool) -> int:
         """Put what a question says among the bags, instead of what is known, and return of how many texts it is.
 
         Raises `Involved`.
@@ -139,12 +139,14 @@ class _Side:
 class Quick:
     """See the module. It is that of one bundle, and `straight` has the places of `ALWAYS` first."""
 
-    __slots__ = ("_action", "_ask", "_context", "_others", "_resource", "_subject")
+    __slots__ = ("_action", "_ask", "_context", "_resource", "_rest", "_rests", "_subject")
 
     def __init__(self, straight: Straight, entities: Entities) -> None:
         places = straight.places
         self._ask = straight.ask
-        self._others: Bags = [()] * (len(places) - len(ALWAYS))
+        #: bags after those of `ALWAYS`, where nothing is known, and for subjects who are and have asked before
+        self._rest: Bags = [()] * (len(places) - len(ALWAYS))
+        self._rests: dict[tuple[str, str], Bags] = {}
         self._subject = _Side(SUBJECT, places, entities.subjects)
         self._resource = _Side(RESOURCE, places, entities.resources)
         self._action = _Side(ACTION, places, {"": entities.actions} if any(entities.actions.values()) else {})
@@ -170,30 +172,38 @@ class Quick:
         subject, action, resource = question.subject, question.action, question.resource
         who, which, does = subject.id, resource.id, action.name
         of_subject, of_resource = subject.type, resource.type
-        bags: Bags = [(who,), (of_subject,), (which,), (of_resource,), (does,), *self._others]
-        texts, known = _TEXTS, _NOTHING
-        # The same four times, in full: a call costs more than what it would do.
-        side = self._subject
-        if of_subject in side.entities:
-            known = side.known.get((of_subject, who)) or side.find(of_subject, who)
-            for place, values in known.items():
-                bags[place] = values
+        # The same for each of them, in full: a call costs more than what it would do.
+        side, rest, texts = self._subject, self._rest, _TEXTS
+        known = of_subject in side.entities
+        if known:
+            rest = self._rests.get((of_subject, who)) or self._rest_of(of_subject, who)
+        bags = [(who,), (of_subject,), (which,), (of_resource,), (does,), *rest]
         if (properties := subject.properties) is not UNSET:
-            texts += side.say(bags, properties, known)
-        side, known = self._resource, _NOTHING
-        if of_resource in side.entities:
-            known = side.known.get((of_resource, which)) or side.find(of_resource, which)
-            for place, values in known.items():
+            texts += side.say(bags, properties, known=known)
+        side = self._resource
+        known = of_resource in side.entities
+        if known:
+            for place, values in (side.known.get((of_resource, which)) or side.find(of_resource, which)).items():
                 bags[place] = values
         if (properties := resource.properties) is not UNSET:
-            texts += side.say(bags, properties, known)
-        side, known = self._action, _NOTHING
-        if side.entities:
-            known = side.known.get(("", does)) or side.find("", does)
-            for place, values in known.items():
+            texts += side.say(bags, properties, known=known)
+        side = self._action
+        known = "" in side.entities
+        if known:
+            for place, values in (side.known.get(("", does)) or side.find("", does)).items():
                 bags[place] = values
         if (properties := action.properties) is not UNSET:
-            texts += side.say(bags, properties, known)
+            texts += side.say(bags, properties, known=known)
         if (properties := question.context) is not UNSET:
-            texts += self._context.say(bags, properties)
+            texts += self._context.say(bags, properties, known=False)
         return bags, texts
+
+    def _rest_of(self, of_subject: str, who: str) -> Bags:
+        """Return the bags after those of `ALWAYS`, with what is known of a subject; subjects ask again and again."""
+        rest = self._rest.copy()
+        known = self._subject.find(of_subject, who)
+        for place, values in known.items():
+            rest[place - len(ALWAYS)] = values
+        if known:
+            self._rests[of_subject, who] = rest
+        return rest

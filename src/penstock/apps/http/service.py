@@ -172,7 +172,8 @@ class DecisionService:
         counting.took(settings.timer() - began)
         if settings.journal is not None:
             self._write(asked, caller, EVALUATION, bundle, [_decided(question, decision)])
-        return Answer(_SAID[decision], content_type=JSON, headers=self._named(bundle))
+        headers = _NAMED % (self._prefix, self._number, bundle.octets)
+        return Answer(_SAID[decision], content_type=JSON, headers=headers)
 
     def _decided(
         self, endpoint: str, decide: _Decide, bundle: Bundle, question: bytes
@@ -207,7 +208,7 @@ class DecisionService:
         self.counting.took(self.settings.timer() - began)
         if self.settings.journal is not None:
             self._write(asked, caller, endpoint, bundle, decided)
-        return self._named(bundle)
+        return _NAMED % (self._prefix, self._number, bundle.octets)
 
     def _write(
         self, asked: Asked, caller: str | None, endpoint: str, bundle: Bundle, decided: Sequence[Decided]
@@ -225,10 +226,6 @@ class DecisionService:
             self.unrecorded = error
             raise
         self.unrecorded = None
-
-    def _named(self, bundle: Bundle) -> bytes:
-        """Return headers that name the decisions of a question."""
-        return b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n" % (self._prefix, self._number, bundle.octets)
 
     # --- XACML REST ---------------------------------------------------------------------------------------------
 
@@ -271,6 +268,8 @@ class DecisionService:
 
 
 _JSON: Final = JSON.encode()
+#: headers that name the decisions of a question, and by what they were made
+_NAMED: Final = b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n"
 #: what time it is where nobody asks
 _UNASKED: Final = datetime.min.replace(tzinfo=UTC)
 _SAID: Final = {
