@@ -144,6 +144,19 @@ def test_nesting_that_msgpack_would_still_read_is_refused() -> None:
     assert decode_messages(b"\x91" * 17 + b"\x01") == [nested(16)]
 
 
+@pytest.mark.parametrize("others", [0, 14, 15, 40])
+def test_nesting_is_seen_among_however_many_others(others: int) -> None:
+    deep: list[list[Wire] | dict[str, Wire]] = [
+        [*range(others), nested(16)],
+        {**{str(number): number for number in range(others)}, "": nested(16)},
+    ]
+    for value in deep:
+        with pytest.raises(LimitError):
+            encode(value)
+        with pytest.raises(LimitError):
+            decode(msgpack.packb(value))
+
+
 def test_lists_that_claim_more_than_they_hold_cost_little_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for head in (b"\xdc\x20\x00", b"\xdd\x00\x10\x00\x00"):

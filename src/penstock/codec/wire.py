@@ -41,6 +41,8 @@ KEEPALIVE: Final = bytes(HEADER_BYTES)
 Container: TypeAlias = list[object] | tuple[object, ...] | dict[object, object]
 _CONTAINERS: Final = frozenset((list, tuple, dict))
 _KEYS: Final = frozenset((str, AttributeId))
+#: up to so many items it is quicker to look at each than to ask about all
+_FEW: Final = 16
 
 
 def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
@@ -197,7 +199,11 @@ def _check_depth(value: object, depth: int) -> list[Container]:
         below: list[Container] = []
         for container in level:
             values: Iterable[Any] = container.values() if type(container) is dict else container
-            if not _CONTAINERS.isdisjoint(map(type, values)):
+            if len(container) < _FEW:
+                for item in values:
+                    if type(item) in _CONTAINERS:
+                        below.append(item)  # noqa: PERF401  # a list for each would take twice as long
+            elif not _CONTAINERS.isdisjoint(map(type, values)):
                 below += [item for item in values if type(item) in _CONTAINERS]
         found = found + below if below else found
         level = below
