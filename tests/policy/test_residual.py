@@ -328,6 +328,12 @@ def test_too_much_is_told() -> None:
     assert refused.value.code == "policy.residual-limit"
 
 
+def test_what_follows_is_not_said() -> None:
+    rules = [f'rule r{n} {{ permit condition count > {n} and text in ["a", "{n}"] }}' for n in (0, 1, 5)]
+    ways = ["(count > 0 AND text IN ('a', '0'))", "(count > 1 AND text = '1')", "(count > 5 AND text = '5')"]
+    assert left(policy(*rules)) == [" OR ".join(ways)]
+
+
 def test_many_rules_stay_few_words() -> None:
     rules = [f"rule r{n} {{ {'permit' if n % 2 else 'deny'} condition count == {n} and open }}" for n in range(60)]
     odd = ", ".join(str(n) for n in range(1, 60, 2))

@@ -82,20 +82,24 @@ def residual(
 
 def _of_event(names: EventNames) -> dict[Key, Unknown]:
     return {
-        key_of(RESOURCE, f"{EVENT}{name}", data_type_of(one.spec.kind)): Unknown(Variable(str(one.id)), one.spec)
+        key_of(RESOURCE, f"{EVENT}{name}", data_type_of(one.spec.kind)): Unknown(
+            Variable(str(one.id), one.spec.kind), one.spec
+        )
         for name, one in names.attributes.items()
     }
 
 
 def _of_moment(environment: Schema) -> dict[Key, Unknown]:
     found = {
-        key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}{name}", data_type_of(spec.kind)): Unknown(Variable(name, True), spec)
+        key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}{name}", data_type_of(spec.kind)): Unknown(
+            Variable(name, spec.kind, of_moment=True), spec
+        )
         for name, spec in environment.items()
     }
     time = environment.get("time")
     if time is not None and time.kind is Kind.TIMESTAMP:
         # Whoever enforces a condition knows what time it is.
-        moment = Unknown(Variable("time", of_moment=True, certain=True), time)
+        moment = Unknown(Variable("time", time.kind, of_moment=True, certain=True), time)
         found[key_of(ENVIRONMENT, _CLOCK, DATE_TIME)] = moment
         found[key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}time", DATE_TIME)] = moment
     return found

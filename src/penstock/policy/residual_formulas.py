@@ -11,9 +11,10 @@ from typing import Final, TypeAlias
 
 from penstock.errors import RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.model.values import Scalar
+from penstock.model.values import Kind, Value
 from penstock.policy.formulas import all_of, one_of
 from penstock.selector.ast import Attribute, Compare, Comparison, Condition, Literal
+from penstock.selector.sets import ValueSet
 
 #: conjunctions that are taken apart when they are joined to others; longer ones stay whole, or chains would be copied
 _TAKEN_APART: Final = 64
@@ -26,6 +27,7 @@ class Variable:
     """An attribute of the event, or something that brokers know of the moment, by the name that selectors have."""
 
     name: str
+    kind: Kind
     of_moment: bool = False
     #: whether it always has a value
     certain: bool = False
@@ -51,11 +53,13 @@ class Holds:
     variables: tuple[Variable, ...]
 
     @property
-    def constant(self) -> tuple[Variable, Comparison, Scalar] | None:
-        """The attribute, how it is compared and with which constant, where it is."""
+    def constant(self) -> tuple[Comparison, Value] | None:
+        """How the one attribute is compared and with which constant, where it is."""
         match self.condition:
-            case Compare(operator, Attribute(), Literal(value)):
-                return self.variables[0], operator, value
+            case Attribute():
+                return Comparison.EQ, True
+            case Compare(operator, Attribute(), Literal(value)) if value is not None:
+                return operator, value
         return None
 
 
@@ -101,12 +105,8 @@ def opposite(formula: Formula) -> Formula:
     return not formula if isinstance(formula, bool) else ~formula
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """What follows from a formula about single attributes: which have values, and which values those may be."""
-
-    there: frozenset[Variable] = frozenset()
-    values: Mapping[Variable, frozenset[Scalar]] = field(default_factory=dict)
+Following: TypeAlias = Mapping[Variable, ValueSet]
+"""What follows from a formula about single attributes: the values that each may have, null and NaN among them."""
 
 
 class Graph:

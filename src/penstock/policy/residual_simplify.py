@@ -2,16 +2,38 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from typing import Final
 
-from penstock.policy.residual_formulas import Atom, Following, Formula, Holds, Node, Present, Variable, opposite
+from penstock.model.values import AttributeSpec, Kind
+from penstock.policy.residual_formulas import Following, Formula, Holds, Node, Present, Variable, opposite
 from penstock.selector.ast import Comparison
-from penstock.selector.scalar import compare
+from penstock.selector.sets import ValueSet, select, universe
 
 #: parts of a conjunction that are compared with each other
 _COMPARED: Final = 32
-_NOTHING: Final = Following()
+
+
+@cache
+def _everything(kind: Kind) -> ValueSet:
+    return universe(AttributeSpec(kind))
+
+
+@cache
+def _there(kind: Kind) -> ValueSet:
+    return _everything(kind) - ValueSet(kind, (), null=True)
+
+
+def _allowed(node: Node, variable: Variable) -> ValueSet | None:
+    """Return the values of one attribute of which an atom, or its opposite, is true; none where they are not known."""
+    match node.of:
+        case Present():
+            found = _there(variable.kind)
+        case Holds() as atom if atom.constant is not None:
+            found = ValueSet(variable.kind, select(variable.kind, *atom.constant))
+        case _:
+            return _there(variable.kind) if node.positive else None
+    return found if node.positive else _everything(variable.kind) - found
 
 
 def following(node: Node) -> Following:
@@ -24,69 +46,56 @@ def following(node: Node) -> Following:
 
 
 def _following(node: Node) -> Following:
-    match node.of:
-        case Present(variable):
-            return Following(frozenset((variable,))) if node.positive else _NOTHING
-        case Holds(_, variables) as atom if node.positive:
-            match atom.constant:
-                case (variable, Comparison.EQ, value):
-                    return Following(frozenset(variables), {variable: frozenset((value,))})
-            return Following(frozenset(variables))
-        case Holds():
-            return _NOTHING
+    if node.atom is not None:
+        sets = {variable: _allowed(node, variable) for variable in node.atom.variables}
+        return {variable: values for variable, values in sets.items() if values is not None}
     if node.positive:
         return reduce(_and_also, map(following, node.parts))
     return reduce(_or_else, (following(~part) for part in node.parts))
 
 
 def _and_also(one: Following, other: Following) -> Following:
-    both = {name: one.values[name] & other.values[name] for name in one.values.keys() & other.values.keys()}
-    return Following(one.there | other.there, {**one.values, **other.values, **both})
+    return {**one, **other, **{name: one[name] & other[name] for name in one.keys() & other.keys()}}
 
 
 def _or_else(one: Following, other: Following) -> Following:
-    values = {name: one.values[name] | other.values[name] for name in one.values.keys() & other.values.keys()}
-    return Following(one.there & other.there, values)
+    return {name: one[name] | other[name] for name in one.keys() & other.keys()}
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Atoms that are taken for true or false, and what follows from what is taken for true."""
+    """Formulas that are taken for true or false, and what follows from what is taken for true."""
 
-    literals: Mapping[Node, bool] = field(default_factory=dict)
-    missing: frozenset[Variable] = frozenset()
-    follows: Following = _NOTHING
+    truths: Mapping[Node, bool] = field(default_factory=dict)
+    follows: Following = field(default_factory=dict)
 
     def beside(self, nodes: Iterable[Node]) -> "Known":
         """Return what is known where some formulas hold too."""
         nodes = [*nodes]
-        literals = {one: one is node for node in nodes if node.atom is not None for one in (node, ~node)}
-        missing = {node.of.variable for node in nodes if isinstance(node.of, Present) and not node.positive}
-        follows = reduce(_and_also, map(following, nodes), self.follows)
-        return Known({**self.literals, **literals}, self.missing | missing, follows)
+        truths = {one: one is node for node in nodes for one in (node, ~node)}
+        return Known({**self.truths, **truths}, reduce(_and_also, map(following, nodes), self.follows))
 
-    def truth(self, literal: Node) -> bool | None:
-        """Say whether an atom, or its opposite, is true; None where that is not known."""
-        known = self.literals.get(literal)
-        if known is not None:
+    def truth(self, node: Node) -> bool | None:
+        """Say whether a formula is true; None where that is not known."""
+        known = self.truths.get(node)
+        if known is not None or node.atom is None:
             return known
-        found = self._atom(literal.of)
-        return found if found is None or literal.positive else not found
+        answers = {self._of_one(node, variable) for variable in node.atom.variables}
+        return None if answers == {None} else False not in answers
 
-    def _atom(self, atom: Atom | frozenset[Node]) -> bool | None:
-        match atom:
-            case Present(variable):
-                return True if variable in self.follows.there else None
-            case Holds(_, variables):
-                return self._compared(atom) if self.missing.isdisjoint(variables) else False
-        return None
-
-    def _compared(self, atom: Holds) -> bool | None:
-        match atom.constant:
-            case (variable, operator, value) if variable in self.follows.values:
-                answers = {compare(operator, one, value) for one in self.follows.values[variable]}
-                return answers.pop() if len(answers) == 1 else None
-        return None
+    def _of_one(self, node: Node, variable: Variable) -> bool | None:
+        """Say whether an atom is true by what is known of one attribute."""
+        values = self.follows.get(variable)
+        if values is None:
+            return None
+        if isinstance(node.of, Holds):
+            if not values.spans and not values.nan:
+                return not node.positive
+            if node.of.constant is None:
+                return None
+        if (values & following(node)[variable]).empty:
+            return False
+        return True if (values & following(~node)[variable]).empty else None
 
 
 def simplified(formula: Formula, known: Known) -> Formula:
@@ -94,8 +103,8 @@ def simplified(formula: Formula, known: Known) -> Formula:
     if isinstance(formula, bool):
         return formula
     formula.graph.step()
-    if formula.atom is not None:
-        truth = known.truth(formula)
+    truth = known.truth(formula)
+    if truth is not None or formula.atom is not None:
         return formula if truth is None else truth
     made = _conjoined(formula, known)
     return made if formula.positive else _factored(opposite(made))
@@ -106,8 +115,11 @@ def _conjoined(node: Node, known: Known) -> Formula:
     plain: list[Node] = []
     done: list[Node] = []
     inner = known
-    for part in sorted((part for part in node.parts if part.atom is not None), key=_plainness):
-        truth = inner.truth(part)
+    pending = sorted((part for part in node.parts if part.atom is not None), key=_plainness)
+    few = len(pending) <= _COMPARED
+    while pending:
+        part = pending.pop(0)
+        truth = (inner.beside(pending) if few else inner).truth(part)
         if truth is False:
             return False
         if truth is None:
@@ -153,7 +165,7 @@ def _plainness(node: Node) -> tuple[int, int]:
     """Return an order in which what follows comes after that from which it does."""
     match node.of:
         case Holds() as atom:
-            equal = atom.constant is not None and atom.constant[1] is Comparison.EQ
+            equal = atom.constant is not None and atom.constant[0] is Comparison.EQ
             return (0 if equal and node.positive else 1 if node.positive else 4), node.number
         case Present():
             return (2 if node.positive else 3), node.number
