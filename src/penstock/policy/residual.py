@@ -120,8 +120,9 @@ def _cases(encoder: Encoder, part: Part) -> Iterator[Case]:
         for event, moment in apart(formula, DEFAULT_LIMITS.residual_cases):
             by_moment.setdefault(moment, []).append(event)
         for moment, events in by_moment.items():
-            where = _short(some(events))
-            yield Case(selector_of(where), selector_of(moment), obligations, advice)
+            where, when = _short(some(events)), _short(moment)
+            if where is not False and when is not False:
+                yield Case(selector_of(where), selector_of(when), obligations, advice)
 
 
 def _permitted(encoder: Encoder, formula: Formula) -> Formula:
