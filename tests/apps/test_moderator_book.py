@@ -337,7 +337,8 @@ def test_what_was_before_a_book_and_where_there_is_none(book: Shell) -> None:
     early = book("moderator", "at", "2020-01-01")
     assert early.code == "moderator.no-book"
     assert "hint: ask about a later time" in early.err
-    missing = book("moderator", "show", "--store", "sqlite:other.db")
-    assert missing.code == "store.missing"
-    assert "`penstock moderator init FILE --store sqlite:other.db --key …`" in missing.err
+    for verb in ("show", "polls"):
+        missing = book("moderator", verb, "--store", "sqlite:other.db")
+        assert missing.code == "store.missing"
+        assert "`penstock moderator init FILE --store sqlite:other.db --key …`" in missing.err
     assert "nothing to count" in book.ok("moderator", "tally", "--key", "plant.key").out

@@ -208,13 +208,14 @@ def is_due(book: RuleBook, now: datetime) -> bool:
 def opened_book(*, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[tuple[Source, RuleBook]]:
     """Open a rule book. Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise."""
     names = load_names(names_file)
-    with _existing(named_store(store_url)) as store:
+    with existing_store(store_url) as store:
         book = RuleBook.open(store.ledger(ledger))
         yield from_book(book, store.url, names), book
 
 
-def _existing(url: str) -> Store:
-    """Open a store that should have a rule book. Raises what `open_store` raises."""
+def existing_store(store_url: str | None) -> Store:
+    """Open the store that was named, which should have a rule book. Raises as `named_store` and `open_store`."""
+    url = named_store(store_url)
     try:
         return store_at(url)
     except FailedError as error:

@@ -11,7 +11,7 @@ import click
 from penstock.apps.cli import paint
 from penstock.apps.cli.files import Destination, within
 from penstock.apps.cli.groups import example
-from penstock.apps.cli.moderator_sources import Cast, book_options, from_book, named_store
+from penstock.apps.cli.moderator_sources import Cast, book_options, existing_store, from_book
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, key_options, open_key, output_option, write_options
 from penstock.apps.cli.polls_answers import (
@@ -37,7 +37,6 @@ from penstock.model.instants import parse_instant
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.ballots import Vote
 from penstock.moderator.poll import Poll
-from penstock.store.opening import open_store
 
 _PERIOD: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -47,7 +46,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 def _opened(
     key: SigningKey, store_url: str | None, ledger: str, names_file: str | None
 ) -> Iterator[tuple[Polls, Cast]]:
-    with open_store(named_store(store_url)) as store:
+    with existing_store(store_url) as store:
         book = RuleBook.open(store.ledger(ledger))
         polls = Polls(store.ledger(polls_name(ledger)), book, key)
         yield polls, from_book(book, store.url, load_names(names_file)).cast
@@ -221,7 +220,7 @@ def polls(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """List all polls, or show POLL with its question and votes."""
     cast = Cast(load_names(names_file))
-    with open_store(named_store(store_url)) as store:
+    with existing_store(store_url) as store:
         founding = RuleBook.open(store.ledger(ledger)).founding
         found = [
             kept
