@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import jsonschema_rs
-import schemathesis
 from tests.apps.pdp_kit import TODO
 
 from penstock.apps.http.bundles import load
@@ -44,6 +43,8 @@ def test_only_a_closed_service_wants_tokens_and_for_questions_alone() -> None:
 
 
 def test_it_is_openapi_of_schemas_whose_references_lead_somewhere() -> None:
+    import schemathesis  # noqa: PLC0415  # most processes of a run never need it
+
     schemathesis.openapi.from_dict(DOCUMENT).validate()
     for name, found in references(DOCUMENT):
         part: Any = DOCUMENT

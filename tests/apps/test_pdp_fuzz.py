@@ -52,13 +52,13 @@ def asked(path: str, body: bytes, kind: bytes = b"application/json") -> int:
 
 
 @pytest.mark.parametrize("path", ENDPOINTS.values())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25))
 @given(question=QUESTIONS)
 def test_questions_of_all_kinds(path: str, question: dict[str, Any]) -> None:
     assert asked(path, json.dumps(question).encode()) in (200, 400)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25))
 @given(body=st.binary(max_size=40) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_bodies_of_all_kinds(body: bytes) -> None:
     for path in (*ENDPOINTS.values(), AUTHORIZE):
