@@ -5,7 +5,7 @@ where its type says so; others are kept as they are, and equal nothing.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -80,16 +80,9 @@ def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
     """
     if len(data) > limits.xml_bytes:
         raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
-
-    def once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise _wrong("an object has a name twice")
-        return found
-
     try:
         text = data.decode("utf-8-sig")
-        found: Json = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
+        found: Json = _DECODE(text)
         if "\\u" in text:
             # Half of a surrogate pair is no character (RFC 7493, section 2.1), and could not be written again.
             json.dumps(found, ensure_ascii=False).encode()
@@ -98,8 +91,19 @@ def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
     return found
 
 
+def _once(pairs: Sequence[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _wrong("an object has a name twice")
+    return found
+
+
 def _no_constant(word: str) -> NoReturn:
     raise ValueError(word)
+
+
+#: made once: making a decoder takes as long as reading a question
+_DECODE: Final[Callable[[str], Json]] = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant).decode
 
 
 def _wrong(message: str) -> MalformedError:
