@@ -1,6 +1,7 @@
 """What is left of a policy is TRUE of an event just where the policy permits the request with that event in it."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,12 +12,14 @@ from tests.policy.random_events import IDS, NAMES, SPECS, EventMaker
 
 from penstock.errors import EvaluationError, RefusedError
 from penstock.model.values import AttributeSpec, Kind, Ranged, Scalar, Schema
-from penstock.policy.datatypes import STRING
+from penstock.policy.datatypes import BOOLEAN, DATE_TIME, INTEGER, STRING, DataType
 from penstock.policy.evaluate import evaluate
-from penstock.policy.event_attributes import EVENT, data_type_of, environment_facts
+from penstock.policy.event_attributes import ENVIRONMENT_FACT, EVENT, data_type_of, environment_facts
+from penstock.policy.expressions import Designator
 from penstock.policy.lookup import Context, NoSources
 from penstock.policy.policies import Policy, PolicyReference, PolicySet, Root
 from penstock.policy.repository import Repository
+from penstock.policy.requests import ENVIRONMENT as MOMENT
 from penstock.policy.requests import SUBJECT, Facts, key_of
 from penstock.policy.residual import Case, Residual, residual
 from penstock.policy.results import Decision, Outcome
@@ -31,6 +34,7 @@ POLICE: Facts = {ROLE: ("police",)}
 ENVIRONMENT: Schema = {
     "time": AttributeSpec(Kind.TIMESTAMP),
     "hour": AttributeSpec(Kind.INTEGER, Ranged(0, 23)),
+    "on_duty": AttributeSpec(Kind.BOOLEAN),
 }
 CLOCK = "urn:oasis:names:tc:xacml:1.0:environment:current"
 _DECLARED = "".join(
@@ -284,17 +288,45 @@ def test_the_moment_becomes_a_condition_of_its_own() -> None:
     assert case.when.text == "time > TIMESTAMP '2026-05-01 12:00:00+00:00' AND hour >= 9"
 
 
-def test_cases_and_their_moments_say_what_the_policy_says() -> None:
-    root = permits('oclock >= 9 and (open or oclock == 12 and not (count > 1)) or text == "a" and not (oclock > 3)')
-    found = residual(root, {}, NAMES, environment=ENVIRONMENT)
-    maker = EventMaker(1)
-    for hour in (1, 9, 12, None):
-        moment: dict[str, Scalar] = {} if hour is None else {"hour": hour}
-        for _ in range(30):
-            event = maker.event()
-            held = [case for case in holding(found, event) if select(case.when, moment) is True]
-            expected = whole(root, environment_facts(moment), event).decision is Decision.PERMIT
-            assert bool(held) is expected, (event, moment)
+class MomentMaker(EventMaker):
+    """Makes policies that ask for the moment too."""
+
+    def designator(self, of_type: DataType | None = None) -> Designator:
+        known = [
+            (f"{ENVIRONMENT_FACT}hour", INTEGER),
+            (f"{ENVIRONMENT_FACT}on_duty", BOOLEAN),
+            (f"{CLOCK}-dateTime", DATE_TIME),
+        ]
+        moments = [one for one in known if of_type in (None, one[1])]
+        if not moments or not self.rarely(3):
+            return super().designator(of_type)
+        return Designator(MOMENT, *self.random.choice(moments), must_be_present=self.rarely(3))
+
+    def moment(self) -> dict[str, Scalar]:
+        found: dict[str, Scalar] = {"time": self.random.choice([NOW, NOW + timedelta(hours=2)])}
+        if not self.rarely(4):
+            found["hour"] = self.random.randrange(4)
+        return found if self.rarely(4) else {**found, "on_duty": self.rarely(2)}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_cases_and_their_moments_say_what_the_policy_says(seed: int) -> None:
+    maker = MomentMaker(seed)
+    root, known = maker.policy(), maker.known()
+    try:
+        found = residual(root, known, NAMES, environment=ENVIRONMENT)
+    except RefusedError:
+        return
+    for _ in range(12):
+        event, moment = maker.event(), maker.moment()
+        now = moment["time"]
+        assert isinstance(now, datetime)
+        facts = {**known, **NAMES.facts(event), **environment_facts(moment)}
+        outcome = evaluate(root, Context(None, now, NoSources(), facts))
+        held = [case for case in holding(found, event) if select(case.when, moment) is True]
+        assert bool(held) is (outcome.decision is Decision.PERMIT), (event, moment)
+        assert all(case.obligations == outcome.obligations for case in held)
 
 
 @pytest.mark.parametrize(
