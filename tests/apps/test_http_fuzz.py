@@ -108,7 +108,10 @@ def schema() -> "BaseSchema":
     """Return what fuzzing goes by: the document as the service serves it."""
     import schemathesis  # noqa: PLC0415  # most processes of a run never need it
 
-    return schemathesis.openapi.from_dict(document("http://127.0.0.1", closed=True))
+    made = schemathesis.openapi.from_dict(document("http://127.0.0.1", closed=True))
+    # It is OpenAPI.
+    made.validate()
+    return made
 
 
 @cache

@@ -42,10 +42,7 @@ def test_only_a_closed_service_wants_tokens_and_for_questions_alone() -> None:
     assert '"token": []' not in json.dumps(DOCUMENT)
 
 
-def test_it_is_openapi_of_schemas_whose_references_lead_somewhere() -> None:
-    import schemathesis  # noqa: PLC0415  # most processes of a run never need it
-
-    schemathesis.openapi.from_dict(DOCUMENT).validate()
+def test_references_lead_somewhere_and_schemas_are_schemas() -> None:
     for name, found in references(DOCUMENT):
         part: Any = DOCUMENT
         for step in found.removeprefix("#/").split("/"):
