@@ -3,16 +3,23 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
-from tests.policy.kit import NOW
+from tests.policy.kit import FIRST, NOW
 from tests.policy.random_policies import ATTRIBUTES, VALUES, Maker
 
 from penstock.policy.analysis import Analysis, PlacedRule
 from penstock.policy.analysis_slices import Slices, apart, needs
+from penstock.policy.datatypes import STRING
 from penstock.policy.evaluate import evaluate
+from penstock.policy.expressions import Designator, function_of
+from penstock.policy.functions import V1
 from penstock.policy.lookup import Context, NoSources
-from penstock.policy.policies import Policy, PolicyReference, PolicySet, Root
+from penstock.policy.policies import Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule
 from penstock.policy.requests import Facts, key_of
 from penstock.policy.results import Decision, Outcome
+
+
+DENY_OVERRIDES = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
+ON_PERMIT = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:on-permit-apply-second"
 
 
 class Plain(Maker):
@@ -50,6 +57,20 @@ def test_a_part_decides_as_the_whole_where_the_rule_may_apply(seed: int) -> None
                 assert holds
             if holds:
                 assert told(part, facts).decision is told(root, facts).decision
+
+
+def test_where_places_count_nothing_is_left_out() -> None:
+    first = Designator(*ATTRIBUTES[0])
+
+    def wants(text: str) -> Policy:
+        target = (((Match(function_of(f"{V1}string-equal"), text, STRING, first),),),)
+        return Policy(text, "1.0", FIRST, (Rule("r", Effect.PERMIT),), target)
+
+    for name, left in ((ON_PERMIT, ["a", "b", "c"]), (DENY_OVERRIDES, ["b"])):
+        root = PolicySet("s", "1.0", name, (wants("a"), wants("b"), wants("c")))
+        part = Slices().near(root, {first.key: frozenset("b")})
+        assert isinstance(part, PolicySet)
+        assert [one.id for one in part.members] == left
 
 
 def test_what_is_far_is_left_out() -> None:

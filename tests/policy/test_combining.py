@@ -112,10 +112,12 @@ def test_what_is_wrong_with_them_is_told(text: str, code: str, column: int) -> N
     assert caught.value.fields["column"] == column
 
 
-def test_as_many_priorities_as_children() -> None:
-    root = policy(rule(name="a"), combining=with_priorities([1, 2], FIRST))
+@pytest.mark.parametrize("priorities", [(1, 2, 3), (1,)])
+def test_as_many_priorities_as_children(priorities: tuple[int, ...]) -> None:
+    root = policy(rule(name="a"), rule(effect="Deny", name="b"), combining=with_priorities(priorities, FIRST))
     (result,) = decide(CompiledPolicy(root).evaluate, request(), NOW).results
     assert (result.decision, result.status.code) == (IN_DP, PROCESSING_ERROR)
+    assert "priorities" in result.status.message
     assert [one.code for one in lint(root)] == ["combining-priorities"]
 
 
