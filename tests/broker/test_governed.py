@@ -152,10 +152,10 @@ def test_a_role_ends_with_its_certificate() -> None:
 
 
 def test_decisions_are_recorded_with_policies() -> None:
-    made = Policies.of(policy("permit"), revision="policies:x")
+    made = Policies.of(policy("permit"))
     found = node(made)
     record = next(one for one in found.records if one.action is Right.SUBSCRIBE and one.resource == NEWS.name)
-    assert record.revision == "r policies:x"
+    assert record.revision == f"r {made.revision}"
     assert "policy:t.plates" in record.because
 
 

@@ -39,7 +39,7 @@ POLICE = policy(
 )
 ROLE = name(PITO, b"police", MET.principal, Validity.between(NOW - DAY / 2, None))
 READERS = {"met": MET, "billing": BILLING, "mallory": MALLORY}
-GOVERNED = Policies.of(POLICE, domains=(Domain("UK", PITO.principal, clients=(CCS.principal,)),), revision="p")
+GOVERNED = Policies.of(POLICE, domains=(Domain("UK", PITO.principal, clients=(CCS.principal,)),))
 POLICY = Policy(
     BAG + Credentials.of(ROLE),
     tuple(Subscriber(who, key.principal, V8516) for who, key in READERS.items()),

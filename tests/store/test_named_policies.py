@@ -63,6 +63,9 @@ def test_the_revision_is_what_policies_say(folder: Path) -> None:
     revision = load(folder, *files).revision
     assert revision == load(folder, *files).revision
     assert revision.startswith("policies:")
+    # It is what they say, in whatever form.
+    (folder / "again.xml").write_bytes(write_policy(read_text_policy(ALLOW)))
+    assert load(folder, "again.xml", "dover.xml").revision == revision
     others = [
         load(folder, *files, rights=PolicyCombining.RESTRICT),
         load(folder, *files, owners=("pito",)),

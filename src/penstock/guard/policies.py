@@ -20,6 +20,7 @@ of owners who are named. A right on a type brings what extends it; so policies a
 known, and events of types that are not known are in no branch.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -42,6 +43,7 @@ from penstock.policy.combining import policy_algorithm
 from penstock.policy.event_attributes import event_names
 from penstock.policy.policies import Effect, Policy, PolicySet, Root, Rule, designators
 from penstock.policy.repository import Repository
+from penstock.policy.xml_written import write_policy
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -91,7 +93,7 @@ class Policies:
     revision: str = ""
 
     @classmethod
-    def of(  # noqa: PLR0913  # what a domain says about its policies
+    def of(
         cls,
         *roots: Root,
         refer: Iterable[Root] = (),
@@ -99,12 +101,11 @@ class Policies:
         combining: PolicyCombining = PolicyCombining.BOTH,
         owners: Iterable[Principal] = (),
         domains: tuple[Domain, ...] = (),
-        revision: str = "",
     ) -> "Policies":
         """Put policies together: those that decide, by an algorithm where they are several, and those referred to.
 
-        `revision` names what they say. Raises `MalformedError`: `policies.none`, `policies.owners` where policies
-        would give rights on everybody's types, `xacml.combining`.
+        Raises `MalformedError`: `policies.none`, `policies.owners` where policies would give rights on everybody's
+        types, `xacml.combining`.
         """
         concerned, referred = frozenset(owners), tuple(refer)
         if not roots:
@@ -119,6 +120,7 @@ class Policies:
         root = roots[0] if len(roots) == 1 else PolicySet(ALL, "1.0", apply, roots)
         known = Repository(referred)
         asked = frozenset(one for policy in (*roots, *referred) for one in designators(policy))
+        revision = _revision((*roots, *referred), apply, combining, sorted(concerned), domains)
         readings = [root] if combining is not PolicyCombining.RESTRICT else []
         if combining in (PolicyCombining.RESTRICT, PolicyCombining.EITHER):
             # What is not denied is what they permit, followed by a policy that permits.
@@ -155,6 +157,14 @@ class Policies:
 
 
 NO_POLICIES: Final = Policies()
+
+
+def _revision(policies: Iterable[Root], *more: object) -> str:
+    """Return a name for what policies say, and for what they mean."""
+    found = hashlib.sha256(repr(more).encode())
+    for policy in policies:
+        found.update(hashlib.sha256(write_policy(policy)).digest())
+    return f"policies:{found.hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ rights = "both"                # `both`, `restrict`, `alone` or `either`: see `p
 owners = ["pito"]              # whose types they are about; without it, everybody's
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -42,34 +41,26 @@ class PoliciesTable:
 
     def load(self, named: NamedFiles, names: NamedPrincipals, domains: tuple[Domain, ...]) -> Policies:
         """Read the policies. Raises as `NamedFiles`, `NamedPrincipals.find`, `read_policies` and `Policies.of`."""
-        decide, refer = tuple(_read(named, self.files)), tuple(_read(named, self.refer))
-        said = (self.apply, self.rights, sorted(self.owners), domains, [one.digest for one in (*decide, *refer)])
+        decide = tuple(_read(named, self.files))
+        others = chain((policies[1:] for policies in decide), _read(named, self.refer))
         return Policies.of(
-            *(one.policies[0] for one in decide),
-            refer=[*chain.from_iterable(one.policies[1:] for one in decide), *chain(*(one.policies for one in refer))],
+            *(policies[0] for policies in decide),
+            refer=chain.from_iterable(others),
             apply=POLICY_COMBINING.get(self.apply, self.apply),
             combining=self.rights,
             owners=[names.find("policies.owners", word) for word in self.owners],
             domains=domains,
-            revision=f"policies:{hashlib.sha256(repr(said).encode()).hexdigest()[:16]}",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """What a file has; the first policy decides, and others refer to those after it."""
-
-    policies: tuple[Root, ...]
-    digest: str
-
-
-def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[_File]:
+def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[list[Root]]:
+    """Yield what each file has; the first policy decides, and others refer to those after it."""
     for file, data in named.read(patterns):
         with within(file):
-            policies = tuple(read_policies(data).policies)
+            policies = read_policies(data).policies
             if not policies:
                 raise MalformedError("policies.none", "a file of policies has none", hint="write one, or leave it out")
-        yield _File(policies, hashlib.sha256(data).hexdigest())
+        yield policies
 
 
 def read_policies_table(strict: Strict, table: dict[str, object]) -> PoliciesTable | None:
