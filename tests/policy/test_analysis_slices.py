@@ -17,7 +17,6 @@ from penstock.policy.policies import Effect, Match, Policy, PolicyReference, Pol
 from penstock.policy.requests import Facts, key_of
 from penstock.policy.results import Decision, Outcome
 
-
 DENY_OVERRIDES = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
 ON_PERMIT = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:on-permit-apply-second"
 

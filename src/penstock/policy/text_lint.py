@@ -74,7 +74,8 @@ def _rules(policy: Policy) -> Iterator[Finding]:
     for name, count in Counter(rule.id for rule in policy.rules).items():
         if count > 1:
             yield Finding("duplicate-rule", policy.id, name, f"{count} rules have the id `{name}`")
-    if not policy.combining.endswith(":first-applicable"):
+    priorities, name = split_priorities(policy.combining)
+    if priorities or not name.endswith(":first-applicable"):
         return
     for place, rule in enumerate(policy.rules):
         first = next((one for one in policy.rules[:place] if _before(one, rule)), None)
