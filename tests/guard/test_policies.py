@@ -6,6 +6,7 @@ from itertools import product
 from typing import NoReturn
 
 import pytest
+from tests.guard import agreed_kit as kit
 from tests.guard.london import (
     BILLING,
     CAMERA,
@@ -24,11 +25,14 @@ from tests.guard.london import (
     sighting,
     transit,
 )
-from tests.guard.policy_kit import ALONE, BOTH, EITHER, ask, police, policy, shown
+from tests.guard.policy_kit import ALONE, BOTH, EITHER, RESTRICT, ask, police, policy, shown
+from tests.moderator.kit import event, rule
+from tests.trust.kit import NOW as AGREED
 from tests.trust.kit import refused
 
 from penstock.errors import RefusedError
 from penstock.guard import (
+    Agreements,
     CapabilityAuthority,
     Delivery,
     Effect,
@@ -37,7 +41,7 @@ from penstock.guard import (
     environment,
     policy_readings,
 )
-from penstock.guard.decision import NetworkRequest
+from penstock.guard.decision import EventRequest, NetworkRequest
 from penstock.guard.enforce import OwnGuard, Rules
 from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model import (
@@ -365,3 +369,29 @@ def test_a_policy_by_ancestors() -> None:
         ask(made(above, combining=ALONE), MET).effect is not Effect.PERMIT
         or shown(ask(made(above, combining=ALONE), MET)) is None
     )
+
+
+# --- Agreed rules -----------------------------------------------------------------------------------------------------
+
+
+def test_policies_stand_around_what_was_agreed_on() -> None:
+    """Ann suits the rule and Bob does not; both have certificates."""
+    agreements = Agreements((kit.agreed(kit.agreement(rule("r1", "A1", "role = 'engineer'"))),))
+    a1 = kit.types()[event("A1")]
+    certified = CapabilityAuthority(
+        Credentials.of(*(kit.right(of, "A1", Right.SUBSCRIBE) for of in (kit.ANN, kit.BOB)))
+    )
+    for combining, rules, ann, bob in (
+        (BOTH, ["permit"], True, False),
+        (BOTH, ["deny"], False, False),
+        (RESTRICT, ['deny target clause does == "publish"'], True, False),
+        (EITHER, ["permit"], True, True),
+        (ALONE, [f'permit target clause who == "{kit.BOB}"'], False, True),
+    ):
+        policies = Policies.of(policy(*rules), combining=combining, owners=[a1.event_type.name.owner])
+        source = policies.over(agreements.over(certified), certified)
+        for who, expected in ((kit.ANN, ann), (kit.BOB, bob)):
+            decision = decide(EventRequest(who, Right.SUBSCRIBE, a1, AGREED), [source])
+            assert (decision.effect is Effect.PERMIT) is expected, (combining, who)
+            if expected and combining is BOTH:
+                assert {"rule:r1", "policy:t.plates"} <= set(decision.because)
