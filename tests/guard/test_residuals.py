@@ -1,6 +1,8 @@
 """What is left of a policy, as a restriction: each event shows just what the policy permits of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +12,12 @@ from tests.policy.kit import NOW
 from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
 
 from penstock.errors import RefusedError
-from penstock.guard import Delivery, environment
+from penstock.guard import Delivery, environment, residuals
 from penstock.guard.environment import ENVIRONMENT
-from penstock.guard.residuals import residual_restriction
+from penstock.guard.residuals import Residuals, residual_restriction
 from penstock.guard.restriction import NOTHING, Branch, Restriction, When
-from penstock.model import Event, TransitEvent
+from penstock.model import Event, EventType, TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import Scalar
 from penstock.policy.datatypes import STRING
 from penstock.policy.evaluate import evaluate
@@ -22,13 +25,15 @@ from penstock.policy.event_attributes import ATTRIBUTE_NAME, EVENT
 from penstock.policy.expressions import Designator, function_of
 from penstock.policy.functions import V1
 from penstock.policy.lookup import Context, NoSources
-from penstock.policy.policies import Match, Root, Target
-from penstock.policy.requests import RESOURCE, Facts
+from penstock.policy.policies import Match, PolicyReference, PolicySet, Root, Target
+from penstock.policy.repository import Repository
+from penstock.policy.requests import RESOURCE, SUBJECT, SUBJECT_ID, Facts, key_of
 from penstock.policy.results import Decision
 from penstock.policy.text_reading import read_text_policy
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 
+DENY_OVERRIDES = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
 DECLARED = f"""
 attribute role {{ category = subject id = "urn:example:role" type = string }}
 attribute which {{ category = resource id = "{ATTRIBUTE_NAME}" type = string }}
@@ -117,6 +122,81 @@ def test_a_moment_is_asked_for_each_event() -> None:
     assert deliver(event, {"hour": 8, "time": NOW}) is not None
     assert deliver(event, {"hour": 9, "time": NOW}) is None
     assert deliver(event, {"time": NOW}) is None
+
+
+# --- for many --------------------------------------------------------------------------------------------------------
+
+
+class Counting(Repository):
+    """Counts how often policies are looked at."""
+
+    def __init__(self, *roots: Root) -> None:
+        super().__init__(roots)
+        self.count = 0
+
+    def policy(self, reference: PolicyReference) -> Root:
+        self.count += 1
+        return super().policy(reference)
+
+
+def referring(*rules: str) -> tuple[Root, Counting]:
+    root = PolicySet("s", "1.0", DENY_OVERRIDES, (PolicyReference("p", to_set=False),))
+    return root, Counting(policy(*rules))
+
+
+def somebody(name: str, role: str) -> Facts:
+    return {key_of(SUBJECT, SUBJECT_ID, STRING): (name,), key_of(SUBJECT, "urn:example:role", STRING): (role,)}
+
+
+def test_what_is_known_of_many_is_asked_once() -> None:
+    root, sources = referring('rule a { permit target clause role == "police" condition count > 1 }')
+    left = Residuals(root, sources)
+    found = {left.restriction(somebody(f"s{n}", "police"), Right.SUBSCRIBE, TYPE) for n in range(9)}
+    assert (len(found), sources.count) == (1, 1)
+    assert left.restriction(somebody("s1", "guest"), Right.SUBSCRIBE, TYPE) == NOTHING
+    assert sources.count == 2
+    left.restriction(somebody("s1", "police"), Right.PUBLISH, TYPE)
+    assert sources.count == 3
+    left.restriction(somebody("s1", "police"), Right.SUBSCRIBE, TYPE, environment=ENVIRONMENT)
+    assert sources.count == 4
+
+
+def test_refusals_are_kept_too() -> None:
+    root, sources = referring("rule a { permit condition count * count > 4 }")
+    left = Residuals(root, sources)
+    for n in range(3):
+        with pytest.raises(RefusedError) as refused:
+            left.restriction(somebody(f"s{n}", "police"), Right.SUBSCRIBE, TYPE)
+        assert refused.value.fields["construct"] == "function `integer-multiply`"
+    assert sources.count == 1
+
+
+def test_not_more_are_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, sources = referring('rule a { permit condition role == "police" }')
+    left = Residuals(root, sources)
+    monkeypatch.setattr(residuals, "DEFAULT_LIMITS", replace(DEFAULT_LIMITS, residual_kept=2))
+    for role in ("a", "b", "a", "c", "a"):
+        left.restriction(somebody("s", role), Right.SUBSCRIBE, TYPE)
+    # The last one is new again: when there was no room for `c`, all were forgotten.
+    assert sources.count == 4
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_what_is_kept_is_what_would_be_found(seed: int) -> None:
+    maker = AttributeMaker(seed)
+    root = maker.policy()
+    left = Residuals(root)
+
+    def found(ask: Callable[[Facts, Right, EventType], Restriction], known: Facts) -> Restriction | str:
+        try:
+            return ask(known, Right.SUBSCRIBE, TYPE)
+        except RefusedError as error:
+            return error.code
+
+    for _ in range(6):
+        known = maker.known()
+        assert found(left.restriction, known) == found(partial(residual_restriction, root), known)
 
 
 def test_what_cannot_be_said_is_refused() -> None:

@@ -6,18 +6,20 @@ policies permit events whole.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
+from penstock.errors import RefusedError
 from penstock.guard.restriction import Branch, Restriction, When
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.types import EventType
 from penstock.model.values import Schema
-from penstock.policy.datatypes import STRING
+from penstock.policy.datatypes import STRING, Value
 from penstock.policy.event_attributes import ATTRIBUTE_ID, ATTRIBUTE_NAME, EventNames, event_names
 from penstock.policy.lookup import Sources
 from penstock.policy.policies import Root
-from penstock.policy.requests import RESOURCE, Facts, key_of
+from penstock.policy.requests import RESOURCE, Facts, Key, key_of
 from penstock.policy.residual import Residual, residual
 from penstock.trust.capabilities import Right
 
@@ -42,20 +44,97 @@ def residual_restriction(  # noqa: PLR0913  # what is known of a request
     `environment`, what brokers know of the moment may be asked for. Raises `RefusedError`: `policy.residual-fragment`,
     `policy.residual-limit`.
     """
-    called = names or event_names(event_type)
+    left = Residuals(root, sources, understood)
+    return left.restriction(known, action, event_type, names=names, environment=environment)
 
-    def left(facts: Facts) -> Residual:
-        return residual(root, facts, called, environment=environment, sources=sources)
 
-    found: list[tuple[AttributeId, Residual]] = []
-    for attribute in event_type.attributes:
-        one = left({**known, **called.of(attribute)})
-        if not one.asked & _WHICH:
-            return Restriction.of(_whole(one, action, understood))
-        found.append((attribute.id, one))
-    if not found:
-        return Restriction.of(_whole(left(known), action, understood))
-    return Restriction.of(_by_attributes(found, action, understood))
+_Found: TypeAlias = Restriction | RefusedError
+_Kept: TypeAlias = dict[tuple[Key, ...], dict[tuple[tuple[Value, ...], ...], _Found]]
+"""What came of a question, by what was asked for of who asks, and by what that was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What is asked about, besides who asks."""
+
+    action: Right
+    event_type: EventType
+    names: EventNames
+    environment: Schema
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from others."""
+        return self.action, self.event_type, tuple(self.names.attributes.items()), tuple(self.environment.items())
+
+
+class Residuals:
+    """What is left of one policy, kept for all of whom the same is known, as far as the policy asks for it.
+
+    What `sources` find must not depend on the request, nor change.
+    """
+
+    def __init__(self, root: Root, sources: Sources | None = None, understood: frozenset[str] = frozenset()) -> None:
+        self._root = root
+        self._sources = sources
+        self._understood = understood
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._count = 0
+
+    def restriction(
+        self,
+        known: Facts,
+        action: Right,
+        event_type: EventType,
+        *,
+        names: EventNames | None = None,
+        environment: Schema | None = None,
+    ) -> Restriction:
+        """Return what the policy permits of events of a type. Raises as `residual_restriction`."""
+        about = _About(action, event_type, names or event_names(event_type), environment or {})
+        kept = self._kept.setdefault(about.key, {})
+        # What is asked for depends on what is known, but there are few ways to go on.
+        known_already = (kept[asked].get(_values(known, asked)) for asked in [*kept])
+        found = next((one for one in known_already if one is not None), None) or self._keep(kept, known, about)
+        if isinstance(found, RefusedError):
+            # Raised once more as it is, it would gather the traces of all who met it.
+            raise RefusedError(found.code, found.message, hint=found.hint, **found.fields)
+        return found
+
+    def _keep(self, kept: _Kept, known: Facts, about: _About) -> _Found:
+        if self._count >= DEFAULT_LIMITS.residual_kept:
+            self._kept, self._count = {}, 0
+        gathered: set[Key] = set()
+        try:
+            found: _Found = self._left(known, about, gathered)
+        except RefusedError as error:
+            found = error
+        asked = tuple(sorted(gathered, key=lambda key: (key.category, key.id, key.of.id)))
+        kept.setdefault(asked, {})[_values(known, asked)] = found
+        self._count += 1
+        return found
+
+    def _left(self, known: Facts, about: _About, asked: set[Key]) -> Restriction:
+        """Return what is left, and gather what was asked for of what is known."""
+
+        def left(facts: Facts) -> Residual:
+            return residual(
+                self._root, facts, about.names, environment=about.environment, sources=self._sources, asked=asked
+            )
+
+        found: list[tuple[AttributeId, Residual]] = []
+        for attribute in about.event_type.attributes:
+            one = left({**known, **about.names.of(attribute)})
+            if not one.asked & _WHICH:
+                return Restriction.of(_whole(one, about.action, self._understood))
+            found.append((attribute.id, one))
+        if not found:
+            return Restriction.of(_whole(left(known), about.action, self._understood))
+        return Restriction.of(_by_attributes(found, about.action, self._understood))
+
+
+def _values(known: Facts, asked: tuple[Key, ...]) -> tuple[tuple[Value, ...], ...]:
+    return tuple(known.get(key, ()) for key in asked)
 
 
 def _whole(one: Residual, action: Right, understood: frozenset[str]) -> Iterator[Branch]:

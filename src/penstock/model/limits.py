@@ -42,10 +42,12 @@ class Limits:
     policy_states: int = 1_000
     #: requests that are decided together: what is remembered of them
     policy_remembered: int = 16_000_000
-    #: what is left of a policy for events: steps to find it, values of an attribute that are tried, cases of it
+    #: what is left of a policy for events: steps to find it, values of an attribute that are tried, cases of it, and
+    #: how many of what is left are kept
     residual_steps: int = 250_000
     residual_values: int = 64
     residual_cases: int = 64
+    residual_kept: int = 4_096
 
     #: a selector: characters, nesting, nodes of its syntax tree, values in one IN list
     selector_length: int = 16_384

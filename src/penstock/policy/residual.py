@@ -57,21 +57,23 @@ class Residual:
     asked: frozenset[Key]
 
 
-def residual(
+def residual(  # noqa: PLR0913  # what is known of a request
     root: Root,
     known: Facts,
     names: EventNames,
     *,
     environment: Schema | None = None,
     sources: Sources | None = None,
+    asked: set[Key] | None = None,
 ) -> Residual:
     """Return what is left of a policy, given all that is known but the event, whose attributes have these names.
 
-    With `environment`, what brokers know of the moment becomes a condition, current-dateTime included. Raises
-    `RefusedError`: `policy.residual-fragment` for what selectors cannot say, `policy.residual-limit`.
+    With `environment`, what brokers know of the moment becomes a condition, current-dateTime included. `asked` gathers
+    what is asked for, also where that ends in a refusal. Raises `RefusedError`: `policy.residual-fragment` for what
+    selectors cannot say, `policy.residual-limit`.
     """
     unknown = {**_of_event(names), **_of_moment(environment or {})}
-    knowledge = Knowledge(known, unknown, sources or NoSources())
+    knowledge = Knowledge(known, unknown, sources or NoSources(), asked)
     encoder = Encoder(knowledge)
     policies = Policies(encoder)
     part = policies.container(root, ())

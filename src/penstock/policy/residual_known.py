@@ -41,9 +41,11 @@ class Unknown:
 class Knowledge:
     """What is known, and what the event or its moment will tell."""
 
-    def __init__(self, known: Facts, unknown: Mapping[Key, Unknown], sources: Sources) -> None:
+    def __init__(
+        self, known: Facts, unknown: Mapping[Key, Unknown], sources: Sources, asked: set[Key] | None = None
+    ) -> None:
         #: what was asked for and is known, or known not to be there
-        self.asked: set[Key] = set()
+        self.asked: set[Key] = set() if asked is None else asked
         self.sources = sources
         self._known: Facts = {key: values for key, values in known.items() if key not in unknown}
         self._unknown = unknown
@@ -60,9 +62,9 @@ class Knowledge:
             if wanted.issuer is None and wanted.key in self._unknown:
                 found.add(self._unknown[wanted.key])
                 continue
+            self.asked.add(wanted.key)
             if wanted.key not in self._known and _of_moment(wanted):
                 raise UnsaidError(f"attribute `{wanted.id[:120]}`, which changes with time")
-            self.asked.add(wanted.key)
         return found
 
     def values(self, expression: Expression, variables: Variables) -> tuple[Value, ...] | None:
