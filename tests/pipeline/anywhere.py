@@ -42,7 +42,11 @@ from penstock.moderator.conflicts import Mode
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.audit import audit, read_log
 from penstock.pipeline.conflicts_found import opened
+from penstock.pipeline.conflicts_input import Table
 from penstock.pipeline.deliver import deliver
+from penstock.pipeline.evaluate import Policies
+from penstock.pipeline.evaluate_job import Evaluate
+from penstock.pipeline.evaluate_mapping import read_request_mapping
 from penstock.pipeline.frames import ID
 from penstock.pipeline.ingest import (
     Ingested,
@@ -56,8 +60,10 @@ from penstock.pipeline.ingest import (
 )
 from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_records import read_jetstream, to_messages
+from penstock.pipeline.jobs import run as run_job
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.whatif import compare
+from penstock.policy.text_reading import read_text_policy
 from penstock.selector import ALWAYS, parse
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
@@ -261,6 +267,24 @@ def run_conflicts(spark: SparkSession, folder: Path) -> None:
     assert expected
 
 
+def run_evaluate(spark: SparkSession, folder: Path) -> None:
+    """A table of requests under a policy that is sent to tasks as a file; its constants are secrets."""
+    text = """
+        attribute role { category = subject id = "role" type = string }
+        attribute speed { category = subject id = "speed" type = integer }
+        policy p { apply deny-overrides
+            rule named { permit target clause role == "SECRET0" }
+            rule quick { deny condition speed > 770770770 } }
+    """
+    rows = [{"role": "SECRET0", "speed": 1}, {"role": "b", "speed": 770_770_771}, {"role": "b", "speed": 1}]
+    (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    mapping = '[columns.role]\ncategory = "subject"\n[columns.speed]\ncategory = "subject"\ntype = "integer"'
+    table = Table.at(str(folder / "requests.jsonl"))
+    job = Evaluate(table, read_request_mapping(mapping), Policies(read_text_policy(text)), lambda: AT)
+    said = run_job(job, spark, str(folder / "decided"))
+    assert said["counts"] == {"read": 3, "Permit": 1, "Deny": 1, "NotApplicable": 1, "Indeterminate": 0}
+
+
 def run_secrets(spark: SparkSession, folder: Path) -> None:
     """A policy full of secrets, and keys; `test_secrets_logged` searches what was logged meanwhile."""
     assert all(secrets_job.run(spark)), folder
@@ -275,6 +299,7 @@ JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
     "audit": run_audit,
     "jetstream": run_jetstream,
     "conflicts": run_conflicts,
+    "evaluate": run_evaluate,
     "secrets": run_secrets,
 }
 #: what runs there in `make test`, where commands ingest and deliver besides, and secrets are admitted, delivered and

@@ -273,26 +273,34 @@ REQUESTS: list[dict[str, object]] = [
 ]
 
 
-def test_a_table_is_decided_at_once_and_as_a_stream(session: SparkSession, tmp_path: Path) -> None:
-    source = tmp_path / "requests"
+COUNTS = {"read": 5, "Permit": 2, "Deny": 1, "NotApplicable": 1, "Indeterminate": 1}
+SCHEMA = pa.schema(
+    {
+        "n": pa.int64(),
+        "role": pa.string(),
+        "age": pa.int32(),
+        "tags": pa.list_(pa.string()),
+        "time": pa.timestamp("us", "UTC"),
+    }
+)
+REFERRING = Policies(read_text_policy(WARD), (read_text_policy(CLOSED),))
+
+
+def laid_out(folder: Path) -> Evaluate:
+    """Write the table as two files, and return the job over it."""
+    source = folder / "requests"
     source.mkdir()
-    schema = pa.schema(
-        {
-            "n": pa.int64(),
-            "role": pa.string(),
-            "age": pa.int32(),
-            "tags": pa.list_(pa.string()),
-            "time": pa.timestamp("us", "UTC"),
-        }
-    )
     for place, part in enumerate((REQUESTS[:2], REQUESTS[2:])):
-        pq.write_table(pa.Table.from_pylist(part, schema), source / f"{place}.parquet")
+        pq.write_table(pa.Table.from_pylist(part, SCHEMA), source / f"{place}.parquet")
     columns = read_request_mapping(
         '[columns.role]\ncategory = "subject"\n[columns.age]\ncategory = "subject"\ntype = "integer"\n'
         '[columns.tags]\ncategory = "resource"\nmany = true\n'
     )
-    policies = Policies(read_text_policy(WARD), (read_text_policy(CLOSED),))
-    job = Evaluate(Table.at(str(source)), columns, policies, lambda: NOW, log="run")
+    return Evaluate(Table.at(str(source)), columns, REFERRING, lambda: NOW, log="run")
+
+
+def test_a_table_is_decided_and_nothing_of_the_policies_is_shown(session: SparkSession, tmp_path: Path) -> None:
+    job = laid_out(tmp_path)
     session.conf.set("spark.sql.debug.maxToStringFields", "1000")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -302,24 +310,33 @@ def test_a_table_is_decided_at_once_and_as_a_stream(session: SparkSession, tmp_p
     assert SECRET not in printed.getvalue()
     assert "77077077" not in printed.getvalue()
     said = run(job, session, str(tmp_path / "once"))
-    counts = {"read": 5, "Permit": 2, "Deny": 1, "NotApplicable": 1, "Indeterminate": 1}
-    assert said["counts"] == counts
+    assert said["counts"] == COUNTS
     assert said["reasons"] == {"processing-error": 1}
-    rows = sorted(pq.read_table(tmp_path / "once" / DECIDED).to_pylist(), key=lambda row: int(row["n"]))
-    assert [{name: row[name] for name in schema.names} for row in rows] == REQUESTS
-    assert {row["@revision"] for row in rows} == {policies.revision}
+    stored = pq.read_table(tmp_path / "once" / DECIDED, partitioning="hive", coerce_int96_timestamp_unit="us")
+    rows = sorted(stored.to_pylist(), key=lambda row: int(row["n"]))
+    for row in rows:
+        row["time"] = row["time"] and row["time"].replace(tzinfo=UTC)
+    assert [{name: row[name] for name in SCHEMA.names} for row in rows] == REQUESTS
+    assert {row["@revision"] for row in rows} == {REFERRING.revision}
     bags = [{"role": row["role"], "age": row["age"], "tags": row["tags"]} for row in REQUESTS]
-    sources = Repository(policies.referred)
+    sources = Repository(REFERRING.referred)
     for row, asked in zip(rows, bags, strict=True):
-        facts = {one.key: _bag(asked[one.name]) for one in columns}
-        assert Answer(*(row[name] for name in COLUMNS)) == expected(policies.root, facts, sources)
-    (file,) = (tmp_path / "once" / DECISIONS).glob("*/*.txt")
-    records = [json.loads(line) for line in file.read_text().splitlines()]
+        facts = {one.key: _bag(asked[one.name]) for one in job.columns}
+        assert Answer(*(row[name] for name in COLUMNS)) == expected(REFERRING.root, facts, sources)
+    files = (tmp_path / "once" / DECISIONS).glob("*/*.txt")
+    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert {record["type"] for record in records} == {journal.KIND}
     assert sorted(record["data"]["decision"] for record in records) == sorted(row["@decision"] for row in rows)
+
+
+@pytest.mark.long
+def test_files_that_arrive_are_decided_too(session: SparkSession, tmp_path: Path) -> None:
+    job = laid_out(tmp_path)
     running = start(job, session, str(tmp_path / "stream"), Streaming(files=1, drain=True))
     assert running.wait(600)
-    assert totals(session, str(tmp_path / "stream")) == counts
+    assert totals(session, str(tmp_path / "stream")) == COUNTS
+    with refused("pipeline.no-input"):
+        replace(job, table=Table.at(str(tmp_path / "requests" / "0.parquet"))).arriving(session, Streaming())
 
 
 def _bag(found: Any) -> tuple[Value, ...]:

@@ -1,6 +1,6 @@
 """Decisions by attribute-based policies on all rows of a table of requests.
 
-    row   the columns of the request   @decision  @status  @obligations  @advice  @policies  @revision
+    row   the columns of the request   @decision  @status  @obligations  @advice  @policies
 
 Rows are decided in Python, whole columns at once (`evaluate_vectors`). Policies are sent to the tasks as a file beside
 the job: in the function that tasks run they would stand in requests to a Spark Connect server, which logs those.
@@ -11,7 +11,7 @@ import io
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,12 +21,11 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from penstock.errors import MalformedError
-from penstock.pipeline.evaluate_answers import COLUMNS, REVISION, SCHEMA
+from penstock.pipeline.evaluate_answers import COLUMNS, SCHEMA
 from penstock.pipeline.evaluate_columns import column
 from penstock.pipeline.evaluate_mapping import RequestColumn, check_columns
 from penstock.pipeline.evaluate_vectors import Decider
@@ -55,7 +54,8 @@ class Policies:
         digest = hashlib.sha256()
         for one in (self.root, *self.referred):
             digest.update(hashlib.sha256(write_policy(one)).digest())
-        return digest.hexdigest()[:16]
+        # Spark would take some for numbers, where it stands in a path.
+        return f"rev-{digest.hexdigest()[:16]}"
 
     @cached_property
     def _written(self) -> bytes:
@@ -103,7 +103,7 @@ class _Task:
     columns: tuple[RequestColumn, ...]
     now: datetime
     #: the types of the columns
-    types: tuple[Any, ...] = field(compare=True)
+    types: tuple[Any, ...]
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         decider = _decider(self)
@@ -135,14 +135,13 @@ def evaluate(requests: DataFrame, policies: Policies, columns: Sequence[RequestC
     """
     check_columns(tuple(columns))
     types = tuple(_type(requests, one) for one in columns)
-    taken = sorted({*COLUMNS, REVISION} & {*requests.columns})
+    taken = sorted({*COLUMNS} & {*requests.columns})
     if taken:
         raise MalformedError(
             "evaluate.column", f"there is a column `{taken[0]}` already", hint="rename it: answers will stand there"
         )
     task = _Task(policies.send(requests.sparkSession), tuple(columns), now, types)
-    found = map_arrow(requests, task, StructType([*requests.schema, *SCHEMA]))
-    return found.select("*", F.lit(policies.revision).alias(REVISION))
+    return map_arrow(requests, task, StructType([*requests.schema, *SCHEMA]))
 
 
 def _type(requests: DataFrame, wanted: RequestColumn) -> Any:

@@ -15,15 +15,17 @@ STATUS: Final = "@status"
 OBLIGATIONS: Final = "@obligations"
 ADVICE: Final = "@advice"
 POLICIES: Final = "@policies"
-REVISION: Final = "@revision"
 
 
 class Answer(NamedTuple):
-    """What is said of a request. What is to be done, and which policies applied, is JSON; where there is none, null."""
+    """What is said of a request. What is to be done, and which policies applied, is JSON.
+
+    Where there is nothing to say, it is null: most rows get a decision and no more, and texts cost more than all else.
+    """
 
     decision: str
-    #: the last part of the standard's code: `ok`, or why there is no decision
-    status: str
+    #: why there is no decision: the last part of the standard's code
+    status: str | None = None
     obligations: str | None = None
     advice: str | None = None
     #: the ids of the policies that were applicable, the inner ones first
@@ -40,19 +42,11 @@ def answer_of(outcome: Outcome) -> Answer:
     applicable = [one.id for one in outcome.applicable]
     return Answer(
         outcome.decision.plain,
-        _last(outcome.status.code),
+        None if outcome.status.code == OK else outcome.status.code.rpartition(":")[2],
         _duties(outcome.obligations),
         _duties(outcome.advice),
         _text(applicable) if applicable else None,
     )
-
-
-def _last(code: str) -> str:
-    return code.rpartition(":")[2]
-
-
-FINE: Final = _last(OK)
-"""The status where there is a decision."""
 
 
 def _duties(told: Sequence[Told]) -> str | None:

@@ -2,7 +2,8 @@
 
     evaluate    a table    ->  decided/  decisions/
 
-`decided/` has the rows with the answers beside them; `decisions/`, where it is wanted, a record for each of them, as
+`decided/` has the rows with the answers beside them, in a folder `@revision=…` that says by which policies, which Spark
+and others read as a column; `decisions/`, where it is wanted, a record for each of them, as
 the decision service writes them (docs/reference/pdp.md).
 """
 
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.errors import FailedError
 from penstock.pipeline.conflicts_input import Table, TableFormat
 from penstock.pipeline.evaluate import Policies, evaluate
-from penstock.pipeline.evaluate_answers import DECISION, FINE, REVISION, STATUS
+from penstock.pipeline.evaluate_answers import DECISION, STATUS
 from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum
@@ -28,6 +29,8 @@ from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, S
 from penstock.policy.results import Decision
 
 DECIDED: Final = "decided"
+REVISION: Final = "@revision"
+"""The column that says which policies have decided."""
 KIND: Final = "io.penstock.pdp.decision"
 """The type of a record, which is that of the decision service."""
 WORDS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
@@ -96,19 +99,18 @@ class Evaluate:
         """Write answers and records, and count them. Raises `FailedError` (`pipeline.lost`)."""
         now = self.clock()
         found = evaluate(events, self.policies, self.columns, now)
-        output.write(found, DECIDED, batch)
-        stored = output.spark.read.schema(found.schema).parquet(output.part(DECIDED, batch))
-        by = {
-            (str(row[0]), str(row[1])): int(row[2])
-            for row in stored.groupBy(quoted(DECISION), quoted(STATUS)).count().collect()
-        }
+        path = f"{output.part(DECIDED, batch)}/{REVISION}={self.policies.revision}"
+        found.write.mode("overwrite").parquet(path)
+        stored = output.spark.read.schema(found.schema).parquet(path)
+        told = stored.groupBy(quoted(DECISION), quoted(STATUS)).count().collect()
+        by = {(str(row[0]), row[1]): int(row[2]) for row in told}
         counts = {word: sum(count for (said, _), count in by.items() if said == word) for word in WORDS}
         read = events.count()
         check_sum(read, counts)
         if self.log is not None:
             lines = self._records(stored, f"{self.log}-{batch}", now)
             lines.write.mode("overwrite").text(output.part(DECISIONS, batch))
-        reasons = {status: count for (_, status), count in by.items() if status != FINE}
+        reasons = {status: count for (_, status), count in by.items() if status is not None}
         return {"counts": {"read": read, **counts}, "reasons": reasons, "revision": self.policies.revision}
 
     def _records(self, decided: DataFrame, run: str, now: datetime) -> DataFrame:
@@ -120,11 +122,11 @@ class Evaluate:
         data = F.struct(
             F.lit(self.name).alias("endpoint"),
             quoted(DECISION).alias("decision"),
-            quoted(REVISION).alias("revision"),
+            F.lit(self.policies.revision).alias("revision"),
             F.struct(F.lit("").alias("type"), subject.alias("id")).alias("subject"),
             action.alias("action"),
             F.struct(F.lit("").alias("type"), resource.alias("id")).alias("resource"),
-            F.when(quoted(STATUS) != FINE, quoted(STATUS)).alias("status"),
+            quoted(STATUS).alias("status"),
         )
         record = F.struct(
             F.lit("1.0").alias("specversion"),
