@@ -124,10 +124,10 @@ def running(shell: Shell, file: str, program: Sequence[str] = PROGRAM) -> Iterat
 
 
 @contextmanager
-def bounded(process: subprocess.Popen[str]) -> Iterator[None]:
+def bounded(process: subprocess.Popen[str], longest: float = LONGEST) -> Iterator[None]:
     """End a process with its test, and also when it takes so long that whoever reads from it may wait for ever."""
     with process:
-        timer = threading.Timer(LONGEST, process.kill)
+        timer = threading.Timer(longest, process.kill)
         timer.start()
         try:
             yield
