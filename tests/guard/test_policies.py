@@ -39,11 +39,11 @@ from penstock.guard import (
     Publication,
     decide,
     environment,
-    policy_readings,
 )
 from penstock.guard.decision import EventRequest, NetworkRequest
 from penstock.guard.enforce import OwnGuard, Rules
 from penstock.guard.policies import Policies, PolicyCombining
+from penstock.guard.residuals import Residuals
 from penstock.model import (
     AttributeDefinition,
     AttributeSpec,
@@ -118,7 +118,7 @@ def test_combining(combining: PolicyCombining, name: str, who: str) -> None:
     answers = [ask(policies, asking), ask(policies, asking, now=None)]
     # The same, where a broker has to ask the policy about each event.
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(policy_readings, "residual_restriction", unsaid)
+        patched.setattr(Residuals, "restriction", unsaid)
         answers.append(ask(policies, asking))
     for decision, (place, says) in product(answers, (("Victoria", here), ("Dover", elsewhere))):
         seen = shown(decision, location=place)
@@ -183,7 +183,7 @@ def test_obligations() -> None:
     )
     answers = [ask(made(some), MET)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(policy_readings, "residual_restriction", unsaid)
+        patched.setattr(Residuals, "restriction", unsaid)
         answers.append(ask(made(some), MET))
     for decision in answers:
         assert shown(decision) == EVERYTHING
@@ -239,7 +239,7 @@ def test_what_may_be_published_may_depend_on_what_else_is() -> None:
     )
     answers = [ask(plates, CCS, Right.PUBLISH)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(policy_readings, "residual_restriction", unsaid)
+        patched.setattr(Residuals, "restriction", unsaid)
         answers.append(ask(plates, CCS, Right.PUBLISH))
     for decision, (plate, place, told) in product(
         answers,

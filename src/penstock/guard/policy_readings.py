@@ -16,7 +16,7 @@ from penstock.errors import EvaluationError, RefusedError
 from penstock.guard.decision import EventRequest, Problem, Ruling
 from penstock.guard.enforce import OwnGuard
 from penstock.guard.policy_subjects import Known
-from penstock.guard.residuals import residual_restriction
+from penstock.guard.residuals import Residuals
 from penstock.guard.restriction import Branch
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Attribute
@@ -76,8 +76,7 @@ class Reading:
         ids = dict.fromkeys(one.id for one in of)
         self._because = tuple(f"policy:{one}" for one in ids)
         self._source = " ".join(ids)[:_LONGEST]
-        self._root = root
-        self._sources = sources
+        self._left = Residuals(root, sources, UNDERSTOOD)
         self._compiled = CompiledPolicy(root, sources)
         self._name = name
         wanted = tuple(asked)
@@ -108,15 +107,8 @@ class Reading:
         if not self._depends:
             return tuple(self._asked_once(request, names, known))
         try:
-            found = residual_restriction(
-                self._root,
-                known,
-                request.action,
-                request.type.event_type,
-                names=names,
-                environment=environment,
-                sources=self._sources,
-                understood=UNDERSTOOD,
+            found = self._left.restriction(
+                known, request.action, request.type.event_type, names=names, environment=environment
             )
         except RefusedError:
             if request.now is None:
