@@ -107,3 +107,16 @@ def test_what_is_no_case(penstock: Shell) -> None:
     assert penstock("policy", "test", "-", stdin=TESTS.replace("action: {n", "action: {role")).code == "xacml.case"
     done = penstock("policy", "test", "-", stdin=TESTS.replace("records.policy", "other.xml"))
     assert (done.status, done.code) == (1, "policy.tests")
+
+
+def test_what_a_decision_tuple_leaves_open_is_told(penstock: Shell) -> None:
+    text = 'policy p {\n    apply tuple { P "#P > 1" D "#P < 1" }\n\n    rule a {\n        permit\n    }\n}\n'
+    (penstock.folder / "gap.policy").write_text(text)
+    done = penstock.ok("policy", "check", "gap.policy")
+    assert (
+        "! gap.policy: no element of the decision tuple accepts: 1 of P; that is Indeterminate (combining-gap)"
+        in done.out
+    )
+    penstock.ok("policy", "fmt", "--check", "gap.policy")
+    penstock.ok("policy", "convert", "gap.policy", "--to", "xml", "--out", "gap.xml")
+    assert penstock.ok("policy", "convert", "gap.xml", "--to", "text").out.rstrip() == text.rstrip()
