@@ -1,6 +1,7 @@
 """Algorithms by priorities, and decisions that several have made."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -119,6 +120,11 @@ def test_as_many_priorities_as_children(priorities: tuple[int, ...]) -> None:
     assert (result.decision, result.status.code) == (IN_DP, PROCESSING_ERROR)
     assert "priorities" in result.status.message
     assert [one.code for one in lint(root)] == ["combining-priorities"]
+
+
+def test_an_issuer_that_counts_for_nothing_is_told() -> None:
+    root = replace(policy(rule()), issuer="somebody")
+    assert [one.code for one in lint(root)] == ["issuer-ignored"]
 
 
 def test_a_tuple_that_leaves_something_open_is_told() -> None:

@@ -1,6 +1,6 @@
 """What is allowed in a policy, and is hardly meant.
 
-The same id twice, rules that are never reached, unused names, algorithms that leave something open.
+The same id twice, rules that are never reached, unused names, algorithms that leave something open, issuers.
 """
 
 from collections import Counter
@@ -30,6 +30,9 @@ class Finding:
 def lint(root: Root) -> Iterator[Finding]:
     """Yield what is hardly meant in a policy or a policy set."""
     yield from _combining(root)
+    if root.issuer is not None:
+        message = "who issued it counts for nothing here: whatever policy is loaded is in force"
+        yield Finding("issuer-ignored", root.id, root.id, message)
     if isinstance(root, Policy):
         yield from _rules(root)
         yield from _variables(root)
