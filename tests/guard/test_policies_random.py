@@ -94,6 +94,10 @@ def test_each_attribute_is_shown_where_the_standard_says_so(  # noqa: PLR0917  #
 ) -> None:
     bag = police(who, PITO) if officer else police(who, MALLORY)
     policies = Policies.of(root, combining=combining, owners=[PITO.principal])
+    # What was answered to others before changes nothing.
+    for before in (police(MET, PITO), police(MET, MALLORY)):
+        ask(policies, MET, bag=before)
+    ask(policies, MET, Right.PUBLISH)
     decision = ask(policies, who, bag=bag)
     now = NOW + timedelta(hours=hours)
     event = transit(plate, place)
