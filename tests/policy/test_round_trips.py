@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
+from tests.policy.kit import NOW
 from tests.policy.whole_policies import Whole
 
+from penstock.apps.cli import conformance_xacml
 from penstock.policy.expressions import ApplyEach, ApplyPath, Designator, Literal, Reference, Selector
 from penstock.policy.json_policies import read_json_policy
 from penstock.policy.json_policies_written import write_json_policy
@@ -47,6 +51,18 @@ def test_one_form_becomes_another_and_back(seed: int) -> None:
     for name in ("xml", "json", "text", "json", "xml"):
         found = FORMS[name](found)
     assert found == root
+
+
+def test_the_suite_passes_with_policies_that_went_through_all_forms(
+    suites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(data: bytes) -> Root:
+        return FORMS["xml"](FORMS["json"](FORMS["text"](read_policy(data))))
+
+    monkeypatch.setattr(conformance_xacml, "read_policy", read)
+    ran = [*conformance_xacml.run_suite(suites / "xacml-3.0", NOW)]
+    assert [one for one in ran if one.differences] == []
+    assert len(ran) > 200
 
 
 def _plain(text: str) -> list[str]:
