@@ -1,13 +1,15 @@
 """The decision service beside an endpoint of it that does nothing: the same requests to both, by turns.
 
 Both are of one server in a process of its own, and do the same for HTTP: they read the request, look at its headers,
-ask whose token it shows, and send a JSON answer of the same length with the same headers. The one that does nothing
-does not look at what is asked. What counts is the server's time on the processor for a request, which is what it can do
-in a second once it is busy. Questions are about the todos of the AuthZEN scenario: such as were never asked before, a
-few again and again, and new ones that are logged. Answers are compared with those of the compiled policy.
+ask whose token it shows, and send a JSON answer of the same length, with an id of its own. The one that does nothing
+leaves out the decision: it does not look at what is asked, and counts nothing. Another one has an answer that never
+changes, not even its id. What counts is the server's time on the processor for a request, which is what it can do in a
+second once it is busy. Questions are about the todos of the AuthZEN scenario: such as were never asked before, a few
+again and again, and new ones that are logged. Answers are compared with those of the compiled policy.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import secrets
@@ -20,6 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +32,16 @@ from penstock.apps.http.bundles import Bundle, load
 from penstock.apps.http.callers import read_callers
 from penstock.apps.http.journal import Journal
 from penstock.apps.http.places import ENDPOINTS, JSON
-from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
+from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, plain
 from penstock.apps.http.service import DecisionService, Settings
 from penstock.policy.results import Decision
 
 BUNDLE = Path(__file__).resolve().parents[1] / "examples" / "authzen-todo"
 EVALUATION = ENDPOINTS["access_evaluation_endpoint"]
-NOTHING = "/nothing"
-ROUNDS, REQUESTS, SOCKETS, KNOWN = 45, 400, 8, 40
+NOTHING, CONSTANT = "/nothing", "/constant"
+ROUNDS, REQUESTS, WARMING, SOCKETS, KNOWN = 45, 400, 80, 8, 40
 ACTIONS = ("can_read_user", "can_read_todos", "can_create_todo", "can_update_todo", "can_delete_todo")
+_JSON = JSON.encode()
 PERMITTED = b'{"decision":true}'
 
 
@@ -46,9 +50,17 @@ def serve(folder: Path) -> None:
     bundle, callers = load(BUNDLE), read_callers(folder / "callers")
     service = DecisionService(bundle, Settings("http://bench", callers))
     logged = DecisionService(bundle, Settings("http://bench", callers, Journal(folder / "log", "urn:bench")))
-    names = f"X-Decision-ID: 0-{REQUESTS:x}\r\nX-Policy-Revision: {bundle.revision}\r\n".encode()
-    nothing = Answer(PERMITTED, content_type=JSON, headers=names)
-    service.posts[NOTHING.encode()] = lambda _asked, _caller: nothing
+    revision, numbers = bundle.revision.encode(), itertools.count(1)
+
+    def nothing(asked: Asked, _caller: str | None) -> Answer:
+        if asked.headers.get(b"content-type") != _JSON:
+            return plain(HTTPStatus.BAD_REQUEST)
+        headers = b"X-Decision-ID: 0-%x\r\nX-Policy-Revision: %b\r\n" % (next(numbers), revision)
+        return Answer(PERMITTED, content_type=JSON, headers=headers)
+
+    always = nothing(Asked(b"POST", b"", {b"content-type": _JSON}), None)
+    service.posts[NOTHING.encode()] = nothing
+    service.posts[CONSTANT.encode()] = lambda _asked, _caller: always
     service.pages[b"/cpu"] = lambda: Answer(str(time.process_time_ns()).encode())
 
     def answer(asked: Asked) -> Answer:
@@ -111,23 +123,51 @@ class Client:
         return int(self._sockets[0].recv(65_536).partition(b"\r\n\r\n")[2])
 
     def round(self, path: str, asked: list[Question], *headers: str) -> float:
-        """Return the seconds of the server's processor for a request."""
+        """Return the seconds of the server's processor for a request; some before, which do not count, warm it up."""
         requests = [self._request(path, one.body, *headers) for one in asked]
-        said: list[bool] = []
+        said = self._said(requests[:WARMING])
         before = self._cpu()
+        said += self._said(requests[WARMING:])
+        took = self._cpu() - before
+        assert path != EVALUATION or said == [one.permitted for one in asked]
+        return took / (len(requests) - WARMING) / 1e9
+
+    def _said(self, requests: list[bytes]) -> list[bool]:
+        said: list[bool] = []
         for start in range(0, len(requests), SOCKETS):
             for one, data in zip(self._sockets, requests[start:], strict=False):
                 one.sendall(data)
-            said.extend(one.recv(65_536).endswith(PERMITTED) for one in self._sockets)
-        took = self._cpu() - before
-        assert path == NOTHING or said == [one.permitted for one in asked]
-        return took / len(requests) / 1e9
+            said += [one.recv(65_536).endswith(PERMITTED) for one in self._sockets]
+        return said
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is asked, and where."""
+
+    path: str
+    known: bool = False
+    headers: tuple[str, ...] = ()
+
+
+KINDS = {
+    "nothing": Kind(NOTHING),
+    "constant": Kind(CONSTANT),
+    "new": Kind(EVALUATION),
+    "known": Kind(EVALUATION, known=True),
+    "logged": Kind(EVALUATION, headers=("X-Logged: 1",)),
+}
 
 
 def run() -> list[Result]:
     token, new = secrets.token_hex(32), questions(load(BUNDLE))
-    known = [next(new) for _ in range(KNOWN)] * (REQUESTS // KNOWN)
-    took: dict[str, list[float]] = {"nothing": [], "new": [], "known": [], "logged": []}
+    count = WARMING + REQUESTS
+    known = [next(new) for _ in range(KNOWN)] * (count // KNOWN)
+    rounds = [(name, [next(new) for _ in range(count)]) for _ in range(ROUNDS) for name in KINDS]
+    # In turns, and none always after the same other.
+    chance = random.Random(3)  # noqa: S311  # the same each time
+    order = [one for start in range(0, len(rounds), len(KINDS)) for one in _shuffled(rounds, start, chance)]
+    took: dict[str, list[float]] = {name: [] for name in KINDS}
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "callers").write_text(f"bench {token}\n")
         command = [sys.executable, __file__, name]
@@ -137,28 +177,33 @@ def run() -> list[Result]:
             assert process.stdin is not None
             assert process.stdout is not None
             client = Client(int(process.stdout.readline()), token)
-            for _ in range(ROUNDS):
-                several = [next(new) for _ in range(REQUESTS)]
-                took["nothing"].append(client.round(NOTHING, several))
-                took["new"].append(client.round(EVALUATION, several))
-                took["known"].append(client.round(EVALUATION, known))
-                several = [next(new) for _ in range(REQUESTS)]
-                took["logged"].append(client.round(EVALUATION, several, "X-Logged: 1"))
+            for which, asked in order:
+                kind = KINDS[which]
+                took[which].append(client.round(kind.path, known if kind.known else asked, *kind.headers))
             client.close()
             process.stdin.close()
     of = ", of an endpoint that does nothing"
     beside = {kind: _beside(took, kind) for kind in took}
+    constant, detail = _beside(took, "new", of="constant")
     return [
         at_least(f"decision service: a question never asked before{of}", beside["new"][0], 0.7, beside["new"][1]),
         at_least(f"decision service: a question that is known{of}", beside["known"][0], 0.7, beside["known"][1]),
+        observed("decision service: a question never asked before, of an answer that never changes", constant, detail),
         observed(f"decision service: a new question that is logged{of}", *beside["logged"]),
     ]
 
 
-def _beside(took: dict[str, list[float]], kind: str) -> tuple[float, str]:
+def _shuffled(
+    rounds: list[tuple[str, list[Question]]], start: int, chance: random.Random
+) -> list[tuple[str, list[Question]]]:
+    some = rounds[start : start + len(KINDS)]
+    return chance.sample(some, len(some))
+
+
+def _beside(took: dict[str, list[float]], kind: str, of: str = "nothing") -> tuple[float, str]:
     """Return how much of doing nothing is done, as the middle of all rounds: the machine may be busy in some."""
-    ratio = statistics.median(nothing / one for nothing, one in zip(took["nothing"], took[kind], strict=True))
-    asked, nothing = statistics.median(took[kind]), statistics.median(took["nothing"])
+    ratio = statistics.median(nothing / one for nothing, one in zip(took[of], took[kind], strict=True))
+    asked, nothing = statistics.median(took[kind]), statistics.median(took[of])
     return ratio, f"{microseconds(asked)} of the processor a request, {microseconds(nothing)} for nothing"
 
 
