@@ -1,8 +1,12 @@
 """`penstock policy combine`: what decisions of several come to, and what a tuple leaves open."""
 
+import json
+
 import pytest
 from tests.apps.conftest import Shell
 
+from penstock.policy import json_written, xml_requests
+from penstock.policy.results import Decision, Response, Result, Told
 from penstock.policy.tuples import PREFIX
 
 SEVEN = ("--element", "P=#P > 1", "--element", "D=#P < 1 and #D > 0", "--element", "IN=#P < 1 and #D = 0 and #IN > 0")
@@ -49,3 +53,19 @@ def test_what_is_not_said_is_told(penstock: Shell, arguments: tuple[str, ...]) -
 def test_what_is_no_decision_is_told(penstock: Shell, decision: str) -> None:
     done = penstock("policy", "combine", "--by", "deny-overrides", decision)
     assert done.code in ("combining.decision", "xacml.combining")
+
+
+def test_whole_answers_are_combined(penstock: Shell) -> None:
+    permit = Response([Result(Decision.PERMIT, obligations=(Told("log"),))])
+    deny = Response([Result(Decision.DENY, advice=(Told("sorry"),))])
+    (penstock.folder / "house.xml").write_bytes(xml_requests.write_response(permit))
+    (penstock.folder / "guests.json").write_text(json.dumps(json_written.write_response(deny)))
+    both = ("--by", "deny-overrides", "--response", "house.xml", "--response", "guests.json")
+    assert penstock.ok("policy", "combine", *both).out == "Deny\n  advice sorry\n"
+    higher = ("--by", "deny-overrides", "--response", "house.xml@2", "--response", "guests.json@1")
+    assert penstock.ok("policy", "combine", *higher).out == "Permit\n  obligation log\n"
+    told = penstock.ok("policy", "combine", *higher, "-o", "json").json
+    assert told["decision"] == "Permit"
+    assert told["response"] == json_written.write_response(permit)
+    assert penstock("policy", "combine", *both, "P").status == 2
+    assert penstock("policy", "combine", "--by", "deny-overrides", "--response", "none.xml").code == "file.missing"

@@ -12,11 +12,18 @@ from tests.policy.test_combine import Said
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.policy.combine import POLICY_ALGORITHMS
-from penstock.policy.combining import combined, policy_algorithm, rule_algorithm, split_priorities, with_priorities
+from penstock.policy.combining import (
+    combined,
+    combined_responses,
+    policy_algorithm,
+    rule_algorithm,
+    split_priorities,
+    with_priorities,
+)
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide, plainly
 from penstock.policy.policies import PolicySet, Root
-from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Result, Told
+from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Told
 from penstock.policy.text_lint import lint
 from penstock.policy.text_reading import read_text_policy
 from penstock.policy.text_written import write_text
@@ -177,3 +184,15 @@ def test_made_decisions_are_combined_as_children_are(name: str) -> None:
     for decisions in product(Decision, repeat=3):
         wanted = policy_algorithm(name)([Said(one) for one in decisions], None).decision
         assert combined(name, [said(one) for one in decisions]).decision is wanted
+
+
+def test_answers_of_several_are_combined_result_by_result() -> None:
+    first = Response([Result(P, obligations=(Told("log"),)), Result(NA)])
+    second = Response([Result(P, obligations=(Told("tell"),)), Result(D, advice=(Told("sorry"),))])
+    found = combined_responses(DENY_OVERRIDES, [first, second])
+    assert [one.decision for one in found.results] == [P, D]
+    assert [one.id for one in found.results[0].obligations] == ["log", "tell"]
+    assert [one.id for one in found.results[1].advice] == ["sorry"]
+    with pytest.raises(MalformedError) as caught:
+        combined_responses(DENY_OVERRIDES, [first, Response([Result(P)])])
+    assert caught.value.code == "combining.responses"

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock.errors import MalformedError
 from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorithm, Child, algorithm
-from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Status
+from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Status
 from penstock.policy.tuples import PREFIX, tuple_algorithm
 
 C = TypeVar("C")
@@ -81,6 +81,25 @@ def combined(name: str, outcomes: Sequence[Outcome], priorities: Sequence[int] |
     """
     combine = policy_algorithm(name if priorities is None else with_priorities(priorities, name))
     return combine([_Made(one) for one in outcomes], None)
+
+
+def combined_responses(name: str, responses: Sequence[Response], priorities: Sequence[int] | None = None) -> Response:
+    """Return what answers of several to one request come to, result by result, with what is to be done.
+
+    Raises `MalformedError` (`combining.responses`) where they answer different numbers of requests, and as `combined`.
+    """
+    if len({len(one.results) for one in responses}) > 1:
+        raise MalformedError("combining.responses", "the responses do not answer the same number of requests")
+    return Response(
+        [_result(name, those, priorities) for those in zip(*(one.results for one in responses), strict=True)]
+    )
+
+
+def _result(name: str, results: Sequence[Result], priorities: Sequence[int] | None) -> Result:
+    said = [Outcome(one.decision, one.status, one.obligations, one.advice, one.policies) for one in results]
+    found = combined(name, said, priorities)
+    about = results[0].attributes
+    return Result(found.decision, found.status, found.obligations, found.advice, about, found.applicable)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ from typing import Final
 import click
 
 from penstock.apps.cli import options
+from penstock.apps.cli.files import read_bytes, within
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import say, say_json
 from penstock.errors import MalformedError
-from penstock.policy.combining import combined
-from penstock.policy.results import Decision, Outcome
+from penstock.policy import json_requests, json_written, xml_requests
+from penstock.policy.combining import combined, combined_responses
+from penstock.policy.results import Decision, Outcome, Response, Result
 from penstock.policy.text_names import POLICY_COMBINING
 from penstock.policy.tuples import PREFIX, DecisionTuple
 
@@ -44,6 +46,21 @@ class _Said:
         return cls(_DECISIONS[letter], int(priority or 0))
 
 
+def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
+    """Read responses, each with the priority after `@`, where there is one."""
+    responses, priorities = [], []
+    for text in files:
+        file, _, priority = text.rpartition("@")
+        if not file or not priority.removeprefix("-").isdecimal():
+            file, priority = text, "0"
+        data = read_bytes(file)
+        with within(file):
+            read = xml_requests.read_response if data.lstrip().startswith(b"<") else json_requests.read_response
+            responses.append(read(data))
+        priorities.append(int(priority))
+    return responses, priorities
+
+
 @click.command()
 @click.argument("decisions", nargs=-1, metavar="[DECISION]...")
 @click.option("--by", "name", metavar="ALGORITHM", help="An algorithm by the last part of its id, or by its id.")
@@ -54,34 +71,62 @@ class _Said:
     metavar="NAME=TEXT",
     help="An element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
 )
+@click.option("--response", "responses", multiple=True, metavar="FILE[@N]", help="An answer of XACML, in XML or JSON.")
 @options.output_option()
 @example(
     """
 penstock policy combine --by deny-overrides P NA D
 penstock policy combine --by deny-overrides P@2 D@1
 penstock policy combine --element 'P=#P > 1' --element 'D=#P < 1 and #D > 0' P P D
+penstock policy combine --by permit-overrides --response house.xml@2 --response guests.json@1
 """
 )
-def combine(*, decisions: tuple[str, ...], name: str | None, elements: tuple[str, ...], output: str) -> None:
+def combine(
+    *,
+    decisions: tuple[str, ...],
+    name: str | None,
+    elements: tuple[str, ...],
+    responses: tuple[str, ...],
+    output: str,
+) -> None:
     """Say what DECISIONs of several come to, each P, D, NA or IN, with a priority after `@`.
 
-    Of those that are applicable, the ones with the highest priority count. Elements of a decision tuple are expressions
-    over sequences, as in `NA* P .*`, or constraints on counts, as in `#P > 1`; what two of them accept is refused, and
-    what none accepts is told. The id that is printed stands wherever a policy names an algorithm.
+    Whole answers of decision points come with --response, and are combined with what is to be done. Of those that are
+    applicable, the ones with the highest priority count. Elements of a decision tuple are expressions over sequences,
+    as in `NA* P .*`, or constraints on counts, as in `#P > 1`; what two of them accept is refused, and what none
+    accepts is told. The id that is printed stands wherever a policy names an algorithm.
     """
     if (name is None) is not bool(elements):
         raise click.UsageError("say one of --by and --element")
+    if decisions and responses:
+        raise click.UsageError("say decisions, or --response")
     chosen = _tuple(elements).id if name is None else POLICY_COMBINING.get(name, name)
-    said = [_Said.of(one) for one in decisions]
-    result = combined(chosen, [Outcome(one.decision) for one in said], [one.priority for one in said] or None)
+    found = _combined(chosen, decisions, responses)
     gap = DecisionTuple.of_id(chosen).gap() if chosen.startswith(PREFIX) else None
     if output == JSON:
+        one = found.results[0].decision.value if len(found.results) == 1 else None
         told = None if gap is None else list(gap.witness)
-        say_json({"algorithm": chosen, "decision": result.decision.value if said else None, "gap": told})
+        more = {"response": json_written.write_response(found)} if responses else {}
+        say_json({"algorithm": chosen, "decision": one, "gap": told, **more})
         return
     if gap is not None:
         say(f"! no element accepts: {gap}; that is Indeterminate")
-    say(result.decision.value if said else chosen)
+    for result in found.results:
+        say(result.decision.value)
+        for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
+            for duty in duties:
+                say(f"  {word} {duty.id}")
+    if not found.results:
+        say(chosen)
+
+
+def _combined(name: str, decisions: tuple[str, ...], files: tuple[str, ...]) -> Response:
+    if files:
+        return combined_responses(name, *_responses(files))
+    said = [_Said.of(one) for one in decisions]
+    outcomes, priorities = [Outcome(one.decision) for one in said], [one.priority for one in said]
+    found = combined(name, outcomes, priorities or None)
+    return Response([Result(found.decision)] if said else [])
 
 
 def _tuple(elements: tuple[str, ...]) -> DecisionTuple:
