@@ -66,6 +66,8 @@ CHUNKED = (
 ).encode()
 #: what an unknown coding of a body is told is no fault of the service
 STATUSES = {status.value for status in HTTPStatus if status < 500 or status is HTTPStatus.NOT_IMPLEMENTED}
+#: seconds that `make soak` may ask a service
+SOAKED = 4 * 3_600
 #: a fixture that starts the service lasts for all examples
 usual = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -86,10 +88,8 @@ def pdp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     folder = tmp_path_factory.mktemp("fuzzed")
     tokens, told = folder / "tokens", folder / "told"
     tokens.write_text(f"fuzzer {TOKEN}\n")
-    with (
-        serving(TODO, "--tokens", str(tokens), "--log", str(folder / "log"), log=told) as running,
-        Session() as session,
-    ):
+    how = ("--tokens", str(tokens), "--log", str(folder / "log"))
+    with serving(TODO, *how, log=told, longest=SOAKED) as running, Session() as session:
         yield Fuzzed(running, session)
         assert running.ask(EVALUATION, ASKED, Authorization=f"Bearer {TOKEN}").json == {"decision": True}
         assert not re.search(rb'answers_total\{status="50[03]"\}', running.send("GET", "/metrics").body)
