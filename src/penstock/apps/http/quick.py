@@ -30,8 +30,7 @@ from penstock.policy.results import Decision
 from penstock.policy.straight import Bags, Involved, Straight
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-_Properties: TypeAlias = dict[str, str | bool | int | float | list[str] | None]
-_Flat: TypeAlias = _Properties | UnsetType | None
+_Flat: TypeAlias = dict[str, str | bool | int | float | list[str] | None] | UnsetType | None
 
 
 class QuickEntity(Struct, gc=False):
@@ -107,39 +106,50 @@ class _Side:
         self.known[of_type, name] = known
         return known
 
-    def say(self, bags: Bags, properties: _Properties | None, *, known: bool) -> int:
+    def tell(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> int:
+        """Put what is known and what a question says among the bags, and return of how many texts it is.
+
+        Raises `Involved`.
+        """
+        for place, values in (self.known.get((of_type, name)) or self.find(of_type, name)).items():
+            bags[place] = values
+        return self.say(bags, properties, known=True)
+
+    def say(self, bags: Bags, properties: _Flat, *, known: bool) -> int:
         """Put what a question says among the bags, instead of what is known, and return of how many texts it is.
 
         Raises `Involved`.
         """
+        if not properties:
+            return 0 if properties is UNSET else 1
         texts, names = 1, self._names
-        for name, value in properties.items() if properties else ():
-            values: tuple[Value, ...] = (value,)
+        for name, value in properties.items():
             kind: type = type(value)
-            texts += 1
             if kind is str:
-                texts += 1
+                texts += 2
+                values: tuple[Value, ...] = (value,)
             elif isinstance(value, list):
-                texts += len(value)
+                texts += 1 + len(value)
                 values, kind = tuple(value), str
-            places = names.get(name)
-            if places is None:
-                continue
-            if not places:
-                raise Involved
-            if known:
-                for before in places.values():
-                    bags[before] = ()
-            place = places.get(kind)
-            if place is not None:
-                bags[place] = values
+            else:
+                texts += 1
+                values = (value,)
+            if name in names:
+                places = names[name]
+                if not places:
+                    raise Involved
+                if known:
+                    for before in places.values():
+                        bags[before] = ()
+                if kind in places:
+                    bags[places[kind]] = values
         return texts
 
 
 class Quick:
     """See the module. It is that of one bundle, and `straight` has the places of `ALWAYS` first."""
 
-    __slots__ = ("_action", "_ask", "_context", "_resource", "_rest", "_rests", "_subject")
+    __slots__ = ("_action", "_acts", "_ask", "_context", "_resource", "_rest", "_rests", "_subject")
 
     def __init__(self, straight: Straight, entities: Entities) -> None:
         places = straight.places
@@ -149,7 +159,9 @@ class Quick:
         self._rests: dict[tuple[str, str], Bags] = {}
         self._subject = _Side(SUBJECT, places, entities.subjects)
         self._resource = _Side(RESOURCE, places, entities.resources)
-        self._action = _Side(ACTION, places, {"": entities.actions} if any(entities.actions.values()) else {})
+        self._action = _Side(ACTION, places, {"": entities.actions})
+        #: whether anything is known of actions but their names
+        self._acts = any(entities.actions.values())
         self._context = _Side(ENVIRONMENT, places, {})
 
     def decide(self, data: bytes, now: datetime) -> tuple[Decision, QuickQuestion] | None:
@@ -161,42 +173,37 @@ class Quick:
             return None
         try:
             question = _decode(data)
-            bags, texts = self._bags(question)
+            subject, action, resource = question.subject, question.action, question.resource
+            who, of_subject, of_resource = subject.id, subject.type, resource.type
+            rest, texts = self._rest, _TEXTS
+            if of_subject in self._subject.entities:
+                rest = self._rests.get((of_subject, who)) or self._rest_of(of_subject, who)
+            bags = [(who,), (of_subject,), (resource.id,), (of_resource,), (action.name,), *rest]
+            side, properties = self._resource, resource.properties
+            if of_resource in side.entities:
+                texts += side.tell(bags, of_resource, resource.id, properties)
+            elif properties is not UNSET:
+                texts += side.say(bags, properties, known=False)
+            if (
+                self._acts
+                or action.properties is not UNSET
+                or question.context is not UNSET
+                or subject.properties is not UNSET
+            ):
+                texts += self._more(bags, question)
             # Without escapes each text has two quotation marks, and what stands there twice, or is not known, has more.
             return (self._ask(bags, now), question) if data.count(_QUOTE) == 2 * texts else None
         except (MsgspecError, UnicodeDecodeError, EvaluationError, Involved):
             return None
 
-    def _bags(self, question: QuickQuestion) -> tuple[Bags, int]:
-        """Return what policies may want to know, and how many texts the question has: `authzen.facts_of`, in short."""
-        subject, action, resource = question.subject, question.action, question.resource
-        who, which, does = subject.id, resource.id, action.name
-        of_subject, of_resource = subject.type, resource.type
-        # The same for each of them, in full: a call costs more than what it would do.
-        side, rest, texts = self._subject, self._rest, _TEXTS
-        known = of_subject in side.entities
-        if known:
-            rest = self._rests.get((of_subject, who)) or self._rest_of(of_subject, who)
-        bags = [(who,), (of_subject,), (which,), (of_resource,), (does,), *rest]
-        if (properties := subject.properties) is not UNSET:
-            texts += side.say(bags, properties, known=known)
-        side = self._resource
-        known = of_resource in side.entities
-        if known:
-            for place, values in (side.known.get((of_resource, which)) or side.find(of_resource, which)).items():
-                bags[place] = values
-        if (properties := resource.properties) is not UNSET:
-            texts += side.say(bags, properties, known=known)
-        side = self._action
-        known = "" in side.entities
-        if known:
-            for place, values in (side.known.get(("", does)) or side.find("", does)).items():
-                bags[place] = values
-        if (properties := action.properties) is not UNSET:
-            texts += side.say(bags, properties, known=known)
-        if (properties := question.context) is not UNSET:
-            texts += self._context.say(bags, properties, known=False)
-        return bags, texts
+    def _more(self, bags: Bags, question: QuickQuestion) -> int:
+        """Add what is said of subjects and circumstances, and of actions, and return of how many texts it is."""
+        subject, action = question.subject, question.action
+        texts = self._subject.say(bags, subject.properties, known=subject.type in self._subject.entities)
+        texts += self._context.say(bags, question.context, known=False)
+        if self._acts:
+            return texts + self._action.tell(bags, "", action.name, action.properties)
+        return texts + self._action.say(bags, action.properties, known=False)
 
     def _rest_of(self, of_subject: str, who: str) -> Bags:
         """Return the bags after those of `ALWAYS`, with what is known of a subject; subjects ask again and again."""
