@@ -21,7 +21,8 @@ from penstock.pipeline.jobs import counts_of
 from penstock.pipeline.jobs import run as run_job
 
 RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))
-WARM = 20_000
+#: more than are done in one part
+WARM = 50_000
 #: a meter hears of counters once a second
 HEARD = 3.0
 
