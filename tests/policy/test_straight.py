@@ -61,6 +61,7 @@ def compared(root: Root, known: Repository, asked: list[Facts]) -> Said:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 1 << 40))
 @example(189_781_982)  # an attribute that only the plain evaluator asks for
+@example(281_312)  # obligations of one rule behind those of another, which are for the other effect
 def test_it_says_what_the_compiled_one_says(seed: int) -> None:
     maker = Simple(seed) if seed % 4 else Maker(seed)
     root: Root = maker.policy() if maker.rarely(3) else maker.policy_set()

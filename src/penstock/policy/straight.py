@@ -295,7 +295,7 @@ def _rules(rules: Sequence[Rule], combining: _Combining, says: Mapping[Decision,
     for rule in _in_turn(rules, combining):
         decision = Decision.of(rule.effect)
         end = says[decision]
-        if any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice)):
+        if _asks_more(rule):
             end = "raise V"
         elif decision is _otherwise(combining):
             # It would change nothing.
@@ -315,7 +315,12 @@ def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
     yield from (rule for rule in rules if rule.effect is strong)
     # What is to be done with the weaker decision, all of those say that hold.
     weak = [rule for rule in rules if rule.effect is not strong]
-    yield from sorted(weak, key=lambda rule: not (rule.duties.obligations or rule.duties.advice))
+    yield from sorted(weak, key=lambda rule: not _asks_more(rule))
+
+
+def _asks_more(rule: Rule) -> bool:
+    """Say whether something is to be done where the rule holds; what it has for the other effect never counts."""
+    return any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice))
 
 
 def _otherwise(combining: _Combining) -> Decision:
