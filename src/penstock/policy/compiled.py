@@ -253,7 +253,7 @@ def _compile_policy(policy: Policy) -> _Unit:
     children = [_Rule(rule, policy, programs) for rule in policy.rules]
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
     unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
-    if len(children) == 1 and rule_algorithm(policy.combining) in _SINGLE:
+    if len(children) == 1 and children[0].target and rule_algorithm(policy.combining) in _SINGLE:
         unit.reach = (*policy.target, *children[0].target)
     return unit
 

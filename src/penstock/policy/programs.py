@@ -165,31 +165,41 @@ def constant_of(expression: Expression) -> tuple[Value] | None:
 
 def repeated(expression: Expression) -> dict[int, int]:
     """Return what comes more than once in an expression, by which object it is: a number for all that are the same."""
-    numbers: dict[Hashable, int] = {}
-    seen: dict[int, int] = {}
-    counted: Counter[int] = Counter()
+    found = _Numbers()
+    found.number(expression)
+    return {which: number for which, number in found.seen.items() if found.counted[number] > 1}
 
-    def number(one: Expression) -> int:
+
+class _Numbers:
+    """Numbers expressions, the same ones alike, and counts those that are applied."""
+
+    __slots__ = ("_known", "counted", "seen")
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+        self.seen: dict[int, int] = {}
+        self.counted: Counter[int] = Counter()
+
+    def number(self, one: Expression) -> int:
         match one:
             case Literal(XPathExpression(path, category, prefixes, version)):
                 key: Hashable = (path, category, prefixes, version)
             case Literal(value, of_type):
                 # Equal values may be written apart, and functions may tell.
                 key = (of_type, of_type.write(value))
-            case Apply(function, arguments) | ApplyEach(_, function, arguments):
-                key = (type(one), one.name if isinstance(one, ApplyEach) else "", function, *map(number, arguments))
+            case Apply(function, arguments):
+                key = (function, *map(self.number, arguments))
+            case ApplyEach(name, function, arguments):
+                key = (name, function, *map(self.number, arguments))
             case ApplyPath(name, arguments):
-                key = (name, *map(number, arguments))
+                key = (name, *map(self.number, arguments))
             case _:
                 key = one
-        found = numbers.setdefault(key, len(numbers))
+        found = self._known.setdefault(key, len(self._known))
         if isinstance(one, Apply):
-            seen[id(one)] = found
-            counted[found] += 1
+            self.seen[id(one)] = found
+            self.counted[found] += 1
         return found
-
-    number(expression)
-    return {which: found for which, found in seen.items() if counted[found] > 1}
 
 
 def condition_program(
