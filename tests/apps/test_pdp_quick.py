@@ -59,6 +59,7 @@ def bundle(combining: str, *more: str, entities: bool = True) -> Bundle:
     known: dict[str, Any] = {
         "subjects": [
             {"type": "user", "id": "known", "properties": {"a": "x", "b": ["x", 1, {}]}},
+            {"type": "user", "id": "other", "properties": {"a": "y"}},
             {"type": "user", "id": "nested", "properties": {"a": {"b": "x"}}},
             {"type": "user", "id": "wrong", "properties": {"a": {"b": "x"}, "a.b": 1}},
         ],
@@ -78,6 +79,7 @@ BUNDLES = [
         rule(target=has(ENVIRONMENT, "b", "string", "x", must=True), effect="Deny"),
     ),
 ]
+ALONE = bundle("3.0:rule-combining-algorithm:deny-unless-permit", entities=False)
 TEXTS = st.sampled_from(["x", "y", "user", "known", "read", "write", "ü\u2028"])
 PLAIN = TEXTS | st.sampled_from([0, 1, 1.5, 10**30, True, False, None]) | st.lists(TEXTS, max_size=2)
 ODD_TEXTS = TEXTS | st.sampled_from(["nested", "wrong", "robot", "", 'a"b'])
@@ -163,10 +165,35 @@ def test_what_is_unusual_takes_the_long_way(body: bytes) -> None:
     assert not quickly(BUNDLES[1], body)
 
 
-def test_usual_questions_are_quick() -> None:
-    more = USUAL.replace(b'"id":"i"', b'"id":"i","properties":{"n":1.5,"l":["x"],"t":"u","z":null}')
-    for body in (USUAL, more, json.dumps({**ASKED, "context": {"b": "x"}}).encode(), b" " + USUAL + b"\n"):
-        assert quickly(BUNDLES[1], body)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"context": {"b": "x"}},
+        {"context": None},
+        {"subject": {"type": "user", "id": "known"}},
+        {"subject": {"type": "user", "id": "other"}},
+        {"subject": {"type": "user", "id": "other", "properties": {"a": "x"}}},
+        {"subject": {"type": "user", "id": "stranger", "properties": {"a": "x"}}},
+        {"subject": {"type": "robot", "id": "known", "properties": {}}},
+        {"resource": {"type": "user", "id": "known"}},
+        {"resource": {"type": "user", "id": "known", "properties": {"a": "x"}}},
+        {"resource": {"type": "user", "id": "known", "properties": None}},
+        {"resource": {"type": "t", "id": "i", "properties": {"n": 1.5, "l": ["x"], "t": "u", "z": None, "a": True}}},
+        {"action": {"name": "write", "properties": {"b": "x"}}},
+        {"action": {"name": "read", "properties": {"b": ["z"]}}},
+    ],
+)
+def test_usual_questions_are_quick(more: dict[str, Any]) -> None:
+    question = {**ASKED, "action": {"name": "write"}, **more}
+    for which in (BUNDLES[1], ALONE, BUNDLES[1]):
+        assert quickly(which, json.dumps(question).encode())
+
+
+def test_what_is_known_of_one_is_not_told_of_another() -> None:
+    for who in ("known", "other", "known", "stranger", "other"):
+        question = {**ASKED, "action": {"name": "write"}, "subject": {"type": "user", "id": who}}
+        assert quickly(BUNDLES[1], json.dumps(question).encode())
 
 
 def test_what_a_question_says_goes_before_what_is_known() -> None:
