@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from penstock.apps.http.server import Answer, HttpService
 from penstock.policy.results import Decision
 
-_SECONDS: Final = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 1.0)
+_SECONDS: Final = (0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 1.0)
 
 
 class Counting(Collector):
