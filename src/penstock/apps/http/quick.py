@@ -67,6 +67,7 @@ _TEXTS: Final = 13
 ALWAYS: Final = (KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE, KEY_ACTION_ID)
 _Known: TypeAlias = Mapping[int, tuple[Value, ...]]
 _NOTHING: Final[_Known] = {}
+_NOWHERE: Final[Mapping[type, int]] = {}
 
 
 class _Side:
@@ -113,13 +114,17 @@ class _Side:
         """
         for place, values in (self.known.get((of_type, name)) or self.find(of_type, name)).items():
             bags[place] = values
-        return self.say(bags, properties, known=True)
+        self.take_back(bags, properties)
+        return self.say(bags, properties)
 
-    def say(self, bags: Bags, properties: _Flat, *, known: bool) -> int:
-        """Put what a question says among the bags, instead of what is known, and return of how many texts it is.
+    def take_back(self, bags: Bags, properties: _Flat) -> None:
+        """Take from the bags what is known where a question says something else, of whatever type."""
+        for name in properties or ():
+            for place in self._names.get(name, _NOWHERE).values():
+                bags[place] = ()
 
-        Raises `Involved`.
-        """
+    def say(self, bags: Bags, properties: _Flat) -> int:
+        """Put what a question says among the bags, and return of how many texts it is. Raises `Involved`."""
         if not properties:
             return 0 if properties is UNSET else 1
         texts, names = 1, self._names
@@ -138,9 +143,6 @@ class _Side:
                 places = names[name]
                 if not places:
                     raise Involved
-                if known:
-                    for before in places.values():
-                        bags[before] = ()
                 if kind in places:
                     bags[places[kind]] = values
         return texts
@@ -183,7 +185,7 @@ class Quick:
             if of_resource in side.entities:
                 texts += side.tell(bags, of_resource, resource.id, properties)
             elif properties is not UNSET:
-                texts += side.say(bags, properties, known=False)
+                texts += side.say(bags, properties)
             if (
                 self._acts
                 or action.properties is not UNSET
@@ -199,11 +201,12 @@ class Quick:
     def _more(self, bags: Bags, question: QuickQuestion) -> int:
         """Add what is said of subjects and circumstances, and of actions, and return of how many texts it is."""
         subject, action = question.subject, question.action
-        texts = self._subject.say(bags, subject.properties, known=subject.type in self._subject.entities)
-        texts += self._context.say(bags, question.context, known=False)
+        if subject.type in self._subject.entities:
+            self._subject.take_back(bags, subject.properties)
+        texts = self._subject.say(bags, subject.properties) + self._context.say(bags, question.context)
         if self._acts:
             return texts + self._action.tell(bags, "", action.name, action.properties)
-        return texts + self._action.say(bags, action.properties, known=False)
+        return texts + self._action.say(bags, action.properties)
 
     def _rest_of(self, of_subject: str, who: str) -> Bags:
         """Return the bags after those of `ALWAYS`, with what is known of a subject; subjects ask again and again."""
