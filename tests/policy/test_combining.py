@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.kit import FIRST, NOW, policy, request, rule
 from tests.policy.test_combine import Said
+from tests.trust.kit import refused
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.policy.combine import POLICY_ALGORITHMS
@@ -22,8 +23,9 @@ from penstock.policy.combining import (
 )
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide, plainly
-from penstock.policy.policies import PolicySet, Root
-from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Told
+from penstock.policy.policies import PolicyReference, PolicySet, Root
+from penstock.policy.repository import Repository
+from penstock.policy.results import PROCESSING_ERROR, SYNTAX_ERROR, Decision, Outcome, Response, Result, Told
 from penstock.policy.text_lint import lint
 from penstock.policy.text_reading import read_text_policy
 from penstock.policy.text_written import write_text
@@ -129,9 +131,18 @@ def test_as_many_priorities_as_children(priorities: tuple[int, ...]) -> None:
     assert [one.code for one in lint(root)] == ["combining-priorities"]
 
 
-def test_an_issuer_that_counts_for_nothing_is_told() -> None:
+def test_what_others_issue_decides_nothing() -> None:
     root = replace(policy(rule()), issuer="somebody")
-    assert [one.code for one in lint(root)] == ["issuer-ignored"]
+    assert [one.code for one in lint(root)] == ["issuer-unknown"]
+    for ready in (CompiledPolicy, plainly):
+        for issued in (root, PolicySet("s", "1.0", DENY_OVERRIDES, (root,))):
+            with refused("xacml.issuer"):
+                ready(issued)
+    reference = PolicySet("s", "1.0", DENY_OVERRIDES, (PolicyReference(root.id, to_set=False),))
+    for evaluator in (CompiledPolicy(reference).evaluate, plainly(reference)):
+        for _ in range(2):
+            (result,) = decide(evaluator, request(), NOW, Repository([root])).results
+            assert (result.decision, result.status.code) == (IN_DP, SYNTAX_ERROR)
 
 
 def test_a_tuple_that_leaves_something_open_is_told() -> None:

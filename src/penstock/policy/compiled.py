@@ -17,7 +17,17 @@ from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, tar
 from penstock.policy.expressions import Expression
 from penstock.policy.index import Index, Needs, necessary
 from penstock.policy.lookup import Context, NoSources, Sources
-from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.policies import (
+    Duties,
+    Effect,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    Target,
+    check_issuers,
+)
 from penstock.policy.programs import Program, condition_program, target_program
 from penstock.policy.requests import Facts, Request
 from penstock.policy.results import NOT_APPLICABLE, Decision, Outcome, PolicyId
@@ -26,9 +36,13 @@ IN_DP: Final = Decision.INDETERMINATE_DP
 
 
 class CompiledPolicy:
-    """A policy or a policy set, ready to decide. Policies that it refers to are taken from `sources` when needed."""
+    """A policy or a policy set, ready to decide. Policies that it refers to are taken from `sources` when needed.
+
+    Raises `MalformedError` (`xacml.issuer`).
+    """
 
     def __init__(self, root: Root, sources: Sources | None = None) -> None:
+        check_issuers(root)
         self._sources = sources or NoSources()
         self._ask = _compile(root, ()).evaluate
 

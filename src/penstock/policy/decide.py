@@ -16,7 +16,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import XPATH, XPathExpression
 from penstock.policy.evaluate import evaluate, status_of
 from penstock.policy.lookup import Context, NoSources, Sources, levels
-from penstock.policy.policies import Root
+from penstock.policy.policies import Root, check_issuers
 from penstock.policy.requests import RESOURCE_ID, Attribute, Attributes, Request
 from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Status
 
@@ -32,7 +32,8 @@ Evaluator: TypeAlias = Callable[[Context], Outcome]
 
 
 def plainly(root: Root) -> Evaluator:
-    """Return the plain evaluator of a policy."""
+    """Return the plain evaluator of a policy. Raises `MalformedError` (`xacml.issuer`)."""
+    check_issuers(root)
     return partial(evaluate, root)
 
 

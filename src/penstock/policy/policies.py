@@ -142,6 +142,22 @@ class PolicySet:
 Root: TypeAlias = Policy | PolicySet
 
 
+def check_issuers(root: Root) -> None:
+    """Check that whoever loads a policy answers for it (section 5.2). Raises `MalformedError` (`xacml.issuer`).
+
+    Whether somebody else may issue one is for XACML's administration profile to say, which is not there.
+    """
+    if root.issuer is not None:
+        raise MalformedError(
+            "xacml.issuer",
+            f"policy `{root.id[:120]}` has an issuer, and nobody here can say whether it may issue it",
+            hint="decide whether you trust it; if you do, take the issuer out of your copy",
+        )
+    for member in root.members if isinstance(root, PolicySet) else ():
+        if not isinstance(member, PolicyReference):
+            check_issuers(member)
+
+
 def check_version(version: str) -> None:
     """Check that a version is numbers with dots between. Raises `MalformedError` (`xacml.version`)."""
     if not _VERSION.fullmatch(version):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from penstock.errors import EvaluationError
 from penstock.policy.datatypes import Value
 from penstock.policy.lookup import NoSources
-from penstock.policy.policies import PolicyReference, PolicySet, Root, version_key
+from penstock.policy.policies import PolicyReference, PolicySet, Root, check_issuers, version_key
 
 
 class Repository(NoSources):
@@ -30,14 +30,22 @@ class Repository(NoSources):
         self._known: dict[tuple[str, bool], list[Root]] = {}
         for one in policies:
             self._known.setdefault((one.id, isinstance(one, PolicySet)), []).append(one)
+        self._checked: set[int] = set()
 
     def policy(self, reference: PolicyReference) -> Root:
-        """Return the newest policy that a reference means. Raises `EvaluationError` (`xacml.unknown`)."""
+        """Return the newest policy that a reference means.
+
+        Raises `EvaluationError` (`xacml.unknown`), `MalformedError` (`xacml.issuer`).
+        """
         known = self._known.get((reference.id, reference.to_set), ())
         suitable = [one for one in known if reference.suits(one.version)]
         if not suitable:
             raise EvaluationError("xacml.unknown", f"policy `{reference.id[:120]}` is not known")
-        return max(suitable, key=lambda one: version_key(one.version))
+        found = max(suitable, key=lambda one: version_key(one.version))
+        if id(found) not in self._checked:
+            check_issuers(found)
+            self._checked.add(id(found))
+        return found
 
     def children(self, resource: Value, /) -> Sequence[Value]:
         """Return the resources right below one. Raises `EvaluationError` (`xacml.hierarchy`)."""

@@ -31,8 +31,8 @@ def lint(root: Root) -> Iterator[Finding]:
     """Yield what is hardly meant in a policy or a policy set."""
     yield from _combining(root)
     if root.issuer is not None:
-        message = "who issued it counts for nothing here: whatever policy is loaded is in force"
-        yield Finding("issuer-ignored", root.id, root.id, message)
+        message = "nobody decides by a policy that has an issuer: whether it may issue it, nobody here can say"
+        yield Finding("issuer-unknown", root.id, root.id, message)
     if isinstance(root, Policy):
         yield from _rules(root)
         yield from _variables(root)
