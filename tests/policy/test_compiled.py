@@ -108,6 +108,19 @@ def test_what_must_be_there_and_is_not_is_not_passed_over() -> None:
     assert CompiledPolicy(root).ask({WHO.key: ("bob",)}, NOW).decision is Decision.NOT_APPLICABLE
 
 
+def test_an_attribute_may_have_a_value_for_each_of_two_needs() -> None:
+    """Who is ann and bob at once is both, though no name is both."""
+    rules = DENY.replace(":policy-", ":rule-")
+    others = tuple(Rule("r", Effect.PERMIT, one_of(f"n{number}")) for number in range(9))
+    both = Rule("r", Effect.DENY, (*one_of("ann"), *one_of("bob")))
+    of_both = Policy("p", "1.0", rules, (replace(both, target=one_of("bob")),), one_of("ann"))
+    policies = tuple(Policy("p", "1.0", rules, (one,)) for one in others)
+    for root in (Policy("p", "1.0", rules, (both, *others)), PolicySet("s", "1.0", DENY, (of_both, *policies))):
+        compiled = CompiledPolicy(root)
+        assert compiled.ask({WHO.key: ("ann", "bob")}, NOW).decision is Decision.DENY
+        assert compiled.ask({WHO.key: ("ann",)}, NOW).decision is Decision.NOT_APPLICABLE
+
+
 def test_a_policy_that_others_refer_to_may_change() -> None:
     class Newest(NoSources):
         current = policy(rule())

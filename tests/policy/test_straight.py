@@ -21,6 +21,7 @@ from penstock.policy.repository import Repository
 from penstock.policy.requests import ENVIRONMENT, SUBJECT, Facts
 from penstock.policy.results import Decision, Outcome
 from penstock.policy.straight import Involved, Straight, straight
+from penstock.policy.times import read_date_time
 
 KNOWN = replace(policy(rule()), id="known")
 POLICY = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:"
@@ -134,6 +135,41 @@ def test_it_knows_the_time() -> None:
     size = apply(f"{V1}integer-equal", [apply(f"{V1}dateTime-bag-size", [clock]), Literal(1, INTEGER)])
     timely = Policy("p", "1.0", f"{RULE}deny-overrides", (Rule("r", Effect.PERMIT, (), size),))
     assert compared(timely, Repository(), [{}]) == {Decision.PERMIT: 1}
+
+
+def test_facts_may_say_what_time_it_is() -> None:
+    clock = Designator(ENVIRONMENT, "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime", DATE_TIME)
+    long_ago = read_date_time("2001-01-01T00:00:00Z")
+    target = (((Match(function_of(f"{V1}dateTime-equal"), long_ago, DATE_TIME, clock),),),)
+    root = Policy("p", "1.0", f"{RULE}deny-overrides", (Rule("r", Effect.PERMIT, target),))
+    asked: list[Facts] = [{}, {clock.key: (long_ago,)}]
+    assert compared(root, Repository(), asked) == {Decision.NOT_APPLICABLE: 1, Decision.PERMIT: 1}
+
+
+@pytest.mark.parametrize("clock", [False, True])
+def test_many_are_found_by_ranges_of_what_facts_say_and_of_the_time(*, clock: bool) -> None:
+    number = Designator(SUBJECT, "number", INTEGER)
+    moment = Designator(ENVIRONMENT, "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime", DATE_TIME)
+    rules = []
+    for place in range(20):
+        least = read_date_time(f"20{place + 20}-01-01T00:00:00Z") if clock else place
+        compares = function_of(f"{V1}{'dateTime' if clock else 'integer'}-less-than-or-equal")
+        match = Match(compares, least, DATE_TIME if clock else INTEGER, moment if clock else number)
+        rules.append(Rule("r", Effect.DENY, (((match,),),)))
+    for target in ((), *rule_of(Effect.DENY, "ann").target):
+        named = [replace(one, target=(*one.target, target) if target else one.target) for one in rules]
+        root = Policy("p", "1.0", f"{RULE}deny-overrides", (*named, Rule("r", Effect.PERMIT)))
+        assert compared(root, Repository(), [{number.key: (7,), WHO.key: ("ann",)}]) == {Decision.DENY: 1}
+
+
+def test_a_set_within_another_version_of_itself() -> None:
+    """What was compiled where it is in no other set is not taken for what it is in one of its own name."""
+    first = PolicySet("a", "1.0", ALGORITHMS[4], (KNOWN,))
+    inner = PolicySet("inner", "1.0", ALGORITHMS[4], (PolicyReference("a", to_set=True, version="1.0"),))
+    second = PolicySet("a", "2.0", ALGORITHMS[4], (PolicyReference("inner", to_set=True),))
+    never = replace(inner, id="never", target=rule_of(Effect.DENY, "nobody").target, members=second.members)
+    root = PolicySet("root", "1.0", ALGORITHMS[4], (never, PolicyReference("a", to_set=True)))
+    assert compared(root, Repository([first, second, inner]), [{}]) == {None: 1}
 
 
 def test_references_that_lead_nowhere() -> None:

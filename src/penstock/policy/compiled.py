@@ -15,7 +15,7 @@ from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorith
 from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, target_matches
 from penstock.policy.expressions import Expression
-from penstock.policy.index import Index, Needs, necessary
+from penstock.policy.index import Index, Needs, fewer, necessary
 from penstock.policy.lookup import Context, NoSources, Sources
 from penstock.policy.policies import (
     Duties,
@@ -317,5 +317,5 @@ def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> 
     found = dict(needs)
     for key in common:
         values = frozenset().union(*(one[key] for one in of_rules))
-        found[key] = found[key] & values if key in found else values
+        found[key] = fewer(found[key], values) if key in found else values
     return found

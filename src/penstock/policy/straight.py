@@ -27,6 +27,7 @@ from penstock.policy.programs import Program, Writer, built
 from penstock.policy.repository import Repository
 from penstock.policy.requests import Facts, Key
 from penstock.policy.results import Decision
+from penstock.policy.signatures import failed
 from penstock.policy.text_written import inner
 
 Bags: TypeAlias = list[tuple[Value, ...]]
@@ -120,15 +121,21 @@ def _needs(target: Target) -> Needs:
 
 
 class _Alone:
-    """Facts, and no others."""
+    """What an index asks for: bags, and no others."""
 
-    __slots__ = ("facts",)
+    __slots__ = ("_bags", "_places", "facts")
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, bags: Bags, places: Mapping[Key, int]) -> None:
         self.facts = facts
+        self._bags = bags
+        self._places = places
 
-    def bag(self, _wanted: Designator, /) -> tuple[Value, ...]:
-        return ()
+    def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
+        place = self._places.get(wanted.key)
+        if place is None or is_clock(wanted):
+            # Whoever wants to know has to be asked.
+            raise failed("it is not known here")
+        return self._bags[place]
 
 
 class _Writer(Writer):
@@ -144,6 +151,8 @@ class _Writer(Writer):
 
     def bag(self, attribute: Designator) -> str:
         if is_clock(attribute):
+            # Facts may say what time it is, and need not.
+            self._places.setdefault(attribute.key, len(self._places))
             return super().bag(attribute)
         found = self._bags.setdefault(attribute, f"a{len(self._bags)}")
         if attribute.must_be_present:
@@ -185,7 +194,9 @@ class _Compiler:
 
     def __init__(self, known: Repository, places: dict[Key, int]) -> None:
         self._known = known
-        self._done: dict[int, tuple[Root, _Unit]] = {}
+        self._done: dict[int, tuple[Root, _Unit, frozenset[str]]] = {}
+        #: the sets that are referred to in what is being compiled, by their ids
+        self._sets: set[str] = set()
         self.places = places
 
     def context(self, bags: Bags, now: datetime) -> Context:
@@ -208,11 +219,18 @@ class _Compiler:
             found = self._known.policy(reference)
         except PenstockError:
             return _Unit(_involved, _involved, ())
+        if reference.to_set:
+            self._sets.add(reference.id)
         if reference.to_set and reference.id in around:
             return _Unit(_involved, _involved, ())
         if id(found) not in self._done:
-            self._done[id(found)] = found, self.unit(found, around)
-        return self._done[id(found)][1]
+            outside, self._sets = self._sets, set()
+            self._done[id(found)] = found, self.unit(found, around), frozenset(self._sets)
+            self._sets = outside
+        _, unit, sets = self._done[id(found)]
+        self._sets |= sets
+        # It may have been compiled elsewhere, where none of the sets around it is in it.
+        return unit if sets.isdisjoint(around) else _Unit(_involved, _involved, ())
 
     def _place(self, policy: Policy) -> None:
         """Give each attribute a place that is asked for where it is not written: by variables, and by the plain way."""
@@ -355,7 +373,7 @@ def _members(members: Sequence[_Unit], combining: _Combining, says: Mapping[Deci
 class _Many:
     """Children of which few are looked at."""
 
-    __slots__ = ("_asks", "_index", "_otherwise", "_places", "_strong")
+    __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
 
     def __init__(self, children: Sequence[_Unit], combining: _Combining, places: dict[Key, int]) -> None:
         found = Index.of(
@@ -363,7 +381,8 @@ class _Many:
         )
         self._index = found
         keys = {attribute.key for child in children for attribute in child.needs}
-        #: where the index finds what it asks for
+        #: where the index finds what it asks for always, and where else it may look
+        self._all = places
         self._places = [(key, places.setdefault(key, len(places))) for key in keys]
         self._asks = [child.ask for child in children]
         self._otherwise = _otherwise(combining)
@@ -380,7 +399,7 @@ class _Many:
             asks = self._asks
         else:
             facts = {key: bags[place] for key, place in self._places}
-            asks = [one.ask for one in self._index.candidates(_Alone(facts))]
+            asks = [one.ask for one in self._index.candidates(_Alone(facts, bags, self._all))]
         for ask in asks:
             decision = ask(bags, now)
             if decision in strong:
