@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -37,14 +38,17 @@ from penstock.pipeline.jobs_enforce import DECISIONS
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import BOOLEAN, DATE, DATE_TIME, DOUBLE, HEX, INTEGER, STRING, URI, DataType, Value
 from penstock.policy.evaluate import evaluate
+from penstock.policy.expressions import Designator, Literal, apply
+from penstock.policy.functions import V1
 from penstock.policy.lookup import Context, NoSources, Sources
-from penstock.policy.policies import Root
+from penstock.policy.policies import Effect, Policy, Root, Rule
 from penstock.policy.repository import Repository
 from penstock.policy.requests import SUBJECT, Facts, Key, Request, key_of
 from penstock.policy.results import Decision
 from penstock.policy.text_reading import read_text_policy
 from penstock.policy.vectors import Vectors
 
+V3_RULES = "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:"
 KEYS = [key_of(*one) for one in ATTRIBUTES]
 TYPES = {STRING: pa.string(), INTEGER: pa.int64(), DOUBLE: pa.float64()}
 
@@ -140,6 +144,27 @@ def test_values_of_all_ordered_types_lie_where_they_lie(of: DataType, told: bool
     bags = [reader.bag(arrays[key], row) for row in range(len(rows))]
     facts = [{role: () if who is None else (who,), key: bag} for (who, _), bag in zip(rows, bags, strict=True)]
     assert decided(decider, arrays, len(rows)) == [expected(root, one, NoSources()) for one in facts]
+
+
+def test_the_largest_and_the_smallest_are_told_from_others() -> None:
+    largest, smallest = (1 << 63) - 1, -1 << 63
+    key = key_of(SUBJECT, "x", INTEGER)
+    values = [0, largest, largest - 1, smallest, smallest + 1]
+    compared = POLICY.replace('{{ "x" = x }}', "{{}}")
+    for constants in ((largest, largest, smallest), (smallest, largest - 1, smallest + 1), (1 << 63, 1 << 63, 0)):
+        root = read_text_policy(compared.format(INTEGER, *constants))
+        rows = decided(deciding(root, {key: pa.int64()}, NoSources()), {key: pa.array(values)}, len(values))
+        assert rows == [expected(root, {key: (one,)}, NoSources()) for one in values]
+
+
+def test_what_is_no_number_is_sent_as_it_is() -> None:
+    wanted = apply(f"{V1}double-is-in", [Literal(math.nan, DOUBLE), Designator(SUBJECT, "x", DOUBLE)])
+    root = Policy("p", "1.0", f"{V3_RULES}deny-overrides", (Rule("r", Effect.DENY, (), wanted),))
+    sent, _ = pickle.loads(Policies(root)._written)  # noqa: S301  # written here
+    key = key_of(SUBJECT, "x", DOUBLE)
+    decider = deciding(sent, {key: pa.float64()}, NoSources())
+    rows = decided(decider, {key: pa.array([math.nan, 1.0])}, 2)
+    assert rows == [expected(root, {key: (one,)}, NoSources()) for one in (math.nan, 1.0)]
 
 
 READ = [

@@ -1,5 +1,6 @@
 """What policies are told about events: kinds as types, nothing for nulls, and attributes under all their names."""
 
+import math
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -27,6 +28,11 @@ from penstock.policy.text_reading import read_text_policy
 from penstock.trust.capabilities import Right
 
 OLD, NEW = V4799.event_type, V8516.event_type
+
+
+def test_what_is_no_number_is_found_in_bags() -> None:
+    (bag,) = environment_facts({"fact": float("nan")}).values()
+    assert bag == (math.nan,)
 
 
 def plain(facts: Facts) -> dict[str, tuple[object, ...]]:

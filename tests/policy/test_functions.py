@@ -87,6 +87,11 @@ def test_it_gives(name: str, arguments: tuple[Any, ...], expected: object) -> No
     assert FUNCTIONS[name].call(*arguments) == expected
 
 
+@pytest.mark.parametrize("name", ["double-abs", "round", "floor"])
+def test_what_is_no_number_is_found_in_bags(name: str) -> None:
+    assert FUNCTIONS[f"{V1}double-is-in"].call(FUNCTIONS[f"{V1}{name}"].call(math.nan), (math.nan,))
+
+
 @pytest.mark.parametrize(("name", "arguments"), FAILING)
 def test_it_has_no_value(name: str, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(EvaluationError) as caught:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
+from math import nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -30,7 +31,8 @@ from penstock.pipeline.evaluate_columns import column
 from penstock.pipeline.evaluate_mapping import RequestColumn, check_columns
 from penstock.pipeline.evaluate_vectors import Decider
 from penstock.pipeline.sealed_log import map_arrow
-from penstock.policy.expressions import function_of
+from penstock.policy.datatypes import DataType
+from penstock.policy.expressions import Literal, function_of
 from penstock.policy.policies import Root
 from penstock.policy.repository import Repository
 from penstock.policy.signatures import Function
@@ -85,10 +87,17 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, Function):
             return function_of, (thing.id,)
+        if isinstance(thing, Literal) and thing.value != thing.value:  # what is no number
+            return _no_number, (thing.gives,)
         if isinstance(thing, MappingProxyType):
             # The class itself has no name by which it could be found.
             return _unchanging, (dict(thing),)
         return NotImplemented
+
+
+def _no_number(of: DataType) -> Literal:
+    """Return what is no number: there is one object, which bags find by itself."""
+    return Literal(nan, of)
 
 
 def _unchanging(found: dict[Any, Any]) -> MappingProxyType[Any, Any]:

@@ -240,7 +240,7 @@ def _place(constant: Value, of: DataType) -> Fraction | float | None:
     else:
         since = Fraction(constant.order) - _EPOCH * DAY
         found = since / DAY if of is DATE else since * _MICROS
-    return found if abs(found) < _LARGEST else None
+    return found if -_LARGEST - 1 <= found <= _LARGEST else None
 
 
 class _Distinct(_One):

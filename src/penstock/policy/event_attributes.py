@@ -25,6 +25,7 @@ that no policy is got around by asking for an older version, all names count tha
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import isnan, nan
 from types import MappingProxyType
 from typing import Final
 
@@ -83,6 +84,9 @@ def data_type_of(kind: Kind) -> DataType:
 
 def policy_value(value: EventValue) -> Value:
     """Return a value of an event as policies have it."""
+    if isinstance(value, float) and isnan(value):
+        # Of what is no number there is one object, which bags find by itself.
+        return nan
     return DateTime(*parts_of(in_utc(value)), 0) if isinstance(value, datetime) else value
 
 

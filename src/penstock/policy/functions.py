@@ -178,7 +178,7 @@ def _arithmetic() -> Iterator[Function]:
     yield Function(f"{V1}double-divide", (DOUBLE, DOUBLE), DOUBLE, _divide_doubles)
     yield Function(f"{V1}integer-mod", (INTEGER, INTEGER), INTEGER, _remainder)
     yield Function(f"{V1}integer-abs", (INTEGER,), INTEGER, abs)
-    yield Function(f"{V1}double-abs", (DOUBLE,), DOUBLE, abs)
+    yield Function(f"{V1}double-abs", (DOUBLE,), DOUBLE, lambda number: _one_nan(abs(number)))
     yield Function(f"{V1}round", (DOUBLE,), DOUBLE, _round)
     yield Function(f"{V1}floor", (DOUBLE,), DOUBLE, _floor)
     yield Function(f"{V1}double-to-integer", (DOUBLE,), INTEGER, _whole)
