@@ -99,6 +99,30 @@ def test_of_many_only_those_are_looked_at_that_can_apply() -> None:
     assert found() == []
 
 
+class Counted(str):
+    """A text that may be looked for so often only, all in all."""
+
+    __slots__ = ()
+    left = 10_000
+
+    def __hash__(self) -> int:
+        Counted.left -= 1
+        assert Counted.left
+        return super().__hash__()
+
+
+def test_of_many_values_not_all_combinations_are_looked_for() -> None:
+    wanted = [Designator(SUBJECT, name, STRING) for name in ("who", "where", "what")]
+    rules = tuple(
+        Rule(f"{number}", Effect.PERMIT, tuple(((Match(EQUAL, f"n{number}", STRING, one),),) for one in wanted))
+        for number in range(9)
+    )
+    compiled = CompiledPolicy(Policy("p", "1.0", DENY.replace(":policy-", ":rule-"), rules))
+    many = tuple(Counted(f"n{number}") for number in range(8, 300))
+    assert compiled.ask({one.key: many for one in wanted}, NOW).decision is Decision.PERMIT
+    assert compiled.ask({one.key: many[1:] for one in wanted}, NOW).decision is Decision.NOT_APPLICABLE
+
+
 def test_what_must_be_there_and_is_not_is_not_passed_over() -> None:
     wanted = Designator(SUBJECT, "who", STRING, must_be_present=True)
     target = (((Match(EQUAL, "ann", STRING, wanted),),),)

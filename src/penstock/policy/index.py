@@ -9,6 +9,8 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+from math import prod
+from operator import contains
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
@@ -184,7 +186,14 @@ class _Group:
             if self._ranges and value in self._ranges:
                 return self._ranges[value].places(context)
             return self._places.get(value, ())
-        return self._merged(bags[0] if self._single else product(*bags))
+        return self._merged(bags[0] if self._single else self._combinations(bags))
+
+    def _combinations(self, bags: Sequence[tuple[Value, ...]]) -> Iterable[Value]:
+        """Return combinations of values, without those by which nothing is found, where there are more of them."""
+        if prod(map(len, bags)) <= len(self._places):
+            return product(*bags)
+        sets = [frozenset(bag) for bag in bags]
+        return [chosen for chosen in self._places if all(map(contains, sets, chosen))]
 
     def _merged(self, values: Iterable[Value]) -> Sequence[int]:
         found = [places for value in values if (places := self._places.get(value))]
