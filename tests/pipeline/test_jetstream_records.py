@@ -51,6 +51,7 @@ def test_a_batch_of_messages_is_good_or_in_quarantine(session: SparkSession, ser
     assert (tally.read, tally.good, tally.bad) == (len(CASES), len(CASES) - len(expected), len(expected))
 
 
+@pytest.mark.long
 def test_a_stream_of_messages_is_good_or_in_quarantine(
     session: SparkSession, server: NatsServer, tmp_path: Path
 ) -> None:

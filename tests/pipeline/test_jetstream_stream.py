@@ -126,6 +126,7 @@ def test_a_frame_that_does_not_fit_and_a_secret_are_refused(session: SparkSessio
         assert "s3kr1t" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_leaves_every_event_once(
     session: SparkSession, server: NatsServer, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pytest
 from nats.js import JetStreamContext
 from pyspark.sql import SparkSession
 from tests.pipeline.sealed_kit import BROKER, CAR, TRUCK, event, key_files, ring, seal, sealer
@@ -43,6 +44,7 @@ def test_what_has_no_columns_here_is_kept_whole() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_stream_of_blocks_is_unsealed(session: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     torn = seal(sealer(), [6])
     payloads = [seal(sealer(), [1, 2]), seal(sealer(), [3]), seal(sealer(), [4], TRUCK), torn[:-1] + b"?", b"junk"]
