@@ -145,6 +145,17 @@ def test_an_attribute_may_have_a_value_for_each_of_two_needs() -> None:
         assert compiled.ask({WHO.key: ("ann",)}, NOW).decision is Decision.NOT_APPLICABLE
 
 
+def test_what_is_found_by_its_rules_is_asked_for_its_target() -> None:
+    rules = DENY.replace(":policy-", ":rule-")
+    policies = tuple(
+        Policy("p", "1.0", rules, (Rule("r", Effect.PERMIT, one_of("ann")),), one_of(f"n{number}", "bob", "cid"))
+        for number in range(9)
+    )
+    compiled = CompiledPolicy(PolicySet("s", "1.0", DENY, policies))
+    assert compiled.ask({WHO.key: ("ann",)}, NOW).decision is Decision.NOT_APPLICABLE
+    assert compiled.ask({WHO.key: ("ann", "bob")}, NOW).decision is Decision.PERMIT
+
+
 def test_a_policy_that_others_refer_to_may_change() -> None:
     class Newest(NoSources):
         current = policy(rule())

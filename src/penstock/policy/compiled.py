@@ -15,7 +15,7 @@ from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, Algorith
 from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, target_matches
 from penstock.policy.expressions import Expression
-from penstock.policy.index import Index, Needs, fewer, necessary
+from penstock.policy.index import Index, Needs, necessary
 from penstock.policy.lookup import Context, NoSources, Sources
 from penstock.policy.policies import (
     Duties,
@@ -314,8 +314,5 @@ def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> 
     if not of_rules or rule_algorithm(policy.combining) not in _SINGLE:
         return needs
     common = set(of_rules[0]).intersection(*of_rules[1:])
-    found = dict(needs)
-    for key in common:
-        values = frozenset().union(*(one[key] for one in of_rules))
-        found[key] = fewer(found[key], values) if key in found else values
-    return found
+    # What the target wants of an attribute stays: who has several values may have others for the rules.
+    return {**{key: frozenset().union(*(one[key] for one in of_rules)) for key in common}, **needs}

@@ -42,13 +42,9 @@ def necessary(target: Target) -> dict[Designator, frozenset[Value]]:
     found: dict[Designator, frozenset[Value]] = {}
     for any_of in target:
         for attribute, values in _needed(any_of).items():
-            found[attribute] = fewer(found[attribute], values) if attribute in found else values
+            # It may have several values, and one for each that is wanted: both together would be too little.
+            found[attribute] = min(found[attribute], values, key=len) if attribute in found else values
     return found
-
-
-def fewer(one: frozenset[Value], other: frozenset[Value]) -> frozenset[Value]:
-    """Return what is left of two needs of one attribute: it may have several values, and one for each of them."""
-    return min(one, other, key=len)
 
 
 def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
