@@ -174,7 +174,10 @@ def hop() -> list[Result]:
 
 
 def presealed() -> list[Result]:
-    """Compare the way of events with plaintext beside, whose blocks were sealed before, with that of plain ones."""
+    """Compare the way of events with plaintext beside, whose blocks were sealed before, with that of plain ones.
+
+    This is no hop, and has no bound: the first broker writes the columns, and the last one reads them.
+    """
     names = [name_of(level, 10) for level in LEVELS]
     with ExitStack() as stack:
         network = Network(stack, "presealed", 10)
@@ -186,9 +189,7 @@ def presealed() -> list[Result]:
                     network.first.hear()
                     network.carry(name, rows, events)
     return [
-        result
-        for rows in EVENTS
-        for result in _compared(network, 10, rows, ", sealed before, plaintext beside", 0.97 if rows > 1 else None)
+        result for rows in EVENTS for result in _compared(network, 10, rows, ", sealed before, plaintext beside", None)
     ]
 
 
