@@ -1,9 +1,12 @@
 """Compiled policies say what the plain evaluator says: decision, status, obligations, and which policies applied."""
 
+import contextlib
+import gc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
@@ -11,7 +14,7 @@ from tests.policy.kit import AGE, NOW, apply, designator, policy, rule, value
 from tests.policy.random_policies import Maker
 
 from penstock.apps.cli.conformance_xacml import run_suite
-from penstock.errors import EvaluationError, MalformedError
+from penstock.errors import EvaluationError, MalformedError, PenstockError
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import INTEGER, STRING, Value
 from penstock.policy.evaluate import evaluate
@@ -184,3 +187,17 @@ def test_a_variable_is_worked_out_once() -> None:
     compiled = CompiledPolicy(policy(define, rule(twice)), Counting())
     assert compiled.ask({key_of(SUBJECT, AGE, STRING): ("x",)}, NOW).decision is Decision.PERMIT
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(*, enabled: bool) -> None:
+    unknown = replace(policy(rule()), combining="urn:none")
+    before = gc.isenabled()
+    try:
+        for root in (policy(rule()), unknown):
+            (gc.enable if enabled else gc.disable)()
+            with contextlib.suppress(PenstockError):
+                CompiledPolicy(root)
+            assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -5,8 +5,10 @@ equalities hold; targets and conditions become Python (`programs`); what has no 
 evaluator. Whatever fails on the quick way is asked again on the plain one, which knows what an error comes to.
 """
 
+import gc
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -44,7 +46,8 @@ class CompiledPolicy:
     def __init__(self, root: Root, sources: Sources | None = None) -> None:
         check_issuers(root)
         self._sources = sources or NoSources()
-        self._ask = _compile(root, ()).evaluate
+        with _uncollected():
+            self._ask = _compile(root, ()).evaluate
 
     def evaluate(self, context: Context) -> Outcome:
         """Return what the policy says about a request: just what `evaluate` returns."""
@@ -60,6 +63,18 @@ class CompiledPolicy:
     def ask_request(self, request: Request, now: datetime) -> Outcome:
         """Return what the policy says about a request for one decision."""
         return self.evaluate(Context(request, now, self._sources))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let the garbage collector wait: all that is made here stays, and it would look at it again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 Scoped: TypeAlias = Callable[[Context], Scope]
