@@ -22,6 +22,7 @@ from tests.guard.london import (
     TYPE,
     V4799,
     V8516,
+    grant,
     sighting,
     transit,
 )
@@ -42,7 +43,7 @@ from penstock.guard import (
 )
 from penstock.guard.decision import EventRequest, NetworkRequest
 from penstock.guard.enforce import OwnGuard, Rules
-from penstock.guard.policies import Policies, PolicyCombining
+from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
 from penstock.guard.residuals import Residuals
 from penstock.model import (
     AttributeDefinition,
@@ -55,7 +56,7 @@ from penstock.model import (
     TypeName,
 )
 from penstock.policy.policies import PolicyReference, PolicySet, Root
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, sign_type, verify_type
 
@@ -359,6 +360,27 @@ def test_a_policy_about_a_type_below_holds_for_who_subscribes_above() -> None:
     old = policy('deny target clause type_version == "1"', "permit")
     decision = ask(made(old), MET, known=[V8516, SPEEDING, newer])
     assert Delivery(decision.restriction, TYPE)(sped(), environment(NOW)) is None
+
+
+def test_types_of_named_owners_do_not_come_with_those_of_others() -> None:
+    chase = TypeDefinition(TypeName(MET.principal, "uk.police.Chase"), (), V8516.event_type.name)
+    types = {one.name: sign_type(one, PITO) for one in (V4799.definition, V8516.definition)}
+    extend = event_tag(PITO.principal, V8516.event_type.name.name, None, [Right.MANAGE_ADD])
+    verified = verify_type(
+        sign_type(chase, MET, Credentials.of(grant(PITO, MET.principal, extend))), NOW, types=types.get
+    )
+    event = TransitEvent(verified.event_type.key, verified.event_type.ancestors, sped().values, "e3", NOW)
+    for combining in (BOTH, RESTRICT, ALONE, EITHER):
+        about = Policies.of(policy("deny"), combining=combining, owners=[MET.principal])
+        decision = ask(about, MET, known=[V8516, SPEEDING, verified])
+        assert shown(decision) == EVERYTHING
+        deliver = Delivery(decision.restriction, TYPE)
+        assert deliver(sped(), environment(NOW)) is not None
+        assert deliver(event, environment(NOW)) is None, combining
+        # As long as nobody here knows whose it is, too.
+        unknown = ask(about, MET, known=[V8516, SPEEDING])
+        assert Delivery(unknown.restriction, TYPE)(event, environment(NOW)) is None
+    assert Delivery(ask(NO_POLICIES, MET).restriction, TYPE)(event, environment(NOW)) is not None
 
 
 def test_a_policy_by_ancestors() -> None:

@@ -17,7 +17,8 @@ What policies mean beside certificates and agreed rules is for the domain to say
 It fails closed. Whatever cannot be decided is denied, whichever of these it is; and so is what is permitted with an
 obligation that nobody here can meet. The last two give rights without certificates, so that they count only for types
 of owners who are named. A right on a type brings what extends it; so policies are asked about each type below that is
-known, and events of types that are not known are in no branch.
+known, and events of types that are not known are in no branch. Where owners are named, types of theirs that extend
+somebody else's have to be asked for by themselves.
 """
 
 import hashlib
@@ -180,7 +181,7 @@ class Governed:
     def rule(self, request: Request) -> Ruling:
         """Say what is allowed. Raises what the source raises, and `LimitError` (`guard.periods`)."""
         if not self.policies.concern(request):
-            return self.authority.rule(request)
+            return self._beside(request)
         match self.policies.combining, *self.policies.readings:
             case PolicyCombining.BOTH | PolicyCombining.RESTRICT, Reading() as reading:
                 return self._within(request, reading)
@@ -189,6 +190,21 @@ class Governed:
             case PolicyCombining.EITHER, Reading() as permits, Reading() as tolerates:
                 return self._said(request, permits) | self._within(request, tolerates)
         raise MalformedError("policies.none", "there is no policy that decides")
+
+    def _beside(self, request: Request) -> Ruling:
+        """Return what the source allows of what policies are not about.
+
+        Who subscribes to a type gets what extends it too, and that may belong to somebody whose types they are about:
+        such types have to be asked for by themselves.
+        """
+        ruling = self.authority.rule(request)
+        if not isinstance(request, EventRequest) or request.action is not Right.SUBSCRIBE:
+            return ruling
+        own = request.type.event_type.key
+        known = {own, *(one.event_type.key for one in self.types(own, request.now))}
+        others = frozenset(key for key in known if key.owner not in self.policies.owners)
+        found = (one.intersect(Branch(action=one.action, only=others)) for one in ruling.branches)
+        return replace(ruling, branches=tuple(one for one in found if one is not None))
 
     def _within(self, request: EventRequest, reading: Reading) -> Ruling:
         ruling = self.authority.rule(request)
