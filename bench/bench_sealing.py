@@ -176,7 +176,7 @@ def hop() -> list[Result]:
 def presealed() -> list[Result]:
     """Compare the way of events with plaintext beside, whose blocks were sealed before, with that of plain ones.
 
-    This is no hop, and has no bound: the first broker writes the columns, and the last one reads them.
+    The first broker writes the columns here, and the last one reads them: more than a hop does, by the same bound.
     """
     names = [name_of(level, 10) for level in LEVELS]
     with ExitStack() as stack:
@@ -189,7 +189,9 @@ def presealed() -> list[Result]:
                     network.first.hear()
                     network.carry(name, rows, events)
     return [
-        result for rows in EVENTS for result in _compared(network, 10, rows, ", sealed before, plaintext beside", None)
+        result
+        for rows in EVENTS
+        for result in _compared(network, 10, rows, ", sealed before, plaintext beside", 0.97 if rows > 1 else None)
     ]
 
 
