@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.broker.copies import Copies
 from penstock.broker.entries import Filter, Subscription
@@ -37,6 +37,8 @@ class Carried:
 
 
 _NOTHING = Carried()
+#: why a block goes nowhere from here: somebody sends it again, and those behind had it
+_SENT_AGAIN: Final = frozenset(("seal.replayed", "seal.sender"))
 
 
 class Carrier:
@@ -50,6 +52,8 @@ class Carrier:
         #: blocks that clients of this broker want, and that no key is held for yet
         self._waiting = WaitingRoom(limits)
         self._copies = Copies(limits)
+        #: the same of what was refused here and goes on: its numbers keep nothing from being read that has them too
+        self._refused = Copies(limits)
         self.retained = Retained(limits)
 
     @property
@@ -115,6 +119,7 @@ class Carrier:
            demands it, a broker that may publish it has signed it.
         4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside. Across a fabric
            that is known already, of what comes from who has sealed it.
+        5. What is refused for all this is refused to the clients of this broker alone, see `_carry_refused`.
         """
         if self._copies.knows(block):
             return _NOTHING
@@ -128,11 +133,25 @@ class Carrier:
             opened = self._open(waiting)
         except (RefusedError, MalformedError) as error:
             # Whoever did this need not be the neighbour.
-            return Carried(unopened=(_refused(waiting, error),))
+            return self._carry_refused(waiting, error)
         carried = self._carry_events(opened, came_from)
         if opened.closed and readers:
             return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
         return carried
+
+    def _carry_refused(self, waiting: Waiting, reason: PenstockError) -> Carried:
+        """Refuse a block here, and carry it on by its type, as a broker does that has no keys.
+
+        It may be this broker whose clock is wrong, who has started anew, or who goes by other epochs, policies or types
+        than those behind it: they judge for themselves. What is no block goes no further, nor what was sent before.
+        """
+        unopened = (_refused(waiting, reason),)
+        if isinstance(reason, MalformedError) or reason.code in _SENT_AGAIN:
+            return Carried(unopened=unopened)
+        block = waiting.block.hidden()
+        places = self._refused.first(block)
+        sends = self._onward(block.pick(places), waiting.came_from) if places else ()
+        return Carried(sends=tuple(sends), unopened=unopened)
 
     def _is_asked(self, block: SealedPublications) -> bool:
         """Say whether it matters to the way of a block what it holds."""
