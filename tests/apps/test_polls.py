@@ -44,8 +44,8 @@ def plant(penstock: Shell) -> Shell:
     return penstock
 
 
-def state(shell: Shell, who: str, rule: str, demanded: str) -> Ran:
-    words = ("--event", "Press", "--fnc-s", demanded, "--key", f"{who}.key")
+def state(shell: Shell, who: str, rule: str, demanded: str, event: str = "Press") -> Ran:
+    words = ("--event", event, "--fnc-s", demanded, "--key", f"{who}.key")
     return shell("moderator", "add", rule, *words, *STORE)
 
 
@@ -103,6 +103,23 @@ def test_to_relax_a_rule_has_to_be_said(plant: Shell) -> None:
     plant.now = NOW + HOUR
     assert "3 of 3 approve of delete-attributes: step 4" in tally(plant).out
     assert set(in_force(plant).values()) == {"TRUE"}
+
+
+def test_a_rule_of_several_is_relaxed_by_all_of_them(plant: Shell) -> None:
+    words = ("--event", "Line", "--fnc-s", "role = 'engineer'", "--publisher", "acme", "--publisher", "eve")
+    plant.ok("moderator", "add", "j", *words, *STORE, "--key", "acme.key", "--out", "j.request")
+    plant.ok("moderator", "agree", "--request", "j.request", "--key", "eve.key", *STORE, "--out", "eve.consent")
+    plant.ok("moderator", "take", "j.request", "--consent", "eve.consent", *STORE)
+    state(plant, "dora", "d2", "machine = 'N'", "Line")
+    asked = plant.ok(
+        *("moderator", "poll", "d2", "--deadline", "1h", "--key", "plant.key", *STORE, "--out", "d.question")
+    )
+    assert "4 publishers asked: acme, bolt, dora, eve" in asked.out
+    for who in ("acme", "dora", "eve"):
+        assert vote(plant, who, "--relax", "delete-attributes").status == 0
+    assert tally(plant, "acme.vote", "dora.vote", "eve.vote").status == 0
+    plant.now = NOW + HOUR
+    assert "2 of 3 approve of delete-attributes: step" in tally(plant).out
 
 
 def test_what_does_not_count(plant: Shell) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.authority.kit import K1, K2, K3, MODERATOR, NAME
+from tests.authority.kit import K1, K2, K3, MODERATOR, NAME, book_in
 from tests.authority.poll_kit import ASKED, DEADLINE, HOUR, K4, at, contested, polls_in, polls_of
 from tests.budget import examples
 from tests.moderator.kit import P1, P2, P3, P4, rule
+from tests.moderator.poll_kit import CANDIDATE
 from tests.trust.kit import key, refused
 
 from penstock.authority.polls import Polls, polls_name
@@ -23,10 +24,10 @@ from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Tightening
 from penstock.moderator.ballots import Vote
-from penstock.moderator.consents import poll_reason
+from penstock.moderator.consents import Consent, poll_reason, subject_of
 from penstock.moderator.deltas import Status
 from penstock.moderator.poll import Poll, Proof, cast
-from penstock.moderator.steps import Add, Resolve, Strategy, Undo, Withdraw
+from penstock.moderator.steps import Add, Note, Resolve, Strategy, Undo, Withdraw
 from penstock.store.ledgers import Ledger, Store
 from penstock.store.memory import MemoryRecords
 from penstock.store.opening import open_store
@@ -77,6 +78,23 @@ def test_a_rule_is_relaxed_by_its_publishers_signatures_alone() -> None:
     book.ask(polls.moderator, Undo(5), DEADLINE)
     with refused("moderator.consent"):
         book.ask(polls.moderator, taken.step.request, DEADLINE, "", taken.word.consents)
+
+
+def test_a_rule_of_several_is_relaxed_by_the_signatures_of_them_all() -> None:
+    store = Store(MemoryRecords())
+    book = book_in(store.ledger(NAME))
+    joint = Add(rule("j", "A1", "role = 'engineer'", of=[P1, P2]))
+    to = subject_of(book.plan(joint, Note(P1, ASKED)).step)
+    agreed = sign_value(Consent(book.id, P2, to, 0, DEADLINE), K2).unverified()
+    book.ask(K1, joint, ASKED, "", [agreed])
+    book.ask(K4, Add(CANDIDATE), ASKED)
+    polls = polls_in(store)
+    poll = polls.ask("m", ASKED, DEADLINE)
+    for each in (K1, K2, K4):
+        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(1))
+    (ended,) = polls.advance(DEADLINE)
+    assert ended.settlement == Settlement(3)
+    RuleBook.open(store.ledger(NAME)).verify()
 
 
 def test_without_a_majority_everything_stays() -> None:

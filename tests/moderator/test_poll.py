@@ -64,6 +64,18 @@ def test_those_are_asked_whose_rules_would_change() -> None:
     assert set(question(contested(*ENGINEERS, bystander)).value.voters) == set(VOTERS)
 
 
+def test_those_whom_a_relaxed_rule_binds_consent_and_have_no_voice_besides() -> None:
+    base = contested(rule("a", "A1", "role = 'engineer'", of=[P1, P2, P3]))
+    asked = question(base)
+    assert [*map(set, (asked.value.voters, asked.value.deciding))] == [{P1, P2, P3, P4}, {P1, P4}]
+    relaxed = [vote(asked, each, consents=[DELETE]) for each in KEYS]
+    assert chosen(*relaxed, asked=asked) is DELETE
+    assert [chosen(*relaxed[:n], *relaxed[n + 1 :], asked=asked) for n in range(4)] == [None] * 4
+    # However many a rule is said to bind, whoever stated it has one vote of two.
+    assert chosen(*(vote(asked, each, ADD) for each in KEYS[:3]), asked=asked) is None
+    assert chosen(*(vote(asked, each, ADD) for each in (K1, K4)), asked=asked) is ADD
+
+
 @pytest.mark.parametrize(
     ("votes", "wanted"),
     [

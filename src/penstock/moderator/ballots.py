@@ -107,6 +107,12 @@ class Question:
         """What names the poll."""
         return digest(self.to_sexp())
 
+    @property
+    def deciding(self) -> tuple[Principal, ...]:
+        """Those of the voters whose approvals count: they stated the rules. The others consent, or do not."""
+        stated_by = {rule.stated.stated_by for rule in self.rules}
+        return tuple(voter for voter in self.voters if voter in stated_by)
+
     def rule(self, rule_id: str) -> Touched:
         """Return one of the rules that the question is about."""
         return next(rule for rule in self.rules if rule.form.id == rule_id)

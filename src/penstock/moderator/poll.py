@@ -2,15 +2,16 @@
 
 What a poll comes to is a function of the set of votes that count when it is closed, whatever became of the messages:
 
-1. *Who is asked*: whoever stated a rule that some way out would change, and whoever stated the candidate. Nobody else
-   has a say, however many sign a vote.
+1. *Who is asked*: whoever stated a rule that some way out would change, whoever stated the candidate, and those whom a
+   rule binds that some way out relaxes. Nobody else has a say, however many sign a vote.
 2. *Which votes count*: those for this question, by who is asked, signed, and there before the deadline. A vote that
    comes again changes nothing. Of several of one voter the highest number counts; two of that number that differ are
    none.
 3. *Silence refuses*: who has no vote that counts approves nothing and consents to nothing.
-4. *What is chosen*: a way out that more than half of all who were asked approve, and to which each publisher whose rule
-   it relaxes consents. So a majority chooses among tightenings alone, and nobody's demand goes without its signature.
-   Of several the one with most approvals is chosen, then the one that changes least.
+4. *What is chosen*: a way out that more than half of all who stated those rules approve, and to which each publisher
+   whose rule it relaxes consents. So a majority chooses among tightenings alone, and nobody's demand goes without its
+   signature. Who binds others with its rule has one voice, as everybody: of those it binds the consents count alone.
+   Of several ways out the one with most approvals is chosen, then the one that changes least.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,6 +65,7 @@ def pose(  # noqa: PLR0913  # what a question says
     for revision in (revision for proposal in proposals for revision in proposal.revisions):
         rule = revision.before
         touched.setdefault(rule.id, Touched(rule, base.standings[rule.id].stated))
+    stated_by = {rule.stated.stated_by for rule in touched.values()}
     return Question(
         moderator,
         book,
@@ -71,7 +73,7 @@ def pose(  # noqa: PLR0913  # what a question says
         candidate,
         tuple(touched.values()),
         tuple(_option(proposal, candidate) for proposal in proposals),
-        tuple(sorted({rule.stated.stated_by for rule in touched.values()})),
+        tuple(sorted(stated_by.union(*(proposal.relaxed for proposal in proposals)))),
         time,
         deadline,
         until,
@@ -114,7 +116,7 @@ class Tally:
     """What votes come to."""
 
     answers: Mapping[Principal, Answer]
-    #: by way out, in the order of the question, who approves it
+    #: by way out, in the order of the question, who approves it of those whose approvals count
     approvals: Mapping[Strategy, tuple[Principal, ...]]
     chosen: Option | None
     #: of those whose rules the chosen way relaxes
@@ -134,7 +136,9 @@ def count(question: Question, votes: Iterable[SignedValue[Vote]]) -> Tally:
     counted = {voter: next(iter(mine.values())) for voter, mine in best.items() if len(mine) == 1}
     approvals = {
         option.strategy: tuple(
-            voter for voter in question.voters if voter in counted and option.strategy in counted[voter].value.approves
+            voter
+            for voter in question.deciding
+            if voter in counted and option.strategy in counted[voter].value.approves
         )
         for option in question.options
     }
@@ -143,7 +147,7 @@ def count(question: Question, votes: Iterable[SignedValue[Vote]]) -> Tally:
     open_ = [
         option
         for option in question.options
-        if 2 * len(approvals[option.strategy]) > len(question.voters)
+        if 2 * len(approvals[option.strategy]) > len(question.deciding)
         and {consent.value.by for consent in consents[option.strategy]} == set(option.relaxes)
     ]
     # The first of the greatest: the options are in the order in which they change least.

@@ -8,7 +8,7 @@ from penstock.apps.cli.moderator_answers import rule_data, show_revision
 from penstock.apps.cli.moderator_sources import Cast
 from penstock.authority.polls_records import Kept
 from penstock.moderator.ballots import Option, Question, Vote
-from penstock.moderator.poll import Answer, Poll, Tally
+from penstock.moderator.poll import Answer, Poll
 from penstock.moderator.propose import Revision
 from penstock.moderator.sentences import rule_sentence
 
@@ -117,16 +117,11 @@ def state_text(kept: Kept) -> str:
         return f"open, {heard} of {counted(len(tally.answers), 'vote')}" if kept.open else "closed, not settled yet"
     if tally.chosen is None:
         return "nothing was chosen, and all stays as it is"
-    approve = f"{_majority(tally)} approve of {tally.chosen.strategy}"
+    approvals, deciding = tally.approvals[tally.chosen.strategy], kept.poll.question.value.deciding
+    approve = f"{len(approvals)} of {len(deciding)} approve of {tally.chosen.strategy}"
     if settled.step is None:
         return f"{approve}, but it was not possible any more [{settled.code}]"
     return f"{approve}: step {settled.step}"
-
-
-def _majority(tally: Tally) -> str:
-    if tally.chosen is None:
-        return ""
-    return f"{len(tally.approvals[tally.chosen.strategy])} of {len(tally.answers)}"
 
 
 def _step(kept: Kept) -> int | None:
