@@ -90,8 +90,8 @@ def poll(  # noqa: PLR0913  # one argument an option
 
     Asked are all whose rules a way out would change. A way out is taken if more than half of those who stated them
     approve of it, and each whose own rule it relaxes has signed a consent. Silence refuses. With --nats they are asked
-    there, and what was chosen is done at the deadline; a poll that was interrupted goes on by the same command without RULE.
-    Otherwise the question goes to a file, and `tally` takes the votes.
+    there, and what was chosen is done at the deadline; a poll that was interrupted goes on by the same command without
+    RULE. Otherwise the question goes to a file, and `tally` takes the votes.
     """
     login = nats_login(servers, login_files)
     if (rule is None) is not (deadline is None) or (rule is None and login is None):
