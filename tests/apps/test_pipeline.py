@@ -92,6 +92,19 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table
 
 
+def test_nobody_is_given_events_of_a_version_that_the_policy_lacks(plant: Shell) -> None:
+    write_events(plant.folder / "few" / "0.jsonl", range(4))
+    plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
+    first = POLICY.replace('"*.type"', '"reading-0.type"').replace("Reading@1", "Reading")
+    Path("plant/first.toml").write_text(first)
+    job = ("pipeline", "deliver", "ingested", "--policy", "plant/first.toml", "--out", "delivered")
+    done = plant.ok(*job, "-o", "json").json
+    assert done["counts"].items() >= {"read": 4, "of unknown type": 2, "delivered": 4}.items()
+    assert done["reasons"] == {"pipeline.unknown-type": 2}
+    found = plant.ok("pipeline", "view", "delivered", "statistics", "-o", "json").json
+    assert [event["@id"] for event in found["events"]] == ["e1", "e2"]
+
+
 def test_what_if(plant: Shell) -> None:
     plant.ok("pipeline", "ingest", "in", *POLICY_FILE, "--out", "ingested")
     tag = event_tag(who(1), "org.plant.Reading", None, [Right.SUBSCRIBE])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.rows import collected, same, transit_frame
@@ -29,9 +30,10 @@ from penstock.model import (
     TypeName,
 )
 from penstock.pipeline.deliver import SUBSCRIBER, Delivered, deliver
-from penstock.pipeline.frames import ID
+from penstock.pipeline.frames import ID, quoted
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.programs import Program, equality, shape_of, span
+from penstock.pipeline.tagging import TYPE
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -225,6 +227,14 @@ def test_who_may_see_nothing_gets_nothing(spark: SparkSession) -> None:
     nothing = (SIGHTING, Restriction(), ALWAYS)
     delivered = deliver(transit_frame(spark, [SIGHTING], sightings(3)), [SIGHTING], policy_of([nothing]))
     assert delivered.rows.count() == 0
+
+
+def test_events_of_a_type_that_nobody_knows_go_to_nobody(spark: SparkSession) -> None:
+    other = replace(SIGHTING.name, name="Secret")
+    of = F.when(quoted(ID) == "0", F.lit(str(SIGHTING.name))).when(quoted(ID) == "1", F.lit(str(other)))
+    events = transit_frame(spark, [SIGHTING], sightings(3)).withColumn(TYPE, of)
+    delivered = deliver(events, [SIGHTING], policy_of([reader("TRUE", PLATE)]))
+    assert [row[ID] for row in delivered.for_subscriber("reader-0").collect()] == ["0"]
 
 
 @pytest.mark.parametrize("count", [1, 20])

@@ -63,8 +63,16 @@ class Delivered:
         return self.rows.join(F.broadcast(readers), PROGRAM)
 
 
+def is_known(types: Sequence[EventType]) -> Column:
+    """Say of which events `@type` is one of some versions; never null."""
+    return F.coalesce(quoted(TYPE).isin(*(str(one.name) for one in types)), F.lit(False))
+
+
 class ByType:
-    """Asks of each event whether it is of a type that a branch is about, as if by guards: one for each set of types."""
+    """Asks of each event whether it is of a type that a branch is about, as if by guards: one for each set of types.
+
+    Where a branch is about all types nothing is asked: that no event is of another one is seen to before (`is_known`).
+    """
 
     def __init__(self, types: Sequence[EventType], *, told: bool) -> None:
         self._types = types
@@ -106,10 +114,13 @@ def deliver(
     """Deliver a frame of transit events of some types to the subscribers of a policy.
 
     `types` are the versions whose attributes the frame has; of which of them an event is, `@type` says, without which
-    all of them count as what each subscriber reads. `guards` has a boolean column for each guard whose results the log
-    holds; a guard that is not there never holds. Raises `SelectorError` for a filter that does not fit.
+    all of them count as what each subscriber reads. Events of any other version go to nobody. `guards` has a boolean
+    column for each guard whose results the log holds; a guard that is not there never holds. Raises `SelectorError` for
+    a filter that does not fit.
     """
-    by_type = ByType(types, told=TYPE in events.columns)
+    told = TYPE in events.columns
+    events = events.where(is_known(types)) if told else events
+    by_type = ByType(types, told=told)
     programs = tuple(by_type.program(program) for program in programs_of(policy))
     sources = transit_sources(types)
     viewer = Viewer(sources, environment or environment_sources(), {**(guards or {}), **by_type.guards()})

@@ -18,7 +18,7 @@ from penstock.model.values import kind_of
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.columns import Source, literal
 from penstock.pipeline.constants import OneRow
-from penstock.pipeline.deliver import Delivered, deliver
+from penstock.pipeline.deliver import Delivered, deliver, is_known
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
 from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_ingest import EVENTS
@@ -38,6 +38,8 @@ DECISIONS: Final = "decisions"
 RECORDS: Final = "decision records"
 """What is counted of the log: a decision, and what it was enforced on, are two records."""
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
+OF_UNKNOWN_TYPE: Final = "of unknown type"
+"""What is counted of events that nobody was given, whoever reads: the policy does not know what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,7 @@ class Admit(OfEvents):
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
         parts = [self._version(events, verified) for verified in self.desk.loaded.types]
-        known = [str(verified.event_type.name) for verified in self.desk.loaded.types]
-        other = events.where(~F.coalesce(quoted(TYPE).isin(*known), F.lit(False)))
+        other = events.where(~is_known(self.desk.types))
         unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
         good = reduce(DataFrame.unionByName, [part[0] for part in parts])
         return good, reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
@@ -202,7 +203,7 @@ class Admit(OfEvents):
 
 @dataclass(frozen=True, slots=True)
 class Deliver(OfEvents):
-    """The job `deliver`."""
+    """The job `deliver`. Events of a version that the policy does not know go to nobody (`pipeline.unknown-type`)."""
 
     desk: Desk
     layout: Layout = Layout.PROGRAM
@@ -226,12 +227,16 @@ class Deliver(OfEvents):
             whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
             counted = Counts(passed, max(0, whole - passed))
             policy.enforced(subscriber.principal, Right.SUBSCRIBE, subscriber.type, counted)
+        known = {str(event_type.name) for event_type in self.types}
+        unknown = sum(count for name, count in read.items() if name not in known)
         counts = {
             "read": sum(read.values()),
+            OF_UNKNOWN_TYPE: unknown,
             "delivered": sum(rows.values()),
             RECORDS: self.desk.write_records(output, batch),
         }
-        return {**manifest.as_dict(), "counts": counts, "delivered": rows}
+        reasons = {UNKNOWN_TYPE: unknown} if unknown else {}
+        return {**manifest.as_dict(), "counts": counts, "reasons": reasons, "delivered": rows}
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""
