@@ -58,6 +58,9 @@ _FILLERS: Final[Mapping[Kind, Scalar]] = {
     Kind.BOOLEAN: False,
     Kind.TIMESTAMP: datetime.fromtimestamp(0, tz=UTC),
 }
+EARLIEST: Final = -62_135_596_800_000_000
+LATEST: Final = 253_402_300_799_999_999
+"""The instants that Python can name, in microseconds: the years 1 to 9999."""
 _TWO_TO_63: Final = 2.0**63
 _MAX: Final = math.inf
 

@@ -16,13 +16,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.values import AttributeSpec, Enumerated, Kind
-from penstock.pipeline.columns import literal
+from penstock.pipeline.columns import EARLIEST, LATEST, literal
 from penstock.pipeline.mapping import Reading
 from penstock.pipeline.time_formats import RFC3339, TimeFormat
 
-#: the instants that Python can name, in microseconds: the years 1 to 9999
-_EARLIEST: Final = -62_135_596_800_000_000
-_LATEST: Final = 253_402_300_799_999_999
 _INFINITY: Final = float("inf")
 _BLANK: Final = " \t\r\n"
 
@@ -162,7 +159,7 @@ def _too_large(kind: Kind, value: Column) -> Column:
 def _no_value(kind: Kind, value: Column) -> Column:
     if kind is not Kind.TIMESTAMP:
         return value.isNull()
-    return value.isNull() | ~F.unix_micros(value).between(F.lit(_EARLIEST), F.lit(_LATEST))
+    return value.isNull() | ~F.unix_micros(value).between(F.lit(EARLIEST), F.lit(LATEST))
 
 
 def _outside(what: str, spec: AttributeSpec, value: Column) -> list[Problem]:

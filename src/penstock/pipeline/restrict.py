@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.columns import Source, condition
+from penstock.pipeline.columns import EARLIEST, LATEST, Source, condition
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
 from penstock.pipeline.programs import Constants, Shape, answered, shape_branch
@@ -29,12 +29,16 @@ _MINUTE: Final = 60_000_000
 
 
 def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None = None) -> dict[str, Source]:
-    """Return the environment of each event: that of its time. What no log tells, the rate of publishing, is null."""
+    """Return the environment of each event: that of its time. What no log tells, the rate of publishing, is null.
+
+    So are the parts of a time that has no date in the zone, because it would lie outside the years 1 to 9999 there.
+    """
     time = quoted(TIME)
     # By arithmetic on instants, because hour() and its like depend on the session's time zone. The instant is moved by
     # the zone's offset, so that its parts in UTC are those of the clock on the wall.
-    instant = F.unix_micros(time if zone is UTC else F.from_utc_timestamp(time, str(zone)))
-    day = F.floor(instant / F.lit(_DAY))
+    instant = F.unix_micros(time) if zone is UTC else _dated(F.unix_micros(F.from_utc_timestamp(time, str(zone))))
+    # Whole days in integers: a quotient of doubles is the next day's a microsecond before midnight, far from 1970.
+    day = F.call_function("div", instant - F.pmod(instant, F.lit(_DAY)), F.lit(_DAY))
     return {
         **(facts or {}),
         "time": Source(time, Kind.TIMESTAMP),
@@ -43,6 +47,10 @@ def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None =
         # The first of January 1970 was a Thursday.
         "weekday": Source((F.pmod(day + F.lit(3), F.lit(7)) + F.lit(1)).cast("bigint"), Kind.INTEGER),
     }
+
+
+def _dated(instant: Column) -> Column:
+    return F.when(instant.between(F.lit(EARLIEST), F.lit(LATEST)), instant)
 
 
 def _part(instant: Column, whole: int, part: int) -> Column:
