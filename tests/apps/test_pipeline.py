@@ -162,6 +162,8 @@ def test_a_rehearsal_writes_nothing_and_tells_no_constant(plant: Shell) -> None:
         ("whatif in --before plant/policy.toml --after plant/policy.toml --stream", 2, "cli.stream"),
         ("audit nowhere", 3, "pipeline.no-input"),
         ("audit in --since yesterday", 2, "date.malformed"),
+        ("audit in --hours 999999999999", 2, "cli.usage"),
+        ("audit in --stream --out out --files 999999999999", 2, "cli.usage"),
     ],
 )
 def test_what_is_wrong(plant: Shell, arguments: str, status: int, code: str) -> None:

@@ -82,9 +82,12 @@ class Limits:
     type_history: int = 64
     type_depth: int = 32
 
-    #: a record of a decision log, and publishers that one batch of a job records
+    #: a record of a decision log, publishers that one batch of a job records, and hours of a period of a report on them
     record_bytes: int = 1 << 20
     record_principals: int = 10_000
+    record_hours: int = 87_840
+    #: files, or batches of the job before, that one batch of a stream takes
+    batch_files: int = 1_000_000
 
     #: a policy file: bytes, files that it names, subscribers, and the length of a subscriber's name
     policy_bytes: int = 16 << 20

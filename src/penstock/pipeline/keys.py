@@ -51,15 +51,16 @@ class Bins:
     def of(cls, groups: Sequence[Sequence[tuple[Value, Value]]], kind: Kind) -> "Bins | None":
         """Choose bins for groups of spans, or None where they would not help.
 
-        That is where an end is infinite, or a span covers most of everything.
+        That is where an end is infinite, a span covers most of everything, or all of them together are longer than the
+        largest number or too short for bins to have a width.
         """
         spans = [(_number(low), _number(high)) for group in groups for low, high in group]
-        if not all(isfinite(low) and isfinite(high) for low, high in spans):
+        if not spans or not all(isfinite(low) and isfinite(high) for low, high in spans):
             return None
         low, high = min(s[0] for s in spans), max(s[1] for s in spans)
-        if not high > low:
-            return None
         width = (high - low) / min(_BINS, 2 * len(spans))
+        if not (isfinite(width) and width > 0):
+            return None
         bins = cls(low, width, int((high - low) / width) + 1, kind)
         return bins if all(len(bins._covered(*span)) <= _BINS_PER_SPAN for span in spans) else None
 

@@ -49,6 +49,7 @@ from penstock.apps.cli.session import Session, say, say_json
 from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.jobs_report import Question, audited
 from penstock.pipeline.layout import Layout
@@ -302,7 +303,13 @@ def whatif(  # noqa: PLR0913  # one argument an option
 @click.option("--since", metavar="TIME", help="Only decisions from this time on.")
 @click.option("--until", metavar="TIME", help="Only decisions before this time.")
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
-@click.option("--hours", type=click.IntRange(1), default=1, show_default=True, help="How long a period is.")
+@click.option(
+    "--hours",
+    type=click.IntRange(1, DEFAULT_LIMITS.record_hours),
+    default=1,
+    show_default=True,
+    help="How long a period is.",
+)
 @html_option
 @out_options(required=False)
 @stream_options

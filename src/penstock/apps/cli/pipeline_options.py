@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.model.limits import DEFAULT_LIMITS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,7 +27,7 @@ def stream_options(function: F) -> F:
     for option in (
         click.option(
             "--files",
-            type=click.IntRange(1),
+            type=click.IntRange(1, DEFAULT_LIMITS.batch_files),
             default=100,
             show_default=True,
             help="As a stream: so many files, or batches of the job before, at a time.",
