@@ -61,9 +61,14 @@ def test_from_events_to_a_sealed_log_and_back(plant: Shell) -> None:
     assert found["counts"] == {"read": events, "sealed": events, "blocks read": 9, "blocks": 1}
     opened = plant.ok("pipeline", "unseal", "compacted", *POLICY, *SOME, "--out", "opened")
     assert f"{events} events = {events} opened + 0 still sealed + 0 in quarantine" in opened.out
+    closed = f"{NAME} probe"
+    assert f"no key for {closed}: all its values are empty" in opened.out
     # A job that is given keys reads the log itself, and delivers the same.
     plant.ok("pipeline", "deliver", "opened", *POLICY, "--out", "once")
-    plant.ok("pipeline", "deliver", "sealed", *POLICY, *SOME, "--out", "twice")
+    found = plant.ok("pipeline", "deliver", "sealed", *POLICY, *SOME, "--out", "twice", "-o", "json").json
+    assert found["closed"] == [closed]
+    policies = ("--before", "plant/policy.toml", "--after", "plant/policy.toml")
+    assert f"no key for {closed}" in plant.ok("pipeline", "whatif", "sealed", *policies, *SOME).out
     once, twice = (plant.ok("pipeline", "view", name, "engineer", "-o", "json").json for name in ("once", "twice"))
     assert once == twice
     assert once["rows"] > 0

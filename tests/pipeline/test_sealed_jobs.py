@@ -25,6 +25,7 @@ from tests.pipeline.sealed_kit import (
     ring,
     seal,
     sealer,
+    secret,
     shown,
 )
 from tests.trust.kit import refused
@@ -115,6 +116,7 @@ def test_what_was_sealed_is_opened_as_far_as_keys_are_held(session: SparkSession
     said, out = unsealed(session, log / "log", tmp_path, ring(PLATE, f"{TRUCK.key} {PLATE}"))
     assert said["counts"] == {"read": 21, "events": 21, "sealed": 0, "quarantined": 0, "blocks": 9}
     found = rows(session.read.parquet(f"{out}/events"))
+    assert said["closed"] == ["org.Car plate", "org.Truck plate"]
     closed = {PLATE: None}
     assert [{n: v for n, v in row.items() if n not in ("@type", "@source", "@batch")} for row in found] == [
         shown(event(n, kind)) | closed for n, kind in kinds(range(COUNT))
@@ -126,7 +128,9 @@ def test_what_was_sealed_is_opened_as_far_as_keys_are_held(session: SparkSession
 
 def test_columns_without_a_key_are_not_read(session: SparkSession, log: Path, tmp_path: Path) -> None:
     keys = key_files(tmp_path, ring(PLATE, f"{TRUCK.key} {PLATE}"))
-    frame = OfEvents(str(log / "log"), TYPES, keys=keys).all(session)
+    job = OfEvents(str(log / "log"), TYPES, keys=keys)
+    assert job.closed(session) == ("org.Car plate", "org.Truck plate")
+    frame = job.all(session)
     printed = StringIO()
     with redirect_stdout(printed):
         frame.explain()
@@ -147,6 +151,10 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
     found = batch([good, waiting, torn, lone]).to_pylist()
     found[2][FIRST] = found[2][FIRST][:-1] + bytes([found[2][FIRST][-1] ^ 1])
     found.append({HEADER: b"no header"})
+    # One whose plates are of an epoch that is not known, while everything else is.
+    half = ring()
+    half.put(PLATE, 2, secret(PLATE, 2))
+    found += batch([seal(sealer(half), [8, 9])]).to_pylist()
     # A copy, and before them what only looks like one.
     found += [found[0]]
     found.insert(0, found[0] | {FIRST: found[0][FIRST][:-1] + b"?"})
@@ -156,8 +164,8 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
     frame.coalesce(1).write.parquet(f"{tmp_path}/log/sealed/@batch=0")
     commit(session, f"{tmp_path}/log", 0, {"counts": {}, ATTRIBUTES: columns})
     said, out = unsealed(session, tmp_path / "log", tmp_path / "first", ring(str(TRUCK.key)))
-    assert said["counts"] == {"read": 11, "events": 2, "sealed": 4, "quarantined": 5, "blocks": 7}
-    codes = {"seal.unknown-key": 2, "seal.cannot-open": 2, "block.malformed": 1, "seal.replayed": 1}
+    assert said["counts"] == {"read": 13, "events": 2, "sealed": 6, "quarantined": 5, "blocks": 8}
+    codes = {"seal.unknown-key": 3, "seal.cannot-open": 2, "block.malformed": 1, "seal.replayed": 1}
     assert said["reasons"] == codes
     kept = session.read.parquet(f"{out}/quarantine").orderBy("@rows", "@reason").toArrow().to_pylist()
     assert [row[FIRST] for row in kept] == [None, found[3][FIRST], found[0][FIRST], found[1][FIRST]]
@@ -165,7 +173,8 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
         OfEvents(f"{tmp_path}/log", TYPES, keys=key_files(tmp_path / "keys", ring())).all(session)
     # What waits is a sealed log, and opens once the keys are there.
     said, _ = unsealed(session, out, tmp_path / "second", ring(epochs=(1, 2)))
-    assert said["counts"] == {"read": 4, "events": 4, "sealed": 0, "quarantined": 0, "blocks": 2}
+    assert said["counts"] == {"read": 6, "events": 6, "sealed": 0, "quarantined": 0, "blocks": 3}
+    assert said["closed"] == []
 
 
 def test_a_compacted_log_says_the_same(session: SparkSession, log: Path, tmp_path: Path) -> None:

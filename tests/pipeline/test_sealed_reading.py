@@ -11,6 +11,7 @@ from tests.pipeline.sealed_kit import (
     CAR,
     NOW,
     PLATE,
+    SPEED,
     TRUCK,
     TYPES,
     WHOLE,
@@ -32,7 +33,7 @@ from penstock.crypto.blinding import blind
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.crypto.wrapping import Secret
-from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, sealed_arrow
+from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, closed, sealed_arrow
 from penstock.pipeline.sealed_reading import Reading
 
 
@@ -152,6 +153,39 @@ def test_unknown_keys_and_types_wait(tmp_path: Path, size: int) -> None:
     narrow = Reading(key_files(tmp_path / "2", later), (WHOLE,), ())
     [kept] = narrow._failed([log])
     assert kept.column("@reason").to_pylist() == ["pipeline.unknown-type"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_block_waits_while_one_epoch_of_an_attribute_is_lacking(tmp_path: Path, size: int) -> None:
+    """Its values are there, and would be taken for none."""
+    both = ring(epochs=(1, 2))
+    held = ring(epochs=(1, 2))
+    held.drop(PLATE, 2)
+    by = reading(tmp_path, held)
+    log = batch([seal(sealer(both), range(size)), seal(sealer(), range(size, 2 * size))])
+    [kept] = by._failed([log])
+    assert kept.column("@reason").to_pylist() == ["seal.unknown-key"]
+    assert kept.drop_columns(["@reason"]).to_pylist() == log.slice(0, 1).to_pylist()
+    assert opened(by, log) == [shown(event(n)) for n in range(size, 2 * size)]
+    with refused("seal.closed-log"):
+        list(by._strict([log]))
+    # The header is believed once something under it has opened.
+    row = batch([seal(sealer(), range(size))]).to_pylist()[0]
+    epoch = row[HEADER].index((1).to_bytes(8, "big"), 54 + 8) + 7
+    changed = row[HEADER][:epoch] + b"\2" + row[HEADER][epoch + 1 :]
+    [kept] = by._failed([batch([row | {HEADER: changed}])])
+    assert kept.column("@reason").to_pylist() == ["seal.cannot-open"]
+
+
+def test_attributes_without_any_key_are_named() -> None:
+    columns = dict.fromkeys(str(a.id) for t in TYPES for a in t.attributes)
+    assert closed(TYPES, ring(), columns) == ()
+    without = ring(PLATE, f"{TRUCK.key} {SPEED}")
+    assert closed(TYPES, without, columns) == ("org.Car plate", "org.Truck speed")
+    assert closed(TYPES, without, [SPEED]) == ("org.Truck speed",), "the log has no plates"
+    assert closed(TYPES, ring(str(CAR.key), PLATE), columns) == (), "blocks of cars wait as a whole"
+    without.put(PLATE, 9, Secret(bytes(32)))
+    assert closed(TYPES, without, columns) == ("org.Truck speed",), "blocks of other epochs wait"
 
 
 @pytest.mark.parametrize("size", [1, 3])

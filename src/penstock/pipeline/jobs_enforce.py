@@ -26,7 +26,7 @@ from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_row
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
-from penstock.pipeline.sealed_log import SEALED, KeyFiles, log_senders, read_log
+from penstock.pipeline.sealed_log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, log_senders, names_said, read_log
 from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.tagging import TYPE
@@ -132,6 +132,12 @@ class OfEvents:
         """Return the events of the batches that were committed."""
         return self._of(batch.sparkSession, named(batch))
 
+    def closed(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return the attributes of a sealed log that are null here, because no key of them is held."""
+        if self.keys is None:
+            return ()
+        return closed(self.types, self.keys.read(), names_said(spark, self.path, ATTRIBUTES))
+
     def _of(self, spark: SparkSession, batches: list[int]) -> DataFrame:
         if self.keys is None:
             return read_part(spark, self.path, EVENTS, batches, self.schema)
@@ -190,7 +196,8 @@ class Admit(OfEvents):
         self._record(_by(stored, TYPE, SOURCE), dict(list(kept.items())[:most]))
         counts[RECORDS] = self.desk.write_records(output, batch)
         reasons = {key[0]: count for key, count in _by(refused, REASON).items()}
-        return {"counts": counts, "reasons": reasons, "all publishers recorded": len(kept) <= most}
+        said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
+        return {"counts": counts, "reasons": reasons, **said}
 
     def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
         types = {str(verified.event_type.name): verified for verified in self.desk.loaded.types}
@@ -236,7 +243,8 @@ class Deliver(OfEvents):
             RECORDS: self.desk.write_records(output, batch),
         }
         reasons = {UNKNOWN_TYPE: unknown} if unknown else {}
-        return {**manifest.as_dict(), "counts": counts, "reasons": reasons, "delivered": rows}
+        said: Said = {"counts": counts, "reasons": reasons, "delivered": rows, CLOSED: list(self.closed(output.spark))}
+        return {**manifest.as_dict(), **said}
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""

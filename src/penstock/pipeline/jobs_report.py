@@ -5,7 +5,7 @@ decisions that it has read, over which each report is made.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -88,7 +88,7 @@ class WhatIf(OfEvents):
             found = part if found is None else found + part
         if found is None:
             raise MalformedError("whatif.types", "no policy has a type")
-        return found
+        return replace(found, closed=self.closed(events.sparkSession))
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be read; the comparison itself is planned pair by pair."""
@@ -150,6 +150,7 @@ def _comparison(found: object) -> Comparison:
         tuple(_change(one) for one in found["changes"]),
         tuple(_reader(one) for one in found["passed_over"]),
         tuple(found["unknown"]),
+        tuple(found.get("closed", ())),
     )
 
 

@@ -28,12 +28,14 @@ from penstock.pipeline.jobs_ingest import EVENTS, QUARANTINE
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import (
     ATTRIBUTES,
+    CLOSED,
     FILES,
     HEAD,
     ROWS,
     SEALED,
     SENDERS,
     KeyFiles,
+    closed,
     log_senders,
     read_log,
     sealed_schema,
@@ -231,6 +233,7 @@ class Unseal(OfBlocks):
             "reasons": dict(kept.reasons),
             ATTRIBUTES: [name for name in events.columns if name not in HEAD],
             SENDERS: list(reading.senders),
+            CLOSED: list(closed(self.types, self.keys.read(), sealed_columns(events))),
             TAKEN: said_taken(found),
         }
 

@@ -45,6 +45,9 @@ def whatif_html(
     if comparison.unknown:
         text = f"The history does not tell: {', '.join(comparison.unknown)}. Rights that ask for it count as not given."
         parts.append(pages.section("What is not known", text))
+    if comparison.closed:
+        text = f"No key is held for: {', '.join(comparison.closed)}. All their values count as empty."
+        parts.append(pages.section("What stays closed", text))
     if comparison.passed_over:
         other = ", ".join(f"{reader.name} ({reader.type.name})" for reader in comparison.passed_over)
         parts.append(pages.section("Not compared", f"Subscribers to types that this history does not hold: {other}."))

@@ -46,6 +46,8 @@ SEALED: Final = "sealed"
 ATTRIBUTES: Final = "attributes"
 SENDERS: Final = "senders"
 """What a commit says of it: the attributes that have a column, and senders, of whom there may be others."""
+CLOSED: Final = "closed"
+"""What a commit says of events that were read from it: the attributes that are null because no key is held."""
 
 
 FILES: Final = {
@@ -96,7 +98,12 @@ def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
 
 def log_senders(spark: SparkSession, path: str) -> tuple[str, ...]:
     """Return who has sealed blocks of a log, as far as its commits say."""
-    found = [said.get(SENDERS) for said in commits(spark, path).values()]
+    return names_said(spark, path, SENDERS)
+
+
+def names_said(spark: SparkSession, path: str, what: str) -> tuple[str, ...]:
+    """Return all names that the commits of an output say of something."""
+    found = [said.get(what) for said in commits(spark, path).values()]
     return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
@@ -127,6 +134,22 @@ def readable(types: Iterable[EventType], ring: KeyRing, columns: Iterable[str]) 
     """Return the columns of a log in which something may open with the keys of a ring."""
     held = {str(a.id) for t in types for a in t.attributes if ring.newest(column_scope(t.key, str(a.id))) is not None}
     return tuple(name for name in columns if name in held)
+
+
+def closed(types: Iterable[EventType], ring: KeyRing, columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the attributes of a log of which a ring has no key at all, though it opens their events.
+
+    Each is named with its type, as the last version calls it.
+    """
+    known = frozenset(columns)
+    found = {
+        column_scope(t.key, str(a.id)): f"{t.key.name} {a.name}"
+        for t in types
+        if t.sealing is Sealing.ATTRIBUTE and ring.newest(str(t.key)) is not None
+        for a in t.attributes
+        if str(a.id) in known
+    }
+    return tuple(name for scope, name in found.items() if ring.newest(scope) is None)
 
 
 def read_signer(path: str) -> SigningKey:

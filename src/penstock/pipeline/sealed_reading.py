@@ -1,7 +1,9 @@
 """Sealed blocks become events again, as many columns of them as keys are held for.
 
 The keys are read where a task runs, once for each. What does not open is told apart by its code: blocks that can wait
-(`WAITING`: the key, or the type, may come) and those that are to be set aside. Where signatures are demanded, by the
+(`WAITING`: the key, or the type, may come) and those that are to be set aside. Of an attribute without any key the
+values are null; one of which there are keys, and not that of the block's epoch, makes the block wait: otherwise nobody
+could tell events of one epoch without a value from those of another. Where signatures are demanded, by the
 owner of a type or by who reads, a block is opened only if it is signed by somebody who may publish such events.
 """
 
@@ -21,6 +23,7 @@ from penstock.codec.blocks import Parts, read_header, read_parts, split
 from penstock.codec.encoded_blocks import EncodedBlock, decode_block
 from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener, at_levels
+from penstock.crypto.seal_keys import column_scope, unknown_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -98,7 +101,7 @@ class Reading:
     def events(self, blocks: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return the events of the blocks that open; where it is to be `strict`, all must.
 
-        Attributes whose key is not held are null, and their columns are not read.
+        Attributes of which no key is held are null, and their columns are not read.
         """
         whole = [name for name in blocks.columns if name in (BLOCK, AGAIN)]
         schema = events_schema(self.types)
@@ -173,6 +176,7 @@ class _Reader:
         self._versions: dict[bytes, int] = {}
         self._senders = {name: number for number, name in enumerate(reading.senders)}
         ring = reading.keys.read()
+        self._held = frozenset(scope for scope, _, _ in ring.items())
         self._directory = Directory.of(ring, reading.types)
         self._opener = Opener(ring, self._directory, admits=at_levels({t.key: t.sealing for t in reading.types}))
         self._verify_all, self._signed = reading.verify, {t.key for t in reading.types if t.signed}
@@ -206,7 +210,9 @@ class _Reader:
             found = open_group(self._opener, group, columns, self._wanted, self._kinds)
             if self._demands(found.names.type):
                 raise _unsigned()
-            yield self._events(found, self._version(found.names))
+            version = self._version(found.names)
+            self._check_epochs(found.names, (n for n in found.names.attributes if n not in found.columns))
+            yield self._events(found, version)
         except (PenstockError, KeyError):
             # Which of them is it?
             yield from (self._block(batch, row) for row in group.rows.tolist())
@@ -224,14 +230,20 @@ class _Reader:
         if parts.rows != batch.column(ROWS)[row].as_py():
             raise MalformedError("block.malformed", "a row of a sealed log that counts other events than its block")
         version = self._version(encoded.names)
+        pairs = list(zip(encoded.names.attributes, encoded.columns, strict=True))
+        self._check_epochs(encoded.names, (n for n, data in pairs if data is None))
         if self._demands(encoded.names.type):
             self._verify(header, parts, encoded)
         self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
         ids = decode_array(encoded.ids, encoded.rows, Kind.STRING)
         times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
-        pairs = zip(encoded.names.attributes, encoded.columns, strict=True)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+
+    def _check_epochs(self, names: Names, closed: Iterable[str]) -> None:
+        """Check that of attributes which did not open no key is held. Raises `RefusedError` (`seal.unknown-key`)."""
+        if any(column_scope(names.type, name) in self._held for name in closed):
+            raise unknown_key(names.type)
 
     def _demands(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to be signed."""

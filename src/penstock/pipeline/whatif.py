@@ -90,6 +90,7 @@ class Comparison:
     `before` and `after` are the policies' revisions, `events` the length of the history, `readers` all that were
     compared. `passed_over` are subscribers to other types than the history's. `unknown` names the guards and the facts
     of the environment that some branch asks for and the history does not tell: branches that need one never hold here.
+    `closed` names attributes of a sealed history that are null here, because no key of them is held.
     """
 
     before: str
@@ -99,6 +100,7 @@ class Comparison:
     changes: tuple[Change, ...]
     passed_over: tuple[Reader, ...] = ()
     unknown: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
 
     @property
     def gains(self) -> tuple[Change, ...]:
@@ -125,6 +127,7 @@ class Comparison:
             changes=_joined((*self.changes, *other.changes)),
             passed_over=tuple(sorted({*self.passed_over, *other.passed_over} - readers)),
             unknown=tuple(sorted({*self.unknown, *other.unknown})),
+            closed=tuple(sorted({*self.closed, *other.closed})),
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -137,6 +140,7 @@ class Comparison:
             "changes": [change.as_dict() for change in self.changes],
             "passed_over": [f"{reader.name}: {reader.type}" for reader in self.passed_over],
             "unknown": list(self.unknown),
+            "closed": list(self.closed),
         }
 
 

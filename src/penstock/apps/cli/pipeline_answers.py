@@ -1,7 +1,7 @@
 """What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
@@ -69,6 +69,7 @@ def _done_data(done: Done) -> dict[str, object]:
     return {
         "counts": dict(done.counts),
         "reasons": dict(done.reasons),
+        "closed": list(done.closed),
         "batches": done.batches,
         "seconds": round(done.seconds, 3),
         "rows_per_second": done.rate,
@@ -84,9 +85,15 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
     rows += [(f"  {reason}", f"{count:,}") for reason, count in done.reasons.items()]
     paint.grid((job.name, "rows"), rows)
     say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
+    _show_closed(done.closed)
     say(f"wrote {out}")
     for line in _advice(job, out, done):
         say(line)
+
+
+def _show_closed(names: Iterable[str]) -> None:
+    for name in names:
+        say(f"no key for {name}: all its values are empty")
 
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
@@ -185,6 +192,7 @@ def show_comparison(found: Comparison, done: Done | None, output: str) -> None:
         say("nothing changes")
     if found.unknown:
         say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
+    _show_closed(found.closed)
     say(f"{counted(found.events, 'event')} under two policies, {counted(len(found.readers), 'reader')} compared")
 
 

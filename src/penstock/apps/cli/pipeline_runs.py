@@ -25,11 +25,12 @@ from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.jobs import Job, Output, Streaming, files_of, run, start, totals
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Records, Tables
+from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.layout import Layout, commits, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
-from penstock.pipeline.sealed_log import KeyFiles
+from penstock.pipeline.sealed_log import CLOSED, KeyFiles, names_said
 from penstock.pipeline.whatif import Comparison
 from penstock.trust.event_types import VerifiedType
 
@@ -54,6 +55,8 @@ class Done:
     batches: int
     seconds: float
     rate: int
+    #: attributes of a sealed log that are null, because no key of them is held
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
         for reason, count in found.items() if isinstance(found, dict) else ():
             reasons[str(reason)] = reasons.get(str(reason), 0) + int(count)
     ordered = dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
-    return Done(totals(spark, path), ordered, watch.batches, seconds, rate)
+    closed = names_said(spark, path, CLOSED)
+    return Done(totals(spark, path), ordered, watch.batches, seconds, rate, closed)
 
 
 def plan(job: Job, spark: SparkSession, place: Place | None) -> Planned:
@@ -189,19 +193,37 @@ def ingest_job(
     return Ingest(records, clock(session))
 
 
-def admit_job(session: Session, path: str, loaded: LoadedPolicy, keys: KeyFiles | None) -> Admit:
-    """Return the job `admit`; with keys, over a sealed log."""
-    return Admit(path, _types(loaded), _desk(loaded, "admit", session), keys=keys)
+def admit_job(session: Session, path: str, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
+    """Return the job `admit` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> Admit:
+        return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys)
+
+    return ByPolicy(Watched((policy,), clock(session)), make)
 
 
-def deliver_job(session: Session, path: str, loaded: LoadedPolicy, layout: Layout, keys: KeyFiles | None) -> Deliver:
-    """Return the job `deliver`; with keys, over a sealed log."""
-    return Deliver(path, _types(loaded), _desk(loaded, "deliver", session), layout, keys=keys)
+def deliver_job(session: Session, path: str, policy: str, layout: Layout, keys: KeyFiles | None) -> ByPolicy[Deliver]:
+    """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> Deliver:
+        return Deliver(path, _types(*policies), _desk(policies[0], "deliver", session), layout, keys=keys)
+
+    return ByPolicy(Watched((policy,), clock(session)), make)
 
 
-def whatif_job(path: str, before: LoadedPolicy, after: LoadedPolicy, samples: int, keys: KeyFiles | None) -> WhatIf:
-    """Return the job `whatif`; with keys, over a sealed log. Raises `MalformedError` (`whatif.environment`)."""
-    return WhatIf(path, _types(after, before), before, after, samples, keys=keys)
+def whatif_job(
+    session: Session, path: str, before: str, after: str, samples: int, *, keys: KeyFiles | None
+) -> ByPolicy[WhatIf]:
+    """Return the job `whatif` by two policy files; with keys, over a sealed log.
+
+    Raises what `load_policy` raises, and `MalformedError` (`whatif.environment`).
+    """
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> WhatIf:
+        old, new = policies
+        return WhatIf(path, _types(new, old), old, new, samples, keys=keys)
+
+    return ByPolicy(Watched((before, after), clock(session)), make)
 
 
 def audit_job(spark: SparkSession, path: str) -> Audit:
@@ -209,11 +231,11 @@ def audit_job(spark: SparkSession, path: str) -> Audit:
     return Audit(path, of_job=bool(commits(spark, path)))
 
 
-def comparison(job: WhatIf, on: Started, place: Place | None) -> tuple[Comparison, Done | None]:
+def comparison(job: ByPolicy[WhatIf], on: Started, place: Place | None) -> tuple[Comparison, Done | None]:
     """Compare two policies; with a place, what is found is kept there. Raises as `execute`."""
     if place is None:
         with watching(job.name, on):
-            return job.compare(job.all(on.spark)), None
+            return job.job.compare(job.all(on.spark)), None
     done = execute(job, on, place)
     return compared(on.spark, place.out), done
 

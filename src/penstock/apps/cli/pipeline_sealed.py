@@ -200,12 +200,13 @@ def unseal(  # noqa: PLR0913  # one argument an option
     output: str,
     **rest: Any,
 ) -> None:
-    """Open a sealed log: as many attributes as keys are held for, and the others are empty.
+    """Open a sealed log: as many attributes as keys are held for; the others are empty, and named at the end.
 
     FOLDER is what `seal`, `compact` or `unseal` wrote. What is opened stands where `deliver`, `whatif` and `admit` look
-    for events. Blocks whose key is not held stay sealed, and can be opened later; blocks that do not open go to
-    quarantine, as they are, and so do copies. Where the owner of a type wants it signed, blocks are opened only if who
-    has signed them may publish such events by the policy.
+    for events. Blocks of an epoch whose key is lacking, of the type or of an attribute that has keys of others, stay
+    sealed, and can be opened later; blocks that do not open go to quarantine, as they are, and so do copies. Where the
+    owner of a type wants it signed, blocks are opened only if who has signed them may publish such events by the
+    policy.
     """
     how = Run.of(output, **rest)
     known = _known(session, policy_file, type_files, parent, previous)
