@@ -52,11 +52,15 @@ def at_once(coroutine: Coroutine[object, object, T]) -> T:
 
 
 def carry_out(now: datetime, manager: KeyManager, log: MemoryLog, outputs: Iterable[Output]) -> list[Tell | Reply]:
-    return at_once(key_log.carry_out(lambda: now, manager, log, outputs))
+    sent: list[Tell | Reply] = []
+    at_once(key_log.carry_out(lambda: now, manager, log, outputs, sent.append))
+    return sent
 
 
 def catch_up(now: datetime, manager: KeyManager, log: MemoryLog) -> list[Output]:
-    return at_once(key_log.catch_up(lambda: now, manager, log))
+    said: list[Output] = []
+    at_once(key_log.catch_up(lambda: now, manager, log, said.extend))
+    return said
 
 
 def at(seconds: float) -> datetime:

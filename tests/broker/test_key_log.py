@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 
 import pytest
-from tests.broker.key_kit import GROUP, MANAGER, REPLICA, SECOND, at, grounds, manager, right
+from tests.broker.key_kit import GROUP, LANES, MANAGER, REPLICA, SECOND, at, grounds, manager, right
 from tests.broker.key_log_suite import KeyLogSuite, Opens
 from tests.trust.kit import NOW, key, who
 
 from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog
-from penstock.broker.key_manager import KeyManager, Reply, Tell
+from penstock.broker.key_manager import Append, KeyManager, Reply, Tell
 from penstock.crypto.hpke import SealingKey
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.nats_log import NatsLog
 from penstock.testing.nats import NatsServer
-from penstock.trust.key_messages import KeyRequest, KeyWelcome, Wish
+from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyNotice, KeyRequest, KeyWelcome, Wish
 from penstock.trust.signed import UnverifiedValue, sign_value
 
 
@@ -81,16 +82,16 @@ class Desk:
             period=0.01,
         )
 
-    def join(self, broker: int) -> None:
-        self.scribe.put(self.manager.join(self.now, joining(broker, self.now), grounds(broker, right(broker))))
+    def join(self, broker: int, group: KeyGroup = GROUP) -> None:
+        self.scribe.put(self.manager.join(self.now, joining(broker, self.now, group), grounds(broker, right(broker))))
 
     def welcomed(self) -> list[object]:
         return [one.broker for one in self.sent if isinstance(one, Reply) and isinstance(one.value.value, KeyWelcome)]
 
 
-def joining(broker: int, now: object = NOW) -> UnverifiedValue[KeyRequest]:
+def joining(broker: int, now: datetime = NOW, group: KeyGroup = GROUP) -> UnverifiedValue[KeyRequest]:
     public = SealingKey(lambda size: bytes([broker]) * size).public
-    return sign_value(KeyRequest(Wish.JOIN, who(broker), GROUP, now, 0, 0, public), key(broker)).unverified()  # type: ignore[arg-type]  # a time
+    return sign_value(KeyRequest(Wish.JOIN, who(broker), group, now, 0, 0, public), key(broker)).unverified()
 
 
 class SlowLog(MemoryLog):
@@ -100,9 +101,13 @@ class SlowLog(MemoryLog):
         super().__init__()
         self.goes = asyncio.Event()
         self.fails = 0
+        #: after so many more it fails once
+        self.fails_after = -1
 
     async def append(self, number: int, record: bytes) -> bool:
         await self.goes.wait()
+        self.fails += self.fails_after == 0
+        self.fails_after -= 1
         if self.fails:
             self.fails -= 1
             raise FailedError("keys.log-folder", "the disk is full")
@@ -147,6 +152,72 @@ def test_what_could_not_be_written_is_told_and_written_later() -> None:
         desk.scribe.put(desk.manager.tick(desk.now)[0])
         await until(desk.welcomed)
         await desk.scribe.stop()
+
+    asyncio.run(test())
+
+
+def test_what_follows_from_a_record_is_sent_also_where_the_next_cannot_be_written() -> None:
+    """An eviction of a type and its attributes is a record each: nobody waits for the last of them."""
+
+    async def test() -> None:
+        log = SlowLog()
+        log.goes.set()
+        desk = Desk(log)
+        await desk.scribe.start()
+        for group in (GROUP, LANES):
+            desk.join(20, group)
+            desk.join(21, group)
+        await until(lambda: len(desk.welcomed()) == 4)
+        desk.sent.clear()
+        log.fails_after = 1
+        for group in (GROUP, LANES):
+            desk.scribe.put(desk.manager.evict(desk.now, group, who(21)))
+        await until(lambda: desk.failed)
+        assert [type(one.value.value) for one in desk.sent] == [KeyEpoch]
+        assert who(21) not in desk.manager.holders(GROUP)
+        desk.now = at(6)
+        desk.scribe.put(desk.manager.tick(desk.now)[0])
+        await until(lambda: who(21) not in desk.manager.holders(LANES))
+        await desk.scribe.stop()
+
+    asyncio.run(test())
+
+
+def test_what_follows_from_a_record_is_sent_also_where_the_next_cannot_be_read() -> None:
+    async def test() -> None:
+        log = MemoryLog()
+        desk = Desk(log)
+        await desk.scribe.start()
+        [append] = desk.manager.join(desk.now, joining(20), grounds(20, right(20)))
+        assert isinstance(append, Append)
+        log.records += [append.record.to_bytes(), b"junk"]
+        await until(lambda: desk.failed)
+        assert desk.welcomed() == [who(20)]
+        await desk.scribe.stop()
+
+    asyncio.run(test())
+
+
+def test_a_manager_that_starts_tells_which_epochs_there_are() -> None:
+    """Whoever was to be told of them when it died has not heard of them."""
+
+    async def test() -> None:
+        log = MemoryLog()
+        desk = Desk(log)
+        await desk.scribe.start()
+        for group in (GROUP, LANES):
+            desk.join(20, group)
+        await until(lambda: len(desk.welcomed()) == 2)
+        await desk.scribe.stop()
+        again = Desk(log)
+        await again.scribe.start()
+        again.scribe.put(again.manager.tick(again.now)[0])
+        told = [one.value.value for one in again.sent]
+        assert [(type(one), one.word.group, one.word.epoch) for one in told] == [
+            (KeyNotice, GROUP, 1),
+            (KeyNotice, LANES, 1),
+        ]
+        await again.scribe.stop()
 
     asyncio.run(test())
 

@@ -9,6 +9,7 @@ told anything before the log has it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
@@ -66,6 +67,8 @@ class MemoryLog:
 
 
 Clock: TypeAlias = Callable[[], datetime]
+Put: TypeAlias = Callable[[Iterable[Output]], None]
+"""Takes what a manager wants done."""
 
 
 def read_record(octets: bytes) -> UnverifiedValue[Record]:
@@ -74,37 +77,43 @@ def read_record(octets: bytes) -> UnverifiedValue[Record]:
     return read_signed(parse_canonical(octets), *kinds)
 
 
-async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog) -> list[Output]:
-    """Let a manager take in what it has not read, from the beginning where it starts.
+async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog, put: Put) -> None:
+    """Let a manager take in what it has not read, from the beginning where it starts; `put` gets what it says to each.
 
-    Raises what `take` and the log raise.
+    Raises what `take` and the log raise. What was said to the records before stands.
     """
-    said: list[Output] = []
     for record in await log.read(manager.position):
         unverified = read_record(record)
         if unverified.value.number >= manager.position:
-            said += manager.take(clock(), unverified)
-    return said
+            put(manager.take(clock(), unverified))
 
 
-async def carry_out(clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output]) -> list[Tell | Reply]:
-    """Write what a manager wants written, as often as it takes, and return what is to be sent.
+async def carry_out(
+    clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output], send: Callable[[Tell | Reply], None]
+) -> None:
+    """Write what a manager wants written, as often as it takes, and send the rest.
 
-    Raises what `take` and the log raise.
+    What follows from a record is sent when it has come back, and does not wait for the next: that may fail. Raises what
+    `take` and the log raise.
     """
-    sent: list[Tell | Reply] = []
-    waiting = [*outputs]
+    waiting: deque[Append | Forget] = deque()
+
+    def put(outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Append | Forget):
+                waiting.append(output)
+            else:
+                send(output)
+
+    put(outputs)
     while waiting:
-        match waiting.pop(0):
+        match waiting.popleft():
             case Append(number, record):
                 # Taken or not: what stands in that place now is in the log.
                 await log.append(number, record.to_bytes())
-                waiting += await catch_up(clock, manager, log)
+                await catch_up(clock, manager, log, put)
             case Forget(number):
                 await log.forget(number)
-            case output:
-                sent.append(output)
-    return sent
 
 
 class KeyScribe:
@@ -140,7 +149,7 @@ class KeyScribe:
         Raises what `take` and the log raise, and `RefusedError` (`keys.wrong-kek`).
         """
         try:
-            said = await catch_up(self._clock, self._manager, self._log)
+            await catch_up(self._clock, self._manager, self._log, self.put)
         except RefusedError as error:
             if error.code != "keys.unopened":
                 raise
@@ -149,7 +158,6 @@ class KeyScribe:
                 "the log of keys does not open: it was written under another key-encryption key, or changed",
                 hint="give the key that it was written with; without it, begin with another log",
             ) from error
-        self.put(said)
         self._writing = asyncio.create_task(self._write())
 
     async def stop(self) -> None:
@@ -179,8 +187,8 @@ class KeyScribe:
             self._more.clear()
             waiting, self._waiting = self._waiting, []
             try:
-                said = await carry_out(self._clock, self._manager, self._log, waiting)
-                self.put([*said, *await catch_up(self._clock, self._manager, self._log)])
+                await carry_out(self._clock, self._manager, self._log, waiting, self._send)
+                await catch_up(self._clock, self._manager, self._log, self.put)
                 self._wrong = ""
             except PenstockError as error:
                 # Once, until it works again or something else is wrong.

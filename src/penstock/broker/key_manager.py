@@ -27,6 +27,7 @@ from penstock.broker.key_answers import KeyAnswers
 from penstock.broker.key_checkpoint import Condensing, write_state
 from penstock.broker.key_fold import KeyFold
 from penstock.broker.key_group import GroupState, Holder
+from penstock.broker.key_notices import KeyNotices
 from penstock.broker.key_outputs import Append as Append
 from penstock.broker.key_outputs import Forget as Forget
 from penstock.broker.key_outputs import Output as Output
@@ -86,7 +87,7 @@ class KeyManager:
         self._limits = limits
         self._wishes: dict[KeyGroup, Wishes] = {}
         self._blocks: dict[KeyGroup, int] = {}
-        self._noticed: dict[KeyGroup, datetime] = {}
+        self._notices = KeyNotices(limits)
         self._requests = KeyRequests(skew, limits)
         self._answers = KeyAnswers(key, random)
         self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
@@ -259,7 +260,8 @@ class KeyManager:
             wishes = self._wish(group)
             wishes.evict |= {broker for broker, holder in state.holders().items() if holder.expired(now)}
             wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
-            said += self._notice(now, state)
+            if self._notices.is_due(now, group):
+                said.append(self._answers.notice(now, state))
         if self._proposed is not None and now >= self._proposed[0] + timedelta(milliseconds=self._limits.key_retry):
             # Whether the log has it nobody has said: it takes it now, or says that the place is taken.
             self._proposed = now, self._proposed[1]
@@ -278,8 +280,7 @@ class KeyManager:
                 continue
             turn = earliest(turn, state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period))
             turn = earliest(turn, self._refreshing.resumes(state, self._wish(group)))
-            if group in self._noticed:
-                turn = earliest(turn, self._noticed[group] + timedelta(milliseconds=self._limits.key_notice))
+            turn = earliest(turn, self._notices.next(group))
             for holder in state.holders().values():
                 if holder.until is not None:
                     turn = earliest(turn, holder.until + datetime.resolution)
@@ -316,8 +317,10 @@ class KeyManager:
         if rekey is not None:
             self._blocks.pop(state.group, None)
         if rekey is not None and mine:
-            self._noticed[state.group] = now
+            self._notices.told(now, state.group)
             said += self._answers.epoch(record.word, rekey, self._limits.key_nodes)
+        elif rekey is not None:
+            self._notices.told_by_another(now, state.group)
         # Who asked here is answered, whichever replica recorded it.
         for broker, applicant in self._wish(state.group).settle(state, record):
             if applicant.public:
@@ -380,12 +383,6 @@ class KeyManager:
         part, count, salt = condensing.next(fold.gathered, parts, self._random)
         octets = condensing.part(part)
         return KeyCheckpoint(self._key.principal, fold.number, fold.head, now, part, count, salt, octets)
-
-    def _notice(self, now: datetime, state: GroupState) -> Iterator[Output]:
-        last = self._noticed.get(state.group)
-        if last is None or now >= last + timedelta(milliseconds=self._limits.key_notice):
-            self._noticed[state.group] = now
-            yield self._answers.notice(now, state)
 
     def _member(self, request: KeyRequest) -> tuple[GroupState, Holder]:
         state = self._state(request.group)
