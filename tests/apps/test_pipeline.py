@@ -12,15 +12,16 @@ from pyspark.sql import SparkSession
 from tests.apps.conftest import NOW, Shell
 from tests.pipeline.ingest_reference import SOURCE, define
 from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
-from tests.trust.kit import grant, who
+from tests.trust.kit import grant, key, who
 
 from penstock.apps.cli.pipeline_answers import show_done
 from penstock.apps.cli.pipeline_runs import Done
 from penstock.apps.cli.pipeline_spark import Cluster, session
 from penstock.errors import FailedError
+from penstock.model import AttributeDefinition, AttributeSpec, Kind, TypeDefinition, TypeName
 from penstock.pipeline.jobs_ingest import Ingest, Tables
 from penstock.pipeline.mapping import read_mapping
-from penstock.trust import Credentials, Right, event_tag
+from penstock.trust import Credentials, Right, event_tag, sign_type
 
 RECORDS = 42
 DOMAINS = f"""
@@ -170,6 +171,18 @@ def test_what_is_wrong(plant: Shell, arguments: str, status: int, code: str) -> 
     ran = plant("pipeline", *arguments.split())
     assert (ran.status, ran.code) == (status, code), ran.err
     assert ran.out == ""
+
+
+@pytest.mark.parametrize("names", [("a", "A"), ("a", "b")])
+def test_attributes_that_spark_takes_for_one_are_refused(plant: Shell, names: tuple[str, str]) -> None:
+    attributes = tuple(
+        AttributeDefinition(name, uid, AttributeSpec(Kind.STRING)) for name, uid in zip(names, "xX", strict=True)
+    )
+    signed = sign_type(TypeDefinition(TypeName(who(1), "T"), attributes), key(1))
+    (plant.folder / "case.type").write_bytes(signed.to_bytes())
+    ran = plant("pipeline", "ingest", "in", "--type-file", "case.type", "--out", "out")
+    assert (ran.status, ran.code) == (2, "pipeline.case"), ran.err
+    assert not (plant.folder / "out" / "events").exists()
 
 
 def test_a_failure_says_where_and_which(plant: Shell) -> None:

@@ -21,7 +21,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.columns import Source, literal
 from penstock.pipeline.constants import Slots, table
-from penstock.pipeline.frames import SOURCE, metadata, quoted
+from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
 from penstock.pipeline.restrict import environment_sources
@@ -72,7 +72,11 @@ def admit(
     guards: Mapping[str, Column] | None = None,
     environment: Mapping[str, Source] | None = None,
 ) -> Admitted:
-    """Admit typed events of one version. Raises `MalformedError` for a restriction that cannot be enforced."""
+    """Admit typed events of one version.
+
+    Raises `MalformedError` for a restriction that cannot be enforced, and for a type that has no columns
+    (`pipeline.case`).
+    """
     event_type = verified.event_type
     plan = _Plan(event_type, guards or {}, environment or environment_sources())
     judged = plan.judge(events, _shapes(verified, policy))
@@ -110,7 +114,7 @@ class _Plan:
         self._type = event_type
         self._guards = guards
         self._environment = environment
-        self._stated = {str(a.id): Source(quoted(a.name), a.spec.kind) for a in event_type.attributes}
+        self._stated = {str(a.id): Source(quoted(a.name), a.spec.kind) for a in attributes_of([event_type])}
 
     def judge(self, events: DataFrame, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]) -> DataFrame:
         slots = Slots("@s")

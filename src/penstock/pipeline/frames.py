@@ -4,6 +4,9 @@
     transit events  @id  @time  @source  and a column for each attribute id: no version, as between brokers
 
 `@id` and `@source` (the publisher's principal) are strings, `@time` is a timestamp. No attribute can have such a name.
+
+To Spark, and to most that reads Parquet, `a` and `A` are one column. Types of which that would be two attributes are
+refused (`pipeline.case`), whatever a session is set to: what is written has to be read elsewhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.errors import MalformedError
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind
 from penstock.pipeline.columns import Source, literal
@@ -60,19 +64,37 @@ def _metadata_fields() -> list[StructField]:
 
 
 def typed_schema(event_type: EventType) -> StructType:
-    """Return the schema of a frame of typed events."""
-    own = [StructField(a.name, _TYPES[a.spec.kind]) for a in event_type.attributes]
+    """Return the schema of a frame of typed events. Raises `MalformedError` (`pipeline.case`)."""
+    own = [StructField(a.name, _TYPES[a.spec.kind]) for a in attributes_of([event_type])]
     return StructType([*_metadata_fields(), *own])
 
 
 def attributes_of(types: Iterable[EventType]) -> Iterator[Attribute]:
-    """Yield each attribute of some types once, in order; of two versions the first that has it."""
-    seen: set[str] = set()
+    """Yield each attribute of some types once, in order; of two versions the first that has it.
+
+    Raises `MalformedError` (`pipeline.case`) where two names of one version, or two ids, differ in case alone.
+    """
+    seen: dict[str, str] = {}
     for event_type in types:
+        names: dict[str, str] = {}
         for attribute in event_type.attributes:
-            if attribute.id not in seen:
-                seen.add(attribute.id)
+            _tell_apart(names, attribute.name, event_type)
+            if _tell_apart(seen, attribute.id, event_type):
                 yield attribute
+
+
+def _tell_apart(seen: dict[str, str], name: str, event_type: EventType) -> bool:
+    """Take a name in, and say whether it is new."""
+    known = seen.get(name.lower())
+    if known is None:
+        seen[name.lower()] = name
+    elif known != name:
+        raise MalformedError(
+            "pipeline.case",
+            f"`{known}` and `{name}` of {event_type.name} would be one column",
+            hint="in the pipeline, names and UIDs have to differ in more than capital and small letters",
+        )
+    return known is None
 
 
 def transit_schema(types: Iterable[EventType]) -> StructType:

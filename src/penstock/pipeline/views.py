@@ -20,7 +20,7 @@ from penstock.model.types import Attribute, EventType
 from penstock.model.values import Enumerated
 from penstock.pipeline.columns import Source, compile_condition, hoist, literal
 from penstock.pipeline.constants import look_up
-from penstock.pipeline.frames import quoted
+from penstock.pipeline.frames import attributes_of, quoted
 from penstock.pipeline.programs import Shape, ShapeBranch
 from penstock.selector.ast import Condition, Literal
 
@@ -150,7 +150,7 @@ class Viewer:
         visible = {attribute.id for attribute in self._visible(event_type)}
         return {
             a.name: self.value(a.id, words) if a.id in visible else literal(None, a.spec.kind)
-            for a in event_type.attributes
+            for a in attributes_of([event_type])
         }
 
     def present(self) -> list[Column]:
