@@ -87,6 +87,11 @@ class Carrier:
                 found.extend(self._matched(block))
         return Carried(tuple(found), unopened=tuple(unopened))
 
+    def give_up(self, of: Callable[[TypeKey], bool]) -> Carried:
+        """Let go of what waits for keys of some types, since they will not come here: it is kept, sealed."""
+        gone = self._waiting.take(of)
+        return Carried(unopened=tuple(_refused(waiting, unknown_key(waiting.block.type)) for waiting in gone))
+
     def shown_to_client(self, of_type: TypeKey, filter_: Filter) -> list[TransitEvent]:
         """Return the state that a new subscription of a client asks for."""
         if not len(self.retained):

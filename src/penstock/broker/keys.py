@@ -160,12 +160,18 @@ class Keys:
         self.tick()
 
     def _leave_what_is_lost(self, now: datetime) -> None:
-        look = KeyLook(self._claims)
-        for group, member in list(self._members.items()):
-            if not self._claims.may_hold(self._core.principal, group, look):
-                del self._members[group]
-                self._carry_out(member.leave(now))
-                self._ring.leave(group.scope)
+        core, look = self._core, KeyLook(self._claims)
+        lost = [group for group in self._members if not self._claims.may_hold(core.principal, group, look)]
+        if not lost:
+            return
+        # While it is still known which labels are whose.
+        types = {group.type for group in lost if group.attribute is None}
+        core.settle(core.router.give_up(lambda tree: (core.labels.type_of(tree) or tree) in types))
+        for group in lost:
+            self._carry_out(self._members.pop(group).leave(now))
+            self._ring.leave(group.scope)
+        # Who may not read an attribute any more does not wait for it.
+        core.settle(core.router.keys_changed())
 
     def _review(self, now: datetime, news: frozenset[Principal] | None) -> None:
         """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""

@@ -104,7 +104,7 @@ class Node:
         return self
 
     async def stop(self) -> None:
-        """Tell the neighbours, say goodbye to everybody, and record what was counted."""
+        """Tell the neighbours, say goodbye to everybody, keep what could not be opened, and record what was counted."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -119,6 +119,8 @@ class Node:
         await self.neighbours.close()
         if self.on_fabric is not None:
             await self.on_fabric.stop()
+        # Nobody can bring anything more, neither blocks nor keys.
+        self.core.settle(self.core.router.give_up())
         self.core.settle(self.core.local.tick(self.core.now())[0])
 
     def _send_last(self) -> None:

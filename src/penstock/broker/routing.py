@@ -12,7 +12,7 @@ At most once: an event's origin numbers it, and each broker takes each number on
 In source order while the path stays the same, because links keep order.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -235,6 +235,11 @@ class Router:
     def keys_changed(self) -> list[Output]:
         """Open what waits for keys: some have come."""
         self._carried(self._carrier.keys_changed())
+        return self._settle()
+
+    def give_up(self, of: Callable[[TypeKey], bool] = lambda _type: True) -> list[Output]:
+        """Keep sealed what waits for keys that will not come: of all types, or of those that are said."""
+        self._carried(self._carrier.give_up(of))
         return self._settle()
 
     @property

@@ -1,12 +1,14 @@
 """Sealed blocks that clients of a broker want, and whose keys are still to come. The oldest give way."""
 
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
 from penstock.broker.sealed import SealedPublications
 from penstock.broker.trees import Side
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
 
 
 class Waiting(NamedTuple):
@@ -41,6 +43,11 @@ class WaitingRoom:
 
     def empty(self) -> list[Waiting]:
         """Return all that waits, in the order of its arrival; nothing waits any more."""
-        waiting, self._octets = list(self._waiting), 0
-        self._waiting.clear()
-        return waiting
+        return self.take(lambda _type: True)
+
+    def take(self, of: Callable[[TypeKey], bool]) -> list[Waiting]:
+        """Return what waits of some types, in the order of its arrival; the rest goes on waiting."""
+        taken = [waiting for waiting in self._waiting if of(waiting.block.type)]
+        self._waiting = deque(waiting for waiting in self._waiting if not of(waiting.block.type))
+        self._octets -= sum(len(waiting.block.block) for waiting in taken)
+        return taken
