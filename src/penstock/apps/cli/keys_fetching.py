@@ -1,7 +1,7 @@
 """`penstock keys fetch`: keys of old epochs, for logs, into a key ring."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +19,11 @@ from penstock.broker.key_protocol import LABELS
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType, Sealing
 from penstock.store.key_rings import read_key_ring, write_key_ring
 from penstock.trust.key_messages import KeyGroup
 
-#: epochs that are asked for at once
-_AT_ONCE: Final = 1_024
 _NOT_ENTITLED: Final = "keys.not-entitled"
 _NO_HISTORY: Final = "keys.no-history"
 #: why nothing has come, and what to do
@@ -158,17 +157,30 @@ class _Fetching:
         self.fetched.epochs[name] = sorted(found)
 
     async def _epochs(self, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
-        """Ask until there are no more."""
+        """Ask until there are no more: a manager gives the first so many of those that it has kept."""
         found: dict[int, Secret] = {}
-        first = wanted.first
-        while wanted.last is None or first <= wanted.last:
-            end = first + _AT_ONCE - 1
-            some = await self.client.fetch_keys(group, first, end if wanted.last is None else min(end, wanted.last))
-            found |= {epoch: key for epoch, key in some.items() if wanted.last is None or epoch <= wanted.last}
-            if end not in some:
+        first, last = wanted.first, wanted.last or DEFAULT_LIMITS.policy_number
+        while first <= last:
+            try:
+                some = await self.client.fetch_keys(group, first, last)
+            except RefusedError as error:
+                if found and error.code == _NO_HISTORY:
+                    break
+                raise
+            new = {epoch: key for epoch, key in some.items() if first <= epoch <= last}
+            if not new:
                 break
-            first = end + 1
+            found |= new
+            first = _behind(new)
         return found
+
+
+def _behind(epochs: Collection[int]) -> int:
+    """Return the first epoch that is missing behind the lowest: the broker's own keys may lie further on."""
+    epoch = min(epochs)
+    while epoch in epochs:
+        epoch += 1
+    return epoch
 
 
 def _show(ring: str, fetched: _Fetched, output: str) -> None:
