@@ -143,7 +143,7 @@ def test_profiles_and_rules_that_are_over_or_have_not_begun_give_nothing() -> No
         claim = sign_value(ProfileClaim(ANN, OWNER, None, {"role": "engineer"}, validity), key(1))
         described = agreed(agreement(*RULES), [PROFILES[0], claim])
         stated = agreed(agreement(replace(RULES[0], validity=validity)))
-        for rules, of, action in ((described, ANN, SUBSCRIBE), (stated, P1, PUBLISH)):
+        for rules, of, action in ((described, ANN, SUBSCRIBE), (stated, P1, PUBLISH), (stated, ANN, SUBSCRIBE)):
             assert ask(rules, of, action, A1).effect is effect
             assert validity in rules.validities()
             # Asked about all times it says when.

@@ -3,7 +3,8 @@
 Certificates never allow more than the rules. They may allow less: a right to subscribe to a type brings the events of
 all types that extend it, and a certificate cannot leave some of them out. A publisher whose events of a type below
 somebody may not have is then left out above too, and what is lost by it is told (`short`). Downwards nothing is: who
-may have a type may have what is below. A type that extends one of the tree and was not agreed on comes with the one
+may have a type may have what is below. The same goes for time: a certificate ends as soon as a rule does on which it
+rests for some type below. A type that extends one of the tree and was not agreed on comes with the one
 above, since certificates do not know the tree.
 
 Certificates say what the rules came to when they were issued. `renewal` says what to issue and to revoke when the rules
@@ -21,13 +22,14 @@ from penstock.model.types import EventType
 from penstock.selector import parse
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate
+from penstock.trust.periods import ANY_TIME, Periods, both, either
 from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Short:
-    """What the rules let a subscriber have, and its certificates do not."""
+    """What the rules let a subscriber have, and its certificates do not, or not for so long."""
 
     event: TypeKey
     publisher: Principal
@@ -84,7 +86,7 @@ class _Compiler:
         self._rules = rules
         self._agreement = rules.agreement
         self._short: set[Short] = set()
-        self._from: dict[tuple[TypeKey, Principal], frozenset[Principal]] = {}
+        self._from: dict[tuple[TypeKey, Principal], Mapping[Principal, Periods]] = {}
 
     def compile(self, types: Mapping[TypeKey, EventType]) -> Capabilities:
         tree = self._agreement.vocabulary.tree
@@ -110,12 +112,15 @@ class _Compiler:
 
     def _subscribing(self, key: TypeKey, attribute: AttributeId | None) -> Iterator[Authorisation]:
         for who in self._rules.known:
-            sayable = self._sayable(key, who)
-            if attribute is None and not self._whole(key, who):
-                sayable = frozenset()
-            self._short |= {Short(key, publisher, who) for publisher in self._sources(key, who) - sayable}
-            for tag in self._tags(key, attribute, sorted(sayable)) if sayable else ():
-                yield self._statement(who, tag, self._rules.validity_of(who))
+            sources = self._sources(key, who)
+            sayable = (self._whole if attribute is None else self._sayable)(key, who)
+            self._short |= {Short(key, of, who) for of, periods in sources.items() if sayable.get(of) != periods}
+            by_validity: dict[Validity, list[Principal]] = {}
+            for publisher, periods in sorted(sayable.items()):
+                for validity in both(periods, (self._rules.validity_of(who),)):
+                    by_validity.setdefault(validity, []).append(publisher)
+            for validity, publishers in by_validity.items():
+                yield from (self._statement(who, tag, validity) for tag in self._tags(key, attribute, publishers))
 
     def _tags(self, key: TypeKey, attribute: AttributeId | None, publishers: list[Principal]) -> Iterator[Tag]:
         if attribute is None:
@@ -130,8 +135,8 @@ class _Compiler:
             self._agreement.owner, who, tag, validity=validity, comment=f"agreement {self._agreement.name}"
         )
 
-    def _sources(self, key: TypeKey, who: Principal) -> frozenset[Principal]:
-        """Return the publishers whose events of a type somebody may have."""
+    def _sources(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
+        """Return the publishers whose events of a type somebody may have, and while it may."""
         found = self._from.get((key, who))
         if found is None:
             try:
@@ -139,21 +144,28 @@ class _Compiler:
             except MalformedError:
                 # Nothing is known of it that fits a subscriber.
                 readings = ()
-            found = frozenset(p for reading in readings if key in reading.types for p in reading.publishers)
+            collected: dict[Principal, list[Validity]] = {}
+            for reading in readings:
+                for publisher in reading.publishers if key in reading.types else ():
+                    collected.setdefault(publisher, []).append(reading.validity)
+            found = {publisher: either(validities) for publisher, validities in collected.items()}
             self._from[key, who] = found
         return found
 
-    def _sayable(self, key: TypeKey, who: Principal) -> frozenset[Principal]:
+    def _sayable(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
         """Return those of them whose events somebody may have of all types below, as far as they publish them."""
-        found = self._sources(key, who)
+        found = dict(self._sources(key, who))
         for below in self._agreement.vocabulary.tree.subtree(key):
-            able = {entitlement.publisher for entitlement in self._rules.entitled(below)}
-            found -= able - self._sources(below, who)
-        return found
+            for entitlement in self._rules.entitled(below):
+                if entitlement.publisher in found:
+                    also = self._sources(below, who).get(entitlement.publisher, ())
+                    found[entitlement.publisher] = both(found[entitlement.publisher], also)
+        return {publisher: periods for publisher, periods in found.items() if periods}
 
-    def _whole(self, key: TypeKey, who: Principal) -> bool:
-        """Say whether somebody may have all events of a type, and of those below, whoever publishes them."""
-        return all(
-            {entitlement.publisher for entitlement in self._rules.entitled(below)} <= self._sources(below, who)
-            for below in self._agreement.vocabulary.tree.subtree(key)
-        )
+    def _whole(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
+        """Return them while somebody may have all events of a type, and of those below, whoever publishes them."""
+        periods = ANY_TIME
+        for below in self._agreement.vocabulary.tree.subtree(key):
+            for entitlement in self._rules.entitled(below):
+                periods = both(periods, self._sources(below, who).get(entitlement.publisher, ()))
+        return dict.fromkeys(self._sources(key, who), periods) if periods else {}

@@ -9,11 +9,16 @@ event: by `only`, and by a `where` on the publisher's attribute, which brokers p
 a column of. Where a type does not have the attribute, nobody can tell from whom an event is: one who does not suit all
 of its publishers gets nothing of it.
 
-Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more.
+Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more. So
+everything that is allowed holds while rules hold that give it: one of the publisher's by which it publishes the type,
+one of the publisher's that the subscriber satisfies, and one of the subscriber's if it has wishes. Where nobody can
+tell from whom an event is, that goes for each who may publish it: it may have been published before a rule was over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
 from typing import Final
 
 from penstock.errors import MalformedError
@@ -27,10 +32,11 @@ from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
 from penstock.moderator.allow import Subscriptions
 from penstock.moderator.publications import Entitlement, Publications
-from penstock.moderator.rules import SubscribeRule
+from penstock.moderator.rules import Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
+from penstock.trust.periods import ANY_TIME, Periods, both, either
 from penstock.trust.validity import Validity
 
 #: publishers in one condition: a selector has a bound
@@ -39,12 +45,24 @@ _TOGETHER: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Types of which somebody gets the events of some publishers; `whole` where these are all who publish them."""
+    """Types of which somebody gets the events of some publishers, while rules and publishers' profiles hold."""
 
     types: frozenset[TypeKey]
     publishers: tuple[Principal, ...]
-    whole: bool
-    rules: tuple[str, ...]
+    validity: Validity
+    #: what it rests on, one at one time, another one at another perhaps
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What somebody gets of a type and of all that extends it."""
+
+    by_types: tuple[Reading, ...]
+    #: the same in as few parts as can be
+    fewest: tuple[Reading, ...]
+    #: what it gets where nobody can tell from whom an event is
+    untold: tuple[Reading, ...]
 
 
 class AgreedRules:
@@ -65,7 +83,7 @@ class AgreedRules:
             if isinstance(rule, SubscribeRule):
                 self._wishes.setdefault(rule.subscriber, []).append(rule)
         self._entitled: dict[TypeKey, tuple[Entitlement, ...]] = {}
-        self._readings: Recent[object, tuple[tuple[Reading, ...], tuple[Reading, ...]]] = Recent(limits.cache_entries)
+        self._readings: Recent[object, _Found] = Recent(limits.cache_entries)
 
     # Who, what, from whom.
 
@@ -95,26 +113,40 @@ class AgreedRules:
             found = self._entitled[event] = tuple(self._publications.publishers(event))
         return found
 
-    def may_publish(self, event: TypeKey, publisher: Principal) -> bool:
-        """Say whether somebody who is known may publish events of a type. Raises `MalformedError` (`moderator.*`)."""
-        return self._publications.allow(event, publisher).allowed
+    def may_publish(self, event: TypeKey, publisher: Principal, now: datetime | None = None) -> bool:
+        """Say whether somebody who is known may publish events of a type, now or at any time.
 
-    def may_receive(self, event: TypeKey, publisher: Principal, subscriber: Principal) -> bool:
+        Raises `MalformedError` (`moderator.*`).
+        """
+        found = self._publications.allow(event, publisher)
+        return found.allowed and _in(self._able(found), now)
+
+    def may_receive(
+        self, event: TypeKey, publisher: Principal, subscriber: Principal, now: datetime | None = None
+    ) -> bool:
         """Say whether a subscriber gets what a publisher may publish of a type. Raises as `may_publish`."""
-        self._known(subscriber, publisher=False)
-        if not self.may_publish(event, publisher):
-            return False
-        return self._subscriptions.allow(event, publisher, subscriber).allowed
+        validity = self._known(subscriber, publisher=False).validity
+        found = self._publications.allow(event, publisher)
+        return found.allowed and _in(both(self._suited(found, subscriber), (validity,)), now)
 
     def readings(self, event: TypeKey, subscriber: Principal) -> tuple[Reading, ...]:
         """Return what a subscriber gets of a type and of all that extends it: types that have the same publishers.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.unknown-profile`).
         """
-        return self._found(event, subscriber)[0]
+        return self._found(event, subscriber).by_types
 
-    def _found(self, event: TypeKey, subscriber: Principal) -> tuple[tuple[Reading, ...], tuple[Reading, ...]]:
-        """Return what a subscriber gets, by types, and the same in as few parts as can be."""
+    def _able(self, found: Entitlement) -> Periods:
+        """Return while somebody may publish what it is entitled to."""
+        known = self._described[found.publisher].validity
+        return both(either(rule.validity for rule in found.rules), (known,))
+
+    def _suited(self, found: Entitlement, subscriber: Principal) -> Periods:
+        """Return while a subscriber gets what somebody is entitled to publish, as long as its own profile holds."""
+        allowance = self._subscriptions.allow(found.event, found.publisher, subscriber)
+        return both(self._able(found), allowance.periods) if allowance.allowed else ()
+
+    def _found(self, event: TypeKey, subscriber: Principal) -> _Found:
         known = self._known(subscriber, publisher=False)
         wishes = tuple(rule.id for rule in self._wishes.get(subscriber, ()))
         # Those with the same profile and the same wishes get the same.
@@ -122,49 +154,60 @@ class AgreedRules:
         asked = event, wishes, tuple(values), tuple(type(value) for _, value in values)
         found = self._readings.get(asked)
         if found is None:
-            by_types = tuple(self._read(event, subscriber))
-            by_publishers = tuple(self._turned(by_types, subscriber))
-            found = by_types, min(by_types, by_publishers, key=len)
+            found = self._read(event, subscriber)
             self._readings.put(asked, found)
         return found
 
-    def _read(self, event: TypeKey, subscriber: Principal) -> Iterator[Reading]:
+    def _read(self, event: TypeKey, subscriber: Principal) -> _Found:
         self.agreement.vocabulary.check_type(event)
-        grouped: dict[tuple[tuple[Principal, ...], bool], list[TypeKey]] = {}
+        told: dict[tuple[tuple[Principal, ...], Validity], list[TypeKey]] = {}
+        untold: dict[tuple[tuple[Principal, ...], Validity], list[TypeKey]] = {}
         for key in self.agreement.vocabulary.tree.subtree(event):
-            able = [entitlement.publisher for entitlement in self.entitled(key)]
-            suits = [who for who in able if self._subscriptions.allow(key, who, subscriber).allowed]
-            if suits:
-                grouped.setdefault((tuple(sorted(suits)), len(suits) == len(able)), []).append(key)
-        for (publishers, whole), keys in grouped.items():
-            yield Reading(frozenset(keys), publishers, whole, self._rules_for(keys, publishers, subscriber))
+            suited = {one.publisher: self._suited(one, subscriber) for one in self.entitled(key)}
+            by_validity: dict[Validity, list[Principal]] = {}
+            for publisher, periods in sorted(suited.items()):
+                for validity in periods:
+                    by_validity.setdefault(validity, []).append(publisher)
+            for validity, publishers in by_validity.items():
+                told.setdefault((tuple(publishers), validity), []).append(key)
+            for validity in reduce(both, suited.values(), ANY_TIME) if suited else ():
+                untold.setdefault((tuple(sorted(suited)), validity), []).append(key)
+        by_types, without = (
+            tuple(
+                Reading(frozenset(keys), publishers, validity, self._rules_for(keys, publishers, subscriber, validity))
+                for (publishers, validity), keys in grouped.items()
+            )
+            for grouped in (told, untold)
+        )
+        by_publishers = tuple(self._turned(by_types, subscriber))
+        return _Found(by_types, min(by_types, by_publishers, key=len), without)
 
     def _turned(self, readings: Iterable[Reading], subscriber: Principal) -> Iterator[Reading]:
         """Yield the same by publishers that have the same types."""
-        types: dict[Principal, set[TypeKey]] = {}
+        types: dict[tuple[Principal, Validity], set[TypeKey]] = {}
         for reading in readings:
             for publisher in reading.publishers:
-                types.setdefault(publisher, set()).update(reading.types)
-        grouped: dict[frozenset[TypeKey], list[Principal]] = {}
-        for publisher, keys in types.items():
-            grouped.setdefault(frozenset(keys), []).append(publisher)
-        for some, publishers in grouped.items():
-            yield Reading(some, tuple(publishers), False, self._rules_for(some, publishers, subscriber))
+                types.setdefault((publisher, reading.validity), set()).update(reading.types)
+        grouped: dict[tuple[frozenset[TypeKey], Validity], list[Principal]] = {}
+        for (publisher, validity), keys in types.items():
+            grouped.setdefault((frozenset(keys), validity), []).append(publisher)
+        for (some, validity), publishers in grouped.items():
+            yield Reading(some, tuple(publishers), validity, self._rules_for(some, publishers, subscriber, validity))
 
     def _rules_for(
-        self, keys: Iterable[TypeKey], publishers: Iterable[Principal], subscriber: Principal
-    ) -> tuple[str, ...]:
-        """Return what it rests on that a subscriber gets events of some types from some publishers."""
+        self, keys: Iterable[TypeKey], publishers: Iterable[Principal], subscriber: Principal, validity: Validity
+    ) -> tuple[Rule, ...]:
+        """Return what it rests on that a subscriber gets events of some types from some publishers in a period."""
         wanted, about = set(publishers), sorted(keys)
-        rules = dict.fromkeys(
-            rule.id
+        rules: dict[Rule, None] = dict.fromkeys(
+            rule
             for key in about
             for entitlement in self.entitled(key)
             if entitlement.publisher in wanted
             for rule in entitlement.rules
         )
-        wishes = dict.fromkeys(rule.id for rule in self._wishes.get(subscriber, ()) if self._about(rule, about))
-        return (*rules, *wishes)
+        wishes = dict.fromkeys(rule for rule in self._wishes.get(subscriber, ()) if self._about(rule, about))
+        return tuple(rule for rule in (*rules, *wishes) if rule.validity.intersect(validity) is not None)
 
     def _about(self, rule: SubscribeRule, keys: Iterable[TypeKey]) -> bool:
         return any(self.agreement.vocabulary.tree.related(rule.event, key) for key in keys)
@@ -236,21 +279,21 @@ class AgreedRules:
         for rule in found.rules if found.allowed else ():
             when = When(rule.validity).intersect(When(known.validity))
             if when is not None:
-                yield Branch(action=Right.PUBLISH, forced=forced, when=when, because=_because((rule.id,)))
+                yield Branch(action=Right.PUBLISH, forced=forced, when=when, because=_because((rule,), request.now))
 
     def _to_subscribe(self, request: EventRequest, known: Described, attribute: AttributeId | None) -> Iterator[Branch]:
-        by_types, fewest = self._found(request.type.event_type.key, request.principal)
-        for reading in by_types if attribute is None else fewest:
+        found = self._found(request.type.event_type.key, request.principal)
+        for reading in found.untold if attribute is None else found.fewest:
+            when = When(reading.validity).intersect(When(known.validity))
+            if when is None:
+                continue
             branch = Branch(
-                action=Right.SUBSCRIBE,
-                only=reading.types,
-                when=When(known.validity),
-                because=_because(reading.rules),
+                action=Right.SUBSCRIBE, only=reading.types, when=when, because=_because(reading.rules, request.now)
             )
-            if attribute is not None:
-                yield from (replace(branch, where=where) for where in by_publishers(attribute, reading.publishers))
-            elif reading.whole:
+            if attribute is None:
                 yield branch
+            else:
+                yield from (replace(branch, where=where) for where in by_publishers(attribute, reading.publishers))
 
 
 def by_publishers(attribute: str, publishers: Iterable[Principal]) -> Iterator[Selector]:
@@ -267,5 +310,9 @@ def publisher_conditions(publishers: Iterable[Principal]) -> Iterator[str]:
         yield f"publisher IN ({', '.join(written[start : start + _TOGETHER])})"
 
 
-def _because(rules: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"rule:{rule}" for rule in rules)
+def _in(periods: Periods, now: datetime | None) -> bool:
+    return any(now is None or validity.contains(now) for validity in periods)
+
+
+def _because(rules: Iterable[Rule], now: datetime | None) -> tuple[str, ...]:
+    return tuple(f"rule:{rule.id}" for rule in rules if now is None or rule.validity.contains(now))

@@ -8,6 +8,10 @@ demands of publishers (`fnc_p`) and P's profile. Which of their rules count foll
 
 A publisher without any such rule does not publish E, and nobody can subscribe to it there. A subscriber without any has
 no wishes. In the mode `literal` all rules on hierarchically related types must hold, as Definition 2 has it.
+
+Rules have periods. What is refused is refused by any rule that is in force, be its period over: it stays in force until
+somebody says that time has passed. What is allowed is allowed only while a rule holds that gives it, a publisher's, and
+one of the subscriber's if it has any; `Allowance.periods` says when that is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +28,8 @@ from penstock.moderator.lists import parts
 from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.vocabulary import Vocabulary
 from penstock.selector import Selector
+from penstock.trust.periods import ANY_TIME, Periods, both, either
+from penstock.trust.validity import ALWAYS, Validity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Whether a subscriber gets events of a type from a publisher, and why not. It has no truth value."""
+    """Whether a subscriber gets events of a type from a publisher, when, and why not. It has no truth value."""
 
     event: TypeKey
     publisher: Principal
@@ -50,10 +56,12 @@ class Allowance:
     failures: tuple[Failure, ...]
     #: whether the publisher has a rule by which it publishes such events at all
     published: bool = True
+    #: while the rules hold that give it
+    periods: Periods = ()
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing is in the way."""
+        """Whether nothing is in the way, while the rules hold."""
         return self.published and not self.failures
 
     @property
@@ -93,6 +101,7 @@ class _Stated:
     event: TypeKey
     function: Function
     selector: Selector
+    validity: Validity
 
 
 class Subscriptions:
@@ -114,11 +123,11 @@ class Subscriptions:
         self._subscribers: dict[Principal, list[_Stated]] = {}
         for rule in rules:
             if isinstance(rule, PublishRule):
-                stated = _Stated(rule.id, rule.event, Function.S, rule.fnc_s)
+                stated = _Stated(rule.id, rule.event, Function.S, rule.fnc_s, rule.validity)
                 for publisher in rule.publishers:
                     self._publishers.setdefault(publisher, []).append(stated)
             else:
-                stated = _Stated(rule.id, rule.event, Function.P, rule.fnc_p)
+                stated = _Stated(rule.id, rule.event, Function.P, rule.fnc_p, rule.validity)
                 self._subscribers.setdefault(rule.subscriber, []).append(stated)
 
     def allow(self, event: TypeKey, publisher: Principal, subscriber: Principal) -> Allowance:
@@ -127,14 +136,16 @@ class Subscriptions:
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`.
         """
         self._vocabulary.check_type(event)
-        restrictions = self._publishers.get(publisher, [])
+        restrictions, wishes = self._publishers.get(publisher, []), self._subscribers.get(subscriber, [])
         if not self._has_rule(restrictions, event):
             return Allowance(event, publisher, subscriber, (), published=False)
-        failures = (
-            *self._weigh(restrictions, event, subscriber),
-            *self._weigh(self._subscribers.get(subscriber, []), event, publisher),
-        )
-        return Allowance(event, publisher, subscriber, failures)
+        failures = (*self._weigh(restrictions, event, subscriber), *self._weigh(wishes, event, publisher))
+        if failures:
+            return Allowance(event, publisher, subscriber, failures)
+        periods = self._periods(restrictions, event, subscriber)
+        if self._has_rule(wishes, event):
+            periods = both(periods, self._periods(wishes, event, publisher))
+        return Allowance(event, publisher, subscriber, (), periods=periods)
 
     def pairs(self, event: TypeKey) -> Iterator[Allowance]:
         """Yield the answer for all who publish events of a type, all who have subscribed to it. Raises as `allow`."""
@@ -150,9 +161,19 @@ class Subscriptions:
 
     def _has_rule(self, stated: list[_Stated], event: TypeKey) -> bool:
         """Say whether somebody's rules give a right on the type: one on it, or one on a type that reaches it."""
-        if self._literal:
-            return any(self._tree.related(one.event, event) for one in stated)
-        return any(self._tree.reaches(one.event, event) for one in stated)
+        return any(self._gives(one, event) for one in stated)
+
+    def _gives(self, one: _Stated, event: TypeKey) -> bool:
+        return self._tree.related(one.event, event) if self._literal else self._tree.reaches(one.event, event)
+
+    def _periods(self, stated: list[_Stated], event: TypeKey, whose: Principal) -> Periods:
+        """Return while rules hold that give a right on a type and that a profile satisfies."""
+        giving = [one for one in stated if self._gives(one, event)]
+        # All on the type itself are satisfied, or it would have been refused.
+        if any(one.event == event and one.validity is ALWAYS for one in giving):
+            return ANY_TIME
+        failing = {failure.rule for failure in self._failures(giving, whose)}
+        return either(one.validity for one in giving if one.rule not in failing)
 
     def _weigh(self, stated: list[_Stated], event: TypeKey, whose: Principal) -> list[Failure]:
         """Return what a profile does not satisfy of the functions that count for a type."""
