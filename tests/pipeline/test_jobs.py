@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -166,6 +167,19 @@ def test_nothing_is_written_over_anything_unasked(spark: SparkSession, plant: Pl
     write_events(plant.folder / "in" / "few.jsonl", range(3))
     run(plant.ingest(), spark, plant.path("ingested"), overwrite=True)
     assert ids(spark, plant.path("ingested/events")) == ["e0", "e1", "e2"]
+
+
+def test_a_stream_does_not_take_an_output_that_was_replaced_for_more_of_it(spark: SparkSession, plant: Plant) -> None:
+    write_events(plant.folder / "in" / "0.jsonl", range(1))
+    run(plant.ingest(), spark, plant.path("ingested"))
+    follow = partial(start, plant.admit(), spark, plant.path("admitted"), STREAM)
+    follow().wait()
+    run(plant.ingest(), spark, plant.path("ingested"), overwrite=True)
+    with refused("pipeline.replaced"):
+        follow().wait()
+    assert ids(spark, plant.path("admitted/events")) == ["e0"]
+    follow(overwrite=True).wait()
+    assert ids(spark, plant.path("admitted/events")) == ["e0"]
 
 
 class KilledError(PenstockError):

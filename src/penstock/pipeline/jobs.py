@@ -12,10 +12,11 @@ what is said of those that are complete, which is written last (`penstock.pipeli
 A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output, says what belongs to which. A batch
 that is complete is never written again, and one that is not is written anew, over what there is of it. So every event
 is in the output exactly once, whenever a run was killed. A stream over the output of another job follows its commits,
-and never sees a batch that is not complete.
+never sees a batch that is not complete, and refuses to go on where that output was replaced (`following`).
 """
 
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,10 +24,12 @@ from typing import Final, Protocol, TypeAlias
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.pipeline.following import OUTPUT, Followed, output_of
 from penstock.pipeline.layout import BATCH, COMMITS, clear, commit, commits, committed
 from penstock.pipeline.task_errors import raised_by_task
 
@@ -116,7 +119,7 @@ class Output:
                 f"`{self.path}` holds something that no job has written",
                 hint="choose a folder that does not exist",
             )
-        if found is not None and not overwrite and not (stream and found == self._mine(stream=True)):
+        if found is not None and not overwrite and not (stream and self._mine(stream=True).items() <= found.items()):
             raise RefusedError(
                 "pipeline.exists",
                 f"`{self.path}` holds the output of `{str(found.get('job'))[:20]}` already",
@@ -124,16 +127,19 @@ class Output:
             )
         return found is not None
 
-    def open(self, *, stream: bool = False, overwrite: bool = False) -> None:
-        """Prepare to write. Raises as `check`."""
+    def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
+        """Prepare to write, and return what every commit says of the output. Raises as `check`."""
         if self.check(stream=stream, overwrite=overwrite):
             if not overwrite:
-                return
+                return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
             clear(self.spark, self.path, CHECKPOINT, *self.parts)
-        line = self.spark.createDataFrame([(json.dumps(self._mine(stream=stream)),)], _LINE).coalesce(1)
+        own: Said = {OUTPUT: uuid.uuid4().hex}
+        note = json.dumps({**self._mine(stream=stream), **own})
+        line = self.spark.createDataFrame([(note,)], _LINE).coalesce(1)
         line.write.mode("overwrite").text(f"{self.path}/{_JOB}")
         # So that those can begin who follow.
         clear(self.spark, self.path)
+        return own
 
     def _mine(self, *, stream: bool) -> Said:
         return {"job": self.job, "source": self.source, "stream": stream}
@@ -190,9 +196,9 @@ def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, pr
         # Looked at before anything is written: through Spark Connect it is asked here whether there is an input.
         frame.schema  # noqa: B018
         output = Output(spark, path, job.name, job.source, job.parts)
-        output.open(overwrite=overwrite)
+        own = output.open(overwrite=overwrite)
         said = job.step(frame, 0, output)
-        commit(spark, path, 0, said)
+        commit(spark, path, 0, {**said, **own})
     progress(said)
     return said
 
@@ -206,7 +212,10 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
     overwrite: bool = False,
     progress: Progress = _nothing,
 ) -> Running:
-    """Begin a job as a stream, or go on with one that was stopped. Raises as `run`."""
+    """Begin a job as a stream, or go on with one that was stopped.
+
+    Raises as `run`; who waits for it, `RefusedError` (`pipeline.replaced`) too.
+    """
     problems: list[PenstockError] = []
 
     def process(frame: DataFrame, number: int) -> None:
@@ -216,8 +225,9 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
         output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
         try:
             with spark_errors():
+                follows = followed.check(frame, job.source)
                 said = job.step(job.arrived(frame), number, output)
-                commit(frame.sparkSession, path, number, said)
+                commit(frame.sparkSession, path, number, {**said, **own, **follows})
             progress(said)
         except PenstockError as error:
             # Spark would keep nothing of it but its words.
@@ -226,7 +236,8 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 
     with spark_errors():
         frame = job.arriving(spark, streaming)
-        Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
+        own = Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
+        followed = Followed.before(commits(spark, path).values())
         writer = frame.writeStream.foreachBatch(process).option("checkpointLocation", f"{path}/{CHECKPOINT}")
         writer = writer.trigger(availableNow=True) if streaming.drain else writer
         return Running(writer.start(), problems)
@@ -309,7 +320,8 @@ def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
     if _missing(spark, source):
         raise _no_input(path)
     reader = spark.readStream.schema(_LINE).option("recursiveFileLookup", "true")
-    return reader.options(**arriving(streaming)).text(source)
+    lines = reader.options(**arriving(streaming)).text(source)
+    return lines.select("value", output_of(F.col("value")))
 
 
 def named(lines: DataFrame) -> list[int]:
