@@ -5,7 +5,7 @@ There is nothing at the beginning or the end, so that files are put together by 
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import BinaryIO, Final
+from typing import IO, BinaryIO, Final
 
 from penstock.codec.blocks import VERSION
 from penstock.errors import MalformedError
@@ -15,7 +15,7 @@ _LENGTH: Final = Struct(">I")
 _VERSION: Final = bytes([VERSION])
 
 
-def write_sealed(stream: BinaryIO, block: bytes) -> int:
+def write_sealed(stream: IO[bytes], block: bytes) -> int:
     """Write a block, and return how many octets that took. Raises `OSError`."""
     return stream.write(_LENGTH.pack(len(block)) + block)
 

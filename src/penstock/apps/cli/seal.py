@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, BinaryIO, Final
+from shutil import copyfileobj
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, BinaryIO, Final
 
 import click
 
@@ -30,6 +32,8 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.store.sealed_files import write_sealed
 
+#: octets of blocks for standard output that are kept in memory until all are there; more of them go to a file
+_IN_MEMORY: Final = 8 << 20
 _LEVELS: Final = {Sealing.EVENT: Level.EVENT, Sealing.ATTRIBUTE: Level.ATTRIBUTE}
 
 
@@ -88,7 +92,7 @@ def seal(  # noqa: PLR0913  # one argument an option
     a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names;
     where its events are to be signed, --key signs them. The blocks are those that brokers send, one behind the other;
     such files can be put together with `cat`. A CloudEvent names its type, which must be one of those given; what names
-    none is of the first. Nothing is written if any line is no event.
+    none is of the first. Nothing is written if any line is no event, to standard output neither.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)
@@ -181,12 +185,16 @@ def _gather(events: Iterator[TransitEvent], rows: int) -> Iterator[list[TransitE
 
 
 @contextmanager
-def _target(destination: Destination) -> Iterator[BinaryIO]:
+def _target(destination: Destination) -> Iterator[IO[bytes]]:
     if destination.dry_run:
         with BytesIO() as nowhere:
             yield nowhere
     elif destination.file is None:
-        yield sys.stdout.buffer
+        # What was written there could not be taken back when a later line is no event.
+        with SpooledTemporaryFile(_IN_MEMORY) as waiting:
+            yield waiting
+            waiting.seek(0)
+            copyfileobj(waiting, sys.stdout.buffer)
     else:
         with filling(destination.file, overwrite=destination.overwrite) as stream:
             yield stream
