@@ -109,8 +109,9 @@ penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0
 def evict(*, broker: str, type_name: str, attribute: str, output: str, **connection: Any) -> None:
     """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
 
-    While it has a right it may come back when it asks anew. To keep it out, revoke the certificate that gives the right
-    (`penstock net revoke`): then it is evicted by itself. For the same as `rotate`.
+    That takes keys, and no rights: the broker may join again when it is told to, and neighbours of equal rights go on
+    to send it plaintext beside what is sealed. It is no way to lock somebody out, such as who has stolen a machine:
+    revoke the certificate that gives the right (`penstock net revoke`), which ends both. For the same as `rotate`.
     """
     call = Call.of(**connection)
     found = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=call.names.principal(broker))
