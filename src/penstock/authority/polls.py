@@ -81,22 +81,24 @@ class Polls:
             )
         if any(kept.pending and kept.poll.question.value.candidate == rule_id for kept in self.kept.values()):
             raise RefusedError("poll.running", f"there is a poll about rule `{rule_id}` already", hint="wait for it")
-        self._book.refresh()
-        return pose(
-            self._book.base,
-            rule_id,
-            moderator=self._key.principal,
-            book=self._book.id,
-            time=when,
-            deadline=deadline,
-            until=deadline + timedelta(seconds=self._limits.poll_consent),
-            subscribers=self._book.founding.customs.subscribers,
-        )
+        # Who is asked are those whose rules hold now.
+        with self._book.rehearsal(when):
+            return pose(
+                self._book.base,
+                rule_id,
+                moderator=self._key.principal,
+                book=self._book.id,
+                time=when,
+                deadline=deadline,
+                until=deadline + timedelta(seconds=self._limits.poll_consent),
+                subscribers=self._book.founding.customs.subscribers,
+            )
 
     def ask(self, rule_id: str, when: datetime, deadline: datetime) -> Poll:
         """Ask those affected about a rule that was rejected. Raises as `plan`."""
 
         def asked(now: datetime) -> Iterable[Entry]:
+            self._book.pass_time(now, self._key)
             question = sign_value(self.plan(rule_id, now, deadline), self._key)
             yield self._entry(Kind.POLL, question, now, f"about rule {rule_id}")
 
@@ -173,7 +175,8 @@ class Polls:
             if (step.note.who, step.note.why) == (self._key.principal, why):
                 return Settlement(step.number)
         try:
-            # (2) Whatever else has changed since.
+            # (2) Whatever else has changed since, by others or with time.
+            self._book.pass_time(when, self._key)
             check_current(self._book.base, question, option.strategy)
             # (3) The book counts the votes too, and compares.
             request = Resolve(question.candidate, option.strategy, frozenset(option.relaxes))

@@ -5,16 +5,22 @@
     book.ask(key, request, when)                               # signs, and takes what came of it
     book.take(signed_request, when)                            # takes what others have signed
 
+Before anything is decided, periods of rules end that have ended, and those begin that have begun: that is a step of its
+own, which needs nobody's word.
+
 Everything is planned on the state that the ledger has, and added behind that state or not at all. Where others were
 quicker, it is planned again, so that of those who write at the same time nobody overrides what the others did. When a
 step was taken it is on the disk. A book is for one thread at a time; several books may be open on one ledger.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from typing import Final, TypeAlias
 
 from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log
+from penstock.authority.rulebook_periods import Periods
 from penstock.authority.rulebook_records import Taken, Whole, found, read_taken, take
 from penstock.authority.rulebook_snapshots import Snapshots
 from penstock.authority.rulebook_time import Times
@@ -26,14 +32,18 @@ from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
 from penstock.moderator.base import RuleBase
 from penstock.moderator.consents import Consent
+from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof
-from penstock.moderator.steps import Note, Request
+from penstock.moderator.steps import Note, Pass, Request
 from penstock.moderator.undo import plan_request
 from penstock.store.folds import View, refold, state_at
 from penstock.store.ledgers import Ledger, Told, quiet
 from penstock.store.records import EMPTY, Head, broken
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+
+_PASSED: Final = "periods have ended or begun"
+_Planned: TypeAlias = Callable[[Note], tuple[Plan, Word | None]]
 
 
 class RuleBook:
@@ -46,6 +56,10 @@ class RuleBook:
         self._snapshots = Snapshots(ledger)
         self._view: View[BookState] = View(ledger, self._fold, keeping=self._snapshots, limits=limits)
         self._book = _begun(ledger, self._view.state)
+        self._periods = Periods(self._book.base)
+        self._rehearsing = False
+        #: what came of the time that had passed, before the last request that was taken
+        self.passed: Plan | None = None
 
     @classmethod
     def open(cls, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
@@ -140,7 +154,8 @@ class RuleBook:
 
     def refresh(self) -> None:
         """Take in what others have changed. Raises as `open`."""
-        self._view.refresh()
+        if not self._rehearsing:
+            self._view.refresh()
 
     def at(self, instant: datetime) -> RuleBase:
         """Return the rule base as it was at an instant. Raises `RefusedError` (`moderator.no-book`) before it began."""
@@ -156,7 +171,40 @@ class RuleBook:
     def plan(self, request: Request, note: Note) -> Plan:
         """Plan what would come of a request now; nothing is changed. Raises what the plan of its kind raises."""
         self.refresh()
-        return self._plan(request, self._now(note, moderator=note.who == self.founding.moderator))
+        now = self._now(note, moderator=note.who == self.founding.moderator)
+        if isinstance(request, Pass):
+            return self._plan(request, now)
+        with self.rehearsal(now.when):
+            return self._plan(request, now)
+
+    @contextmanager
+    def rehearsal(self, when: datetime) -> Iterator[Plan | None]:
+        """Let time pass for now, without writing it: what is asked within, and planned, is of the rules that hold then.
+
+        Yields what came of that time, if anything did. Nothing can be taken within.
+        """
+        self.refresh()
+        passing, outer = self._passing(when), self._rehearsing
+        self._rehearsing = True
+        try:
+            if passing is None:
+                yield None
+            else:
+                with self.base.tried(passing.step):
+                    yield passing
+        finally:
+            self._rehearsing = outer
+
+    def rehearse(
+        self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
+    ) -> Plan:
+        """Return what `take` would come to; nothing is changed. Raises as `take`."""
+        by = asked.value.by
+        return self._rehearse(self._signed(asked, consents), Note(by, when), moderator=by == self.founding.moderator)
+
+    def rehearse_unsigned(self, request: Request, note: Note) -> Plan:
+        """Return what `take_unsigned` would come to; nothing is changed. Raises as `take_unsigned`."""
+        return self._rehearse(self._unsigned(request), note, moderator=self._is_moderators(note))
 
     def take(
         self,
@@ -172,13 +220,10 @@ class RuleBook:
         (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
         whether it was taken; asking again is safe: `moderator.repeated` says that it was.
         """
-
-        def planned(note: Note) -> tuple[Plan, Word | None]:
-            value = self._book.rights.admit(self.base, asked, note.when).value
-            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents), poll)
-
         by = asked.value.by
-        return self._take(planned, Note(by, when), moderator=by == self.founding.moderator)
+        passes = isinstance(asked.value.request, Pass)
+        mine = by == self.founding.moderator
+        return self._take(self._signed(asked, consents, poll), Note(by, when), moderator=mine, passes=passes)
 
     def ask(  # noqa: PLR0913  # what a step rests on
         self,
@@ -194,6 +239,9 @@ class RuleBook:
         for _ in range(self._limits.moderator_attempts):
             try:
                 with self._snapshots.signed_by(key):
+                    # So much time that only the moderator can say that it has passed.
+                    if not isinstance(request, Pass) and self._sets_time(key, when):
+                        self.take(self.sign(key, Pass(), when, _PASSED).unverified(), when)
                     return self.take(self.sign(key, request, when, why).unverified(), when, consents, poll=poll)
             except RefusedError as error:
                 # Somebody else asks with the same key.
@@ -210,19 +258,79 @@ class RuleBook:
 
         Where requests have to be signed, that is only that time passes; `moderator.unsigned` for others.
         """
+        passes, mine = isinstance(request, Pass), self._is_moderators(note)
+        return self._take(self._unsigned(request), note, moderator=mine, passes=passes)
 
+    def pass_time(self, when: datetime, key: SigningKey | None = None) -> Plan | None:
+        """Let periods end that have ended, and those begin that have begun; return what came of it, if anything did.
+
+        With the moderator's key that counts however long ago the last step was. Raises as `take`.
+        """
+        self.refresh()
+        passing = self._passing(when)
+        if passing is None:
+            return None
+        if key is not None and key.principal == self.founding.moderator:
+            return self.ask(key, Pass(), when, _PASSED)
+        return self.take_unsigned(Pass(), passing.step.note)
+
+    def _signed(
+        self,
+        asked: UnverifiedValue[Asked],
+        consents: Sequence[UnverifiedValue[Consent]] = (),
+        poll: Proof | None = None,
+    ) -> _Planned:
+        def planned(note: Note) -> tuple[Plan, Word | None]:
+            value = self._book.rights.admit(self.base, asked, note.when).value
+            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents), poll)
+
+        return planned
+
+    def _unsigned(self, request: Request) -> _Planned:
         def planned(now: Note) -> tuple[Plan, Word | None]:
             self._book.rights.check_unsigned(request)
             return self._plan(request, now), None
 
-        mine = self.founding.unsafe_unsigned and note.who == self.founding.moderator
-        return self._take(planned, note, moderator=mine)
+        return planned
 
-    def _take(self, planned: Callable[[Note], tuple[Plan, Word | None]], note: Note, *, moderator: bool) -> Plan:
+    def _is_moderators(self, note: Note) -> bool:
+        return self.founding.unsafe_unsigned and note.who == self.founding.moderator
+
+    def _rehearse(self, planned: _Planned, note: Note, *, moderator: bool) -> Plan:
+        self.refresh()
+        now = self._now(note, moderator=moderator)
+        with self.rehearsal(now.when):
+            plan, word = planned(now)
+            self._written(Taken(plan.step, word))
+            return plan
+
+    def _passing(self, when: datetime) -> Plan | None:
+        """Plan what comes of the time that has passed, in no other name than that of the moderator."""
+        if not self._periods.due(when):
+            return None
+        plan = self._plan(Pass(), Note(self.founding.moderator, when, _PASSED))
+        return None if plan.step.delta == NO_CHANGE else plan
+
+    def _sets_time(self, key: SigningKey, when: datetime) -> bool:
+        """Say whether periods have ended or begun, and only this key can say so."""
+        self.refresh()
+        return key.principal == self.founding.moderator and self.needs_time(when) and self._periods.due(when)
+
+    def _take(self, planned: _Planned, note: Note, *, moderator: bool, passes: bool) -> Plan:
+        if self._rehearsing:
+            raise ValueError("nothing is taken in a rehearsal")
+        self.passed = None
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
-            plan, word = planned(self._now(note, moderator=moderator))
+            now = self._now(note, moderator=moderator)
+            passing = None if passes else self._passing(now.when)
             try:
+                if passing is not None:
+                    # Where the request is refused then, nothing is written at all.
+                    self._rehearse(planned, note, moderator=moderator)
+                    self._append(Taken(passing.step, None))
+                    self.passed = passing
+                plan, word = planned(now)
                 self._append(Taken(plan.step, word))
             except RefusedError as error:
                 if error.code != "store.conflict":

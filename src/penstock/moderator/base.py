@@ -211,6 +211,23 @@ class RuleBase:
             self._unsettled.clear()
 
     @contextmanager
+    def tried(self, step: Step) -> Iterator[None]:
+        """Take a step for the time being: it is in the log and in effect, and at the end as if it had never been.
+
+        Raises as `apply`.
+        """
+        unsettled = frozenset(self._unsettled)
+        self.apply(step)
+        try:
+            yield
+        finally:
+            self.change(step.delta.inverse())
+            self._steps.pop()
+            self._taken -= 1
+            self._unsettled.clear()
+            self._unsettled.update(unsettled)
+
+    @contextmanager
     def draft(self) -> Iterator["Draft"]:
         """Try changes one after the other; all are taken back at the end."""
         draft, outer = Draft(self), self._drafted
