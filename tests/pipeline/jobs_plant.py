@@ -16,8 +16,11 @@ from tests.java import INTERPRETED
 from tests.trust.kit import NOW, grant, key, who
 
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
-from penstock.trust import Credentials, Right, event_tag, sign_type
+from penstock.store.policy_chain import ChainFile
+from penstock.trust import Credentials, Right, event_tag, read_credentials, sign_type
 from penstock.trust.capabilities import BoundSelector
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 HIDDEN = "1974.5"
 """A constant of the policy, which nobody is to find in a plan."""
@@ -75,6 +78,25 @@ def build(folder: Path) -> Path:
     policy = folder / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
     return policy
+
+
+def certificate(plant: Path, name: str) -> str:
+    """Return the id of one of the certificates."""
+    (found,) = read_credentials((plant / "certs" / f"{name}.cert").read_bytes()).verify()
+    return found.id
+
+
+def revoke(plant: Path, after: float, *names: str, by: int = 1) -> None:
+    """Have certificates revoked, so many seconds after the beginning; as the owner's chain says it."""
+    author = PolicyAuthor(key(by))
+    with ChainFile(plant / "owner.chain").hold() as held:
+        author.resume(held.chain.events)
+        ids = tuple(certificate(plant, name) for name in names)
+        held.append([author.change(NOW + timedelta(seconds=after), Revoke(ids))])
+
+
+REVOCATIONS = 'revocations = ["owner.chain"]\n'
+"""What stands in a policy file that goes by that chain."""
 
 
 def line(number: int) -> str:

@@ -2,22 +2,25 @@
 
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
-from tests.pipeline.jobs_plant import FIRST, NAME, POLICY, SECOND, build
+from tests.pipeline.jobs_plant import FIRST, NAME, POLICY, REVOCATIONS, SECOND, build, certificate, revoke
 from tests.trust.kit import NOW, grant, key, refused, who
 
+from penstock.codec.sexp import transport
 from penstock.errors import MalformedError, PenstockError
-from penstock.guard import Effect
+from penstock.guard import ANYTIME, Effect
 from penstock.model.limits import Limits
-from penstock.pipeline.policy_file import load_policy, read_policy_file
+from penstock.pipeline.policy_file import load_policy, policy_digest, read_policy_file
 from penstock.selector import ALWAYS
+from penstock.store.policy_chain import read_chain
 from penstock.trust import Credentials, Right, event_tag, sign_type
+from penstock.trust.signed import sign_value
 
 TYPES = 'types = ["a.type"]\n'
 READER = f'{TYPES}[[subscribers]]\nname = "met"\ntype = "{NAME}"\n'
@@ -223,3 +226,75 @@ def test_no_file_does_anything_but_load_or_be_refused(table: dict[str, str], tai
             assert error.exit_status == 2  # noqa: PT017  # either is right
         else:
             assert found.types
+
+
+def test_what_owners_revoked(tmp_path: Path) -> None:
+    file = build(tmp_path / "plant")
+    before = load_policy(str(file), NOW).policy
+    revoke(file.parent, 5, "statistics")
+    revoke(file.parent, 6, "statistics", "engineer")
+    file.write_text(REVOCATIONS + POLICY)
+    policy = load_policy(str(file), NOW).policy
+    assert policy.revision != before.revision
+    for subscriber, seconds in (("statistics", 5), ("engineer", 6)):
+        reader = next(one for one in policy.subscribers if one.name == subscriber)
+        (branch,) = policy.decide(reader.principal, Right.SUBSCRIBE, reader.type).restriction.branches
+        assert branch.because == (certificate(file.parent, subscriber),)
+        assert branch.when.validity.ends == NOW + timedelta(seconds=seconds, microseconds=-1)
+    # What speaks of none of the certificates changes nothing.
+    (file.parent / "owner.chain").unlink()
+    revoke(file.parent, 5, "statistics", by=3)
+    other = load_policy(str(file), NOW).policy
+    reader = other.subscribers[0]
+    assert other.decide(reader.principal, Right.SUBSCRIBE, reader.type).restriction.branches[0].when == ANYTIME
+
+
+def test_orders_that_do_not_hold_are_refused(tmp_path: Path) -> None:
+    file = build(tmp_path / "plant")
+    chain = file.parent / "owner.chain"
+    file.write_text(REVOCATIONS + POLICY)
+    with refused("file.missing"):
+        load_policy(str(file), NOW)
+    revoke(file.parent, 5, "statistics")
+    whole = chain.read_bytes()
+    for wrong, code in (
+        (whole.replace(b"}", b"A}", 1), "evolution.broken"),
+        (b"(policy)\n" + whole, "evolution.broken"),
+        (whole[:-9], "evolution.torn"),
+        (forged(whole), "evolution.broken"),
+    ):
+        chain.write_bytes(wrong)
+        with refused(code) as error:
+            load_policy(str(file), NOW)
+        assert "owner.chain" in error.value.message
+    chain.write_bytes(whole)
+    (file.parent / "copy.chain").write_bytes(whole)
+    file.write_text(REVOCATIONS.replace("owner", "*") + POLICY)
+    with refused("policy.twice"):
+        load_policy(str(file), NOW)
+
+
+def forged(chain: bytes) -> bytes:
+    """Return the same order, signed by somebody else."""
+    value = read_chain(chain).events[0].value
+    match sign_value(replace(value, owner=who(3)), key(3)).to_sexp():
+        case (bytes(head), _, tuple(signature)):
+            return transport((head, value.to_sexp(), signature)) + b"\n"
+    raise AssertionError("not as values are signed")
+
+
+def test_a_digest_changes_with_everything_that_a_policy_names(tmp_path: Path) -> None:
+    file = build(tmp_path / "plant")
+    revoke(file.parent, 5, "statistics")
+    file.write_text(REVOCATIONS + POLICY)
+    found = [policy_digest(str(file))]
+    assert policy_digest(str(file)) == found[0]
+    revoke(file.parent, 6, "engineer")
+    found.append(policy_digest(str(file)))
+    (file.parent / "certs" / "more.cert").write_bytes(b"")
+    found.append(policy_digest(str(file)))
+    (file.parent / "certs" / "more.cert").rename(file.parent / "certs" / "renamed.cert")
+    found.append(policy_digest(str(file)))
+    file.write_text(REVOCATIONS + POLICY + "# more\n")
+    found.append(policy_digest(str(file)))
+    assert len(set(found)) == len(found)

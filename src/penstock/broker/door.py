@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 
-from penstock.broker.revoking import Revoking
 from penstock.broker.sessions import Session, earliest, turning_point
 from penstock.guard import (
     NO_AGREEMENTS,
@@ -22,6 +21,7 @@ from penstock.guard import (
     Recorder,
 )
 from penstock.guard.policies import NO_POLICIES, KnownTypes, Policies, no_other_types
+from penstock.guard.revoking import Revoking
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.values import Schema

@@ -1,6 +1,6 @@
 """Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import LimitError, PenstockError
@@ -14,7 +14,7 @@ from penstock.model.values import Schema
 from penstock.selector import conjunction
 from penstock.trust.capabilities import network_request, read_terms, type_request
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.discovery import NO_ENDS, OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import Explanation, Question, explain
 from penstock.trust.naming import Names
 from penstock.trust.reduction import FiveTuple
@@ -43,6 +43,8 @@ class CapabilityAuthority:
     online: OnlineChecker = no_online_checker
     environment: Schema = field(default_factory=environment_schema)
     limits: Limits = DEFAULT_LIMITS
+    #: until when those of the credentials count, by id, that were revoked
+    ends: Mapping[str, Validity] = field(default_factory=lambda: NO_ENDS)
 
     def rule(self, request: Request) -> Ruling:
         """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
@@ -62,7 +64,7 @@ class CapabilityAuthority:
 
     def question(self, request: Request) -> Question:
         """Return the request as a question about certificates, which can be explained."""
-        evidence = sift(self.credentials, request.now, self.online)
+        evidence = sift(self.credentials, request.now, self.online, self.ends)
         return Question(self.credentials, evidence, _root(request), request.principal, _asked(request))
 
     def explain(self, request: Request) -> Explanation:
@@ -74,7 +76,7 @@ class CapabilityAuthority:
 
         Raises `LimitError` (`chain.limit`) where there are more than are followed: half of them may mean anything.
         """
-        names = Names(sift(self.credentials, request.now, self.online).fours, limits=self.limits)
+        names = Names(sift(self.credentials, request.now, self.online, self.ends).fours, limits=self.limits)
         if names.truncated:
             raise LimitError("chain.limit", "more names are given by certificates than are followed")
         held = names.held(request.principal)

@@ -29,6 +29,7 @@ from penstock.guard import (
     environment_schema,
 )
 from penstock.guard.policies import NO_POLICIES, Policies
+from penstock.guard.revoking import Revoking
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Schema
@@ -36,6 +37,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.revocations import Revocations
 from penstock.trust.subjects import Subject, Threshold
 
 
@@ -76,6 +78,8 @@ class Policy:
     agreements: Agreements = NO_AGREEMENTS
     #: what the domain says about who publishes and who subscribes
     policies: Policies = NO_POLICIES
+    #: which of the credentials, and of what types rest on, counted until when
+    revocations: Revocations = field(default_factory=Revocations)
     #: types that are known: policies are asked about those below the one that somebody subscribes to
     types: tuple[VerifiedType, ...] = ()
     #: what conditions may speak about
@@ -84,7 +88,7 @@ class Policy:
 
     @property
     def revision(self) -> str:
-        """A digest of credentials, agreements, policies and subscribers, for logs: equal ones have equal revisions.
+        """A digest of all that is decided by, and of subscribers, for logs: equal ones have equal revisions.
 
         Other sources of authority have no digest; whoever has some says in the source of a record which.
         """
@@ -92,8 +96,10 @@ class Policy:
             parts = sorted(certificate.id for certificate in self.credentials)
             parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
             readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
-            agreed = [one for one in (self.agreements.revision, self.policies.revision) if one]
-            found = hashlib.sha256(json.dumps([parts, readers, *agreed]).encode()).digest()
+            rest: list[object] = [one for one in (self.agreements.revision, self.policies.revision) if one]
+            if revoked := self.revocations.listed():
+                rest.append(revoked)
+            found = hashlib.sha256(json.dumps([parts, readers, *rest]).encode()).digest()
             self._memory.revision = f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
         return self._memory.revision
 
@@ -120,7 +126,8 @@ class Policy:
         known = self._memory.answers.get(key)
         if known is None:
             request = EventRequest(principal, action, verified, None)
-            certified = CapabilityAuthority(self.credentials, environment=self.environment)
+            known_rights = CapabilityAuthority(self.credentials, environment=self.environment)
+            certified = Revoking(known_rights, self.revocations)
             agreed = map(self.agreements.over, (certified, *self.others))
             authorities = tuple(self.policies.over(one, certified, self._below, self.environment) for one in agreed)
             if self.recorder is None:

@@ -4,9 +4,13 @@
 verifies all of it, and gives what jobs take. The keys are described in docs/reference/policy-file.md.
 """
 
+import glob
+import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +49,8 @@ _NAMING: Final = Naming(
     help=_HELP,
 )
 _KEYS: Final = frozenset(
-    {"types", "history", "credentials", "agreements", "policies", "names", "subscribers", "domains", "zone", "facts"}
+    {"types", "history", "credentials", "revocations", "agreements", "policies", "names", "subscribers", "domains"}
+    | {"zone", "facts"}
 )
 
 
@@ -70,6 +75,7 @@ class PolicyFile:
     types: tuple[str, ...]
     history: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
+    revocations: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
     policies: PoliciesTable | None = None
     names: Mapping[str, Principal] | str = field(default_factory=dict)
@@ -78,12 +84,19 @@ class PolicyFile:
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
 
+    def named(self) -> tuple[tuple[str, ...], ...]:
+        """Return all files, patterns and folders that it names, those of each key together."""
+        policies = ((), ()) if self.policies is None else (self.policies.files, self.policies.refer)
+        names = (glob.escape(self.names),) if isinstance(self.names, str) else ()
+        rights = (self.credentials, self.revocations, self.agreements)
+        return (self.types, self.history, *rights, *policies, names)
+
     def load(self, folder: Path, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> "LoadedPolicy":
         """Read what the file names, and verify all of it at a time.
 
         Raises `MalformedError`: `policy.no-match` for a pattern without files, `policy.type`, `policy.principal`,
         `policy.twice`; `LimitError` (`policy.limit`); `SelectorError` for a filter that does not fit its type; and
-        what reading and verifying types, credentials and agreements, and reading policies raise.
+        what reading and verifying types, credentials, revocations and agreements, and reading policies raise.
         """
         files = NamedFiles(folder, _NAMING, limits)
         names = files.principals(self.names)
@@ -98,6 +111,7 @@ class PolicyFile:
                 quorums = definition.credentials.verify().thresholds().values()
                 credentials += Credentials.of(quorums=tuple(quorums))
         credentials += files.credentials(self.credentials)
+        asked = frozenset(one.id for one in credentials).union(*(verified.because for verified in types.values()))
         subscribers = tuple(_subscriber(one, names, types) for one in self.subscribers)
         domains = names.domains(self.domains)
         policy = Policy(
@@ -105,6 +119,7 @@ class PolicyFile:
             subscribers,
             agreements=files.agreements(self.agreements),
             policies=load_policies(self.policies, files, names, domains),
+            revocations=files.revocations(self.revocations).about(asked),
             types=tuple(types.values()),
             environment=environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in self.facts.items()}),
         )
@@ -124,6 +139,22 @@ class LoadedPolicy:
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
     domains: tuple[Domain, ...] = ()
+
+
+def policy_digest(path: str, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """Return a digest of a policy file and of everything that it names, as they are now; nothing is verified.
+
+    Raises as `read_policy_file` does, and what reading the files raises.
+    """
+    data = read_file(path, limits.policy_bytes)
+    with within(path):
+        files = NamedFiles(Path(path).parent, _NAMING, limits)
+        groups = read_policy_file(data, limits=limits).named()
+        found = hashlib.sha256(hashlib.sha256(data).digest())
+        for file, content in chain.from_iterable(map(files.read, groups)):
+            for part in (os.fsencode(file), content):
+                found.update(hashlib.sha256(part).digest())
+    return found.digest()
 
 
 def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> LoadedPolicy:
@@ -151,6 +182,7 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         types=_FILE.some("types", _FILE.texts("types", _FILE.needed("the policy", table, "types"))),
         history=_FILE.texts("history", table.get("history", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        revocations=_FILE.texts("revocations", table.get("revocations", [])),
         agreements=_FILE.texts("agreements", table.get("agreements", [])),
         policies=read_policies_table(_FILE, table),
         names=_FILE.petnames("names", table.get("names", {})),

@@ -1,4 +1,4 @@
-"""Files that another file names, from the folder that it stands in: petnames, types, credentials and agreements."""
+"""Files that another file names, from the folder that it stands in: petnames, types, credentials and what ends them."""
 
 import glob
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,9 +16,11 @@ from penstock.model.principals import Principal
 from penstock.store.files import read_file, unreadable, within
 from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.store.petnames import parse_petnames
+from penstock.store.policy_chain import Chain, read_chain
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.profiles import ProfileClaim
+from penstock.trust.revocations import Revocations
 from penstock.trust.signed import SignedValue
 from penstock.trust.statements import read_statements
 
@@ -79,6 +81,21 @@ class NamedFiles:
         if len(certificates) > self.limits.certificates:
             raise self.naming.too_many(f"{self.limits.certificates} certificates")
         return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
+
+    def revocations(self, patterns: Iterable[str]) -> Revocations:
+        """Read chains of policy events, verify all of them, and return what they revoke.
+
+        Raises `RefusedError` (`evolution.broken`, `evolution.torn`): an event that does not hold may be the one that
+        revokes. Raises `MalformedError` with the code for what is given twice, when there are two chains of one owner.
+        """
+        chains: dict[Principal, Chain] = {}
+        for file, data in self.read(patterns):
+            with within(file):
+                found = read_chain(data)
+                found.verify()
+                if found.owner is not None and chains.setdefault(found.owner, found) is not found:
+                    raise self.naming.given_twice(f"the policy of {found.owner.short}")
+        return Revocations.of_chains(chain.events for chain in chains.values())
 
     def agreements(self, patterns: Iterable[str]) -> Agreements:
         """Read agreements and profiles, and verify all of them.

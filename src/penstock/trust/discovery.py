@@ -9,10 +9,11 @@ or if following them all would have been too much work.
 The order of checks: dates and on-line tests first, then names, then authority. `now` comes in as an argument.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.instants import instant_key
@@ -28,6 +29,9 @@ from penstock.trust.validity import ALWAYS, OnlineTest, State, Validity
 
 OnlineChecker: TypeAlias = Callable[[OnlineTest, str, datetime], Validity]
 """Answers an on-line test for a certificate id: for how long it holds. Raises `RefusedError` when it does not."""
+
+NO_ENDS: Final[Mapping[str, Validity]] = MappingProxyType({})
+"""No certificate was revoked before its time."""
 
 
 def no_online_checker(test: OnlineTest, certificate: str, _now: datetime) -> Validity:
@@ -68,8 +72,15 @@ class Findings:
     truncated: bool = False
 
 
-def sift(credentials: Credentials, now: datetime | None, online: OnlineChecker = no_online_checker) -> Evidence:
+def sift(
+    credentials: Credentials,
+    now: datetime | None,
+    online: OnlineChecker = no_online_checker,
+    ends: Mapping[str, Validity] = NO_ENDS,
+) -> Evidence:
     """Sort verified certificates into those usable now and those that are not. Never raises for a certificate.
+
+    `ends` says until when those counted, by id, that were revoked.
 
     Without a `now` all dates are kept, so that what follows from the certificates says itself when it holds: that is
     how a history is decided. On-line tests are about one moment, so a certificate that has one is then not usable.
@@ -87,6 +98,13 @@ def sift(credentials: Credentials, now: datetime | None, online: OnlineChecker =
             word = "valid only from" if state is State.NOT_YET else "expired on"
             unusable.append(Unusable(certificate, f"cert.{state}", f"{word} {(when or b'').decode()}"))
             continue
+        if (end := ends.get(certificate.id)) is not None:
+            left = validity.intersect(end)
+            if left is None or (moment is not None and left.state(moment) is not State.VALID):
+                words = f"counted until {(end.not_after or b'').decode()}, and was revoked"
+                unusable.append(Unusable(certificate, "cert.revoked", words))
+                continue
+            validity = left
         if validity.online:
             try:
                 if now is None:

@@ -157,7 +157,7 @@ def admit(  # noqa: PLR0913  # one argument an option
     """
     how = Run.of(output, **rest)
     run_job(
-        admit_job(session, how.cluster.path(source), load(policy_file, session), how.sealed_input(ring_file, kek_file)),
+        admit_job(session, how.cluster.path(source), policy_file, how.sealed_input(ring_file, kek_file)),
         how,
     )
 
@@ -197,7 +197,7 @@ def deliver(  # noqa: PLR0913  # one argument an option
     """
     how = Run.of(output, **rest)
     keys = how.sealed_input(ring_file, kek_file)
-    run_job(deliver_job(session, how.cluster.path(source), load(policy_file, session), Layout(layout), keys), how)
+    run_job(deliver_job(session, how.cluster.path(source), policy_file, Layout(layout), keys), how)
 
 
 @pipeline.command()
@@ -278,12 +278,14 @@ def whatif(  # noqa: PLR0913  # one argument an option
 ) -> None:
     """Compare two policies on a history: who gains and who loses which attributes, on how many events.
 
-    FOLDER is what `ingest` or `admit` wrote. Values of attributes stand nowhere in the answer, ids of events do.
+    FOLDER is what `ingest` or `admit` wrote. Readers are compared by what they would see of it, and publishers by what
+    they might put in; what `admit` refused by the policy of then is not in what it wrote. Values of attributes stand
+    nowhere in the answer, ids of events do.
     """
     how = Run.of(output, **rest)
-    old, new = load(before, session), load(after, session)
     keys = how.sealed_input(ring_file, kek_file)
-    job = whatif_job(how.cluster.path(source), old, new, samples, keys)
+    job = whatif_job(session, how.cluster.path(source), (before, after), samples, keys)
+    old, new = job.watched.policies
     page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
     page.check()
     with spark_session(how.cluster) as on:
@@ -292,7 +294,7 @@ def whatif(  # noqa: PLR0913  # one argument an option
             return
         found, done = comparison(job, on, how.place)
     page.put(found)
-    show_comparison(found, done, output)
+    show_comparison(found, done, page.names, output)
     if fail_on is not None and fails_on(found, fail_on):
         raise RefusedError("whatif.changes", f"the change has what it must not have: {fail_on}", hint="see the table")
 

@@ -212,18 +212,18 @@ def deliver_job(session: Session, path: str, policy: str, layout: Layout, keys: 
 
 
 def whatif_job(
-    session: Session, path: str, before: str, after: str, samples: int, *, keys: KeyFiles | None
+    session: Session, path: str, policies: tuple[str, str], samples: int, keys: KeyFiles | None
 ) -> ByPolicy[WhatIf]:
-    """Return the job `whatif` by two policy files; with keys, over a sealed log.
+    """Return the job `whatif` by two policy files, before and after; with keys, over a sealed log.
 
     Raises what `load_policy` raises, and `MalformedError` (`whatif.environment`).
     """
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> WhatIf:
-        old, new = policies
+    def make(found: tuple[LoadedPolicy, ...]) -> WhatIf:
+        old, new = found
         return WhatIf(path, _types(new, old), old, new, samples, keys=keys)
 
-    return ByPolicy(Watched((before, after), clock(session)), make)
+    return ByPolicy(Watched(policies, clock(session)), make)
 
 
 def audit_job(spark: SparkSession, path: str) -> Audit:

@@ -1,21 +1,26 @@
 """Certificates that were revoked count no longer, also where a client brings them along."""
 
-from tests.trust.kit import NOW, grant, passing, who
+from datetime import timedelta
+
+from tests.trust.kit import NOW, grant, key, passing, who
 from tests.trust.types_kit import CLERK, MANAGER, NETWORK, OTHER, PITO, PLATE, Registry, may
 
-from penstock.broker.revoking import Revoking
 from penstock.guard import CapabilityAuthority, Effect, EventRequest, NetworkRequest, decide
+from penstock.guard.revoking import Revoking
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 from penstock.trust.revocations import Revocations
 
 SUBSCRIBE = event_tag(who(PITO), None, None, [Right.SUBSCRIBE])
 CHAIN = passing(PITO, OTHER, SUBSCRIBE), grant(OTHER, CLERK, SUBSCRIBE)
 CONNECT = grant(PITO, CLERK, network_tag(NETWORK.owner, NETWORK.name, [Right.CONNECT]))
+INSTANT = timedelta(microseconds=1)
 OWN = Registry().verify(Registry().sign(PLATE))
 
 
@@ -72,3 +77,18 @@ def test_a_type_that_may_be_installed_no_longer_gives_nothing() -> None:
     direct = grant(PITO, CLERK, SUBSCRIBE)
     assert effect(direct, revoked={who(99): install}, verified=verified) == (Effect.PERMIT, ())
     assert effect(direct, revoked={who(OTHER): install}, verified=verified)[0] is Effect.INDETERMINATE
+
+
+def test_a_history_is_as_it_was_until_the_order() -> None:
+    """What is decided about all times holds exactly when what is decided at each time permits."""
+    manage = may(MANAGER, Right.MANAGE)
+    registry = Registry()
+    verified = registry.verify(registry.sign(PLATE, MANAGER, manage))
+    direct = grant(PITO, CLERK, SUBSCRIBE)
+    for certificate in (direct, manage):
+        order = PolicyAuthor(key(PITO)).change(NOW, Revoke((certificate.id,)))
+        authority = Revoking(CapabilityAuthority(Credentials.of(direct)), Revocations.of_chains([[order]]))
+        (branch,) = decide(EventRequest(who(CLERK), Right.SUBSCRIBE, verified, None), [authority]).restriction.branches
+        for moment, allowed in ((NOW - INSTANT, True), (NOW, False), (NOW + INSTANT, False)):
+            now = decide(EventRequest(who(CLERK), Right.SUBSCRIBE, verified, moment), [authority])
+            assert (now.effect is Effect.PERMIT) is branch.when.validity.contains(moment) is allowed

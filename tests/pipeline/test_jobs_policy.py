@@ -1,0 +1,207 @@
+"""Jobs by a policy file: what was revoked counts until then, and a stream goes by the policy as it is."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.jobs_plant import POLICY, REVOCATIONS, build, interpreted, revoke, write_events
+from tests.pipeline.rows import transit_frame
+from tests.trust.kit import NOW, refused, who
+
+from penstock.guard import Effect, EventRequest, decide
+from penstock.guard.capability_authority import CapabilityAuthority
+from penstock.guard.revoking import Revoking
+from penstock.model import Event
+from penstock.pipeline.deliver import deliver
+from penstock.pipeline.jobs import Output, Said, Streaming, start
+from penstock.pipeline.jobs_enforce import Deliver, Desk
+from penstock.pipeline.jobs_ingest import Envelopes, Ingest
+from penstock.pipeline.jobs_policy import ByPolicy, Watched
+from penstock.pipeline.layout import commits, open_view
+from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.whatif import compare
+from penstock.trust import Right
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """A policy that goes by the owner's chain, in which nothing is revoked yet that anybody has."""
+    file = build(tmp_path / "plant")
+    revoke(file.parent, 0)
+    file.write_text(REVOCATIONS + POLICY)
+    return file
+
+
+# --- What is renewed, and when; without Spark ------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Noted:
+    """A job that notes by which policies it was asked."""
+
+    policies: tuple[LoadedPolicy, ...]
+    asked: list[str]
+    by: str = "anything"
+    name: str = "noted"
+    parts: tuple[str, ...] = ()
+    files: str | None = None
+
+    @property
+    def source(self) -> str:
+        return self.by
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        return (events,)
+
+    def all(self, _spark: SparkSession) -> DataFrame:
+        return cast("DataFrame", None)
+
+    def arriving(self, spark: SparkSession, _streaming: Streaming) -> DataFrame:
+        return self.all(spark)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        return batch
+
+    def step(self, _events: DataFrame, _batch: int, _output: Output) -> Said:
+        self.asked.append(self.policies[0].policy.revision)
+        return {"counts": {}}
+
+
+@dataclass
+class Steps:
+    """Batches of a job, one after the other."""
+
+    job: ByPolicy[Noted]
+    made: int = 0
+    said: list[object] = field(default_factory=list)
+
+    def __call__(self) -> str:
+        nothing = cast("DataFrame", None)
+        self.job.arrived(nothing)
+        found = self.job.step(nothing, 0, cast("Output", None))["policies"]
+        assert found == [self.job.job.asked[-1]]
+        return self.job.job.asked[-1]
+
+
+def steps(policy: Path, *, sums: bool = False) -> Steps:
+    asked: list[str] = []
+    made = count()
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> Noted:
+        next(made)
+        return Noted(policies, asked, policies[0].policy.revision if sums else "anything")
+
+    return Steps(ByPolicy(Watched((str(policy),), lambda: NOW), make))
+
+
+def test_each_batch_goes_by_the_policy_as_it_is(policy: Path) -> None:
+    step = steps(policy)
+    first, job = step(), step.job.job
+    assert step() == first
+    assert step.job.job is job, "what has not changed is not decided anew"
+    revoke(policy.parent, 5, "statistics")
+    second = step()
+    assert second != first
+    (policy.parent / "certs" / "engineer.cert").unlink()
+    assert step() not in (first, second)
+
+
+def test_a_policy_that_does_not_hold_stops_the_job(policy: Path) -> None:
+    step = steps(policy)
+    step()
+    chain = policy.parent / "owner.chain"
+    whole = chain.read_bytes()
+    for wrong, code in ((whole[:-5], "evolution.torn"), (b"x" + whole, "evolution.broken"), (None, "file.missing")):
+        chain.unlink() if wrong is None else chain.write_bytes(wrong)
+        for _ in range(2):
+            with refused(code):
+                step()
+    assert len(step.job.job.asked) == 1
+    chain.write_bytes(whole)
+    assert step() == step.job.job.asked[0]
+
+
+def test_what_adds_up_over_one_policy_stops_where_it_is_another(policy: Path) -> None:
+    step = steps(policy, sums=True)
+    step()
+    revoke(policy.parent, 5, "statistics")
+    with refused("pipeline.policy-changed"):
+        step()
+
+
+# --- What readers and publishers get ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(spark: SparkSession) -> Iterator[SparkSession]:
+    with interpreted(spark):
+        yield spark
+
+
+def test_history_before_an_order_stays_and_nothing_after_it_is_delivered(quick: SparkSession, policy: Path) -> None:
+    """Spark gives what a broker would have given at the time of each event, and what-if tells the difference."""
+    before = load_policy(str(policy), NOW)
+    revoke(policy.parent, 2, "statistics")
+    after = load_policy(str(policy), NOW)
+    verified = after.types[0]
+    event_type = verified.event_type
+    seconds = [0.0, 1.999999, 2.0, 2.000001, 3.0]
+    sent = [
+        replace(
+            Event.of(event_type, {"sensor": "s", "region": "north", "value": 30.0}).to_transit(),
+            id=f"e{number}",
+            time=NOW + timedelta(seconds=moment),
+        )
+        for number, moment in enumerate(seconds)
+    ]
+    frame = transit_frame(quick, [event_type], sent).persist()
+    try:
+        delivered = deliver(frame, [event_type], replace(after.policy, subscribers=after.policy.subscribers[:1]))
+        found = sorted(row["@id"] for row in delivered.for_subscriber("statistics").collect())
+        told = compare(frame, before.policy, after.policy, types=[event_type])
+        same = compare(frame, after.policy, after.policy, types=[event_type])
+    finally:
+        frame.unpersist()
+    live = Revoking(CapabilityAuthority(after.policy.credentials), after.policy.revocations)
+    allowed = []
+    for event in sent:
+        assert event.time is not None
+        asked = EventRequest(who(4), Right.SUBSCRIBE, verified, event.time)
+        allowed.append(decide(asked, [live]).effect is Effect.PERMIT)
+    assert allowed == [True, True, False, False, False]
+    assert found == [event.id for event, permitted in zip(sent, allowed, strict=True) if permitted] == ["e0", "e1"]
+    lost = {(change.reader.name, change.name): (change.gained, change.lost) for change in told.changes}
+    assert lost == {(who_, name): (0, 3) for who_ in ("statistics", "auditor") for name in ("", "region", "value")}
+    assert not same.changes
+
+
+@pytest.mark.long
+def test_streams_go_by_what_is_revoked_while_they_run(quick: SparkSession, policy: Path, tmp_path: Path) -> None:
+    for number in range(2):
+        write_events(tmp_path / "in" / f"{number}.jsonl", range(number * 2, number * 2 + 2))
+    loaded = load_policy(str(policy), NOW)
+    ids = count()
+    ingested, out = str(tmp_path / "ingested"), str(tmp_path / "out")
+    one_by_one = Streaming(files=1, drain=True)
+    start(Ingest(Envelopes(str(tmp_path / "in"), loaded.types), lambda: NOW), quick, ingested, one_by_one).wait()
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> Deliver:
+        desk = Desk.of(policies[0], "test", clock=lambda: NOW, timer=lambda: 0, ids=lambda: f"d{next(ids)}")
+        return Deliver(ingested, tuple(one.event_type for one in policies[0].types), desk)
+
+    def revoked(_said: Said) -> None:
+        # Ordered before any event: what was delivered already stays, and nothing more is.
+        revoke(policy.parent, 0, "statistics")
+
+    job = ByPolicy(Watched((str(policy),), lambda: NOW), make)
+    start(job, quick, out, one_by_one, progress=revoked).wait()
+    found = sorted(row["@id"] for row in open_view(quick, out, "statistics").collect())
+    assert found in (["e0", "e1"], ["e2", "e3"]), "what came with the first batch, whichever that was"
+    revisions = [said["policies"] for said in commits(quick, out).values()]
+    assert len(revisions) == 2
+    assert revisions[0] != revisions[1]
