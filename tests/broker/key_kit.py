@@ -13,6 +13,8 @@ from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_manager import KeyManager, Output, Refreshing, Reply, Tell
 from penstock.broker.key_member import Ask, Closed, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_outputs import Noted, Sent
+from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, Decision, EventRequest, decide
@@ -23,7 +25,7 @@ from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
-from penstock.trust.signed import SignedValue
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import Validity
 
 MANAGER, REPLICA = 50, 51
@@ -52,9 +54,9 @@ def at_once(coroutine: Coroutine[object, object, T]) -> T:
 
 
 def carry_out(now: datetime, manager: KeyManager, log: MemoryLog, outputs: Iterable[Output]) -> list[Tell | Reply]:
-    sent: list[Tell | Reply] = []
+    sent: list[Sent] = []
     at_once(key_log.carry_out(lambda: now, manager, log, outputs, sent.append))
-    return sent
+    return [output for output in sent if not isinstance(output, Noted)]
 
 
 def catch_up(now: datetime, manager: KeyManager, log: MemoryLog) -> list[Output]:
@@ -105,6 +107,11 @@ def manager(number: int = MANAGER, *, limits: Limits = DEFAULT_LIMITS, seed: int
 
 def manages(_now: datetime, of_type: TypeKey, principal: Principal) -> bool:
     return of_type == PLATE.name.key and principal in (who(MANAGER), who(REPLICA))
+
+
+def joining(broker: int, now: datetime = NOW, group: KeyGroup = GROUP) -> UnverifiedValue[KeyRequest]:
+    public = SealingKey(lambda size: bytes([broker]) * size).public
+    return sign_value(KeyRequest(Wish.JOIN, who(broker), group, now, 0, 0, public), key(broker)).unverified()
 
 
 class Broker:

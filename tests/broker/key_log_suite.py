@@ -2,12 +2,21 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
-from penstock.broker.key_log import KeyLog
+from tests.broker.key_kit import GROUP, LANES, grounds, joining, manager, right
+from tests.trust.kit import NOW, refused, who
+
+from penstock.broker.key_log import KeyLog, carry_out, catch_up
+from penstock.broker.key_manager import KeyManager, Output
+from penstock.model.limits import Limits
 
 Opens = Callable[[], Awaitable[KeyLog]]
+
+
+async def act(log: KeyLog, one: KeyManager, outputs: Iterable[Output]) -> None:
+    await carry_out(lambda: NOW, one, log, outputs, lambda _: None)
 
 
 class KeyLogSuite:
@@ -82,6 +91,28 @@ class KeyLogSuite:
 
         if self.DURABLE:
             self.run(test)
+
+    def test_a_manager_whose_group_is_full_goes_on_and_starts_again(self) -> None:
+        """Also on a log in which a group has more members than allowed: whoever wrote that allowed for more."""
+        few = Limits(key_members=2)
+
+        async def test(log: KeyLog, _: Opens) -> None:
+            larger = manager()
+            for number in (20, 21, 22):
+                await act(log, larger, larger.join(NOW, joining(number), grounds(number, right(number))))
+            for seed in (1, 2):
+                one = manager(limits=few, seed=seed)
+                await catch_up(lambda: NOW, one, log, lambda _: None)
+                assert len(one.holders(GROUP)) == 4 - seed
+                with refused("keys.members"):
+                    one.join(NOW, joining(23), grounds(23, right(23)))
+                # Other groups, and what else there is to do in this one.
+                await act(log, one, one.join(NOW, joining(23, group=LANES), grounds(23, right(23))))
+                await act(log, one, one.evict(NOW, GROUP, who(19 + seed)))
+                assert one._state(GROUP).epoch == 1 + seed
+                assert one.holders(LANES) == {who(23)}
+
+        self.run(test)
 
     def run(self, test: Callable[[KeyLog, Opens], Awaitable[None]]) -> None:
         async def bounded() -> None:

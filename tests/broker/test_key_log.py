@@ -2,21 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 
 import pytest
-from tests.broker.key_kit import GROUP, LANES, MANAGER, REPLICA, SECOND, at, grounds, manager, right
+from tests.broker.key_kit import GROUP, LANES, MANAGER, REPLICA, SECOND, at, grounds, joining, manager, right
 from tests.broker.key_log_suite import KeyLogSuite, Opens
-from tests.trust.kit import NOW, key, who
+from tests.trust.kit import NOW, who
 
 from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog
 from penstock.broker.key_manager import Append, KeyManager, Reply, Tell
-from penstock.crypto.hpke import SealingKey
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.nats_log import NatsLog
 from penstock.testing.nats import NatsServer
-from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyNotice, KeyRequest, KeyWelcome, Wish
-from penstock.trust.signed import UnverifiedValue, sign_value
+from penstock.trust.key_messages import KeyEpoch, KeyGroup, KeyNotice, KeyWelcome
 
 
 class TestMemoryLog(KeyLogSuite):
@@ -87,11 +84,6 @@ class Desk:
 
     def welcomed(self) -> list[object]:
         return [one.broker for one in self.sent if isinstance(one, Reply) and isinstance(one.value.value, KeyWelcome)]
-
-
-def joining(broker: int, now: datetime = NOW, group: KeyGroup = GROUP) -> UnverifiedValue[KeyRequest]:
-    public = SealingKey(lambda size: bytes([broker]) * size).public
-    return sign_value(KeyRequest(Wish.JOIN, who(broker), group, now, 0, 0, public), key(broker)).unverified()
 
 
 class SlowLog(MemoryLog):

@@ -24,9 +24,9 @@ from tests.broker.key_kit import (
 from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.key_log import MemoryLog
-from penstock.broker.key_manager import Append, Output, Reply, Tell
+from penstock.broker.key_manager import Append, Noted, Output, Reply, Tell
 from penstock.broker.key_rights import Grounds
-from penstock.codec.sexp import parse_canonical
+from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto.hpke import SealingKey
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
@@ -276,10 +276,48 @@ def test_nobody_is_put_out_by_what_it_said_before_the_manager_started() -> None:
     assert world.members() == {21}
 
 
-def test_a_group_is_not_larger_than_allowed() -> None:
-    world = World(20, 21, limits=Limits(key_members=2))
+TWO = Limits(key_members=2)
+
+
+def test_a_group_is_not_larger_than_allowed_and_everything_goes_on() -> None:
+    world = World(20, 21, limits=TWO)
+    before = world.log_length
     with refused("keys.members"):
-        world.join(22)
+        world.manager.join(NOW, request(22), grounds(22, right(22)))
+    assert world.log_length == before
+    world.evict(21)
+    assert world.epoch == 2
+    carry_out(NOW, world.manager, world.log, world.manager.join(NOW, request(22), grounds(22, right(22))))
+    assert world.manager.holders(GROUP) == {who(20), who(22)}
+
+
+def test_who_waits_for_a_place_counts_and_who_has_one_does_not_count_twice() -> None:
+    one, log = manager(limits=TWO), MemoryLog()
+    waiting = [
+        output for number in (20, 21) for output in one.join(NOW, request(number), grounds(number, right(number)))
+    ]
+    with refused("keys.members"):
+        one.join(NOW, request(22), grounds(22, right(22)))
+    carry_out(NOW, one, log, waiting)
+    # All rights are renewed at once.
+    longer = Validity.between(NOW - DAY, NOW + 9 * DAY)
+    rights = {who(number): grounds(number, right(number, validity=longer)) for number in (20, 21)}
+    carry_out(NOW, one, log, one.review(NOW, GROUP, lambda broker: rights[broker]))
+    assert {holder.until for holder in one._state(GROUP).members.values()} == {NOW + 9 * DAY}
+
+
+def test_of_two_replicas_one_gives_the_last_place_away() -> None:
+    log = MemoryLog()
+    one, other = manager(MANAGER, limits=TWO), manager(REPLICA, limits=TWO)
+    carry_out(NOW, one, log, one.join(NOW, request(20), grounds(20, right(20))))
+    catch_up(NOW, other, log)
+    mine = one.join(NOW, request(21), grounds(21, right(21)))
+    theirs = other.join(NOW, request(22), grounds(22, right(22)))
+    carry_out(NOW, one, log, mine)
+    assert carry_out(NOW, other, log, theirs) == []
+    assert one.holders(GROUP) == other.holders(GROUP) == {who(20), who(21)}
+    with refused("keys.members"):
+        other.join(at(1), request(22, seconds=1), grounds(22, right(22)))
 
 
 # History.
@@ -425,9 +463,6 @@ def test_a_log_that_was_changed_is_not_taken() -> None:
     forged = replace(second.value, word=replace(second.value.word, manager=who(99)))
     with refused("keys.log"):
         fresh.take(NOW, sign_value(forged, key(99)).unverified())
-    unsound = replace(second.value, word=replace(second.value.word, epoch=7))
-    with refused("keys.record"):
-        fresh.take(NOW, sign_value(unsound, key(MANAGER)).unverified())
     other_seed = replace(second.value, seed=first.value.seed, salt=first.value.salt)
     with refused("keys.unopened"):
         fresh.take(NOW, sign_value(other_seed, key(MANAGER)).unverified())
@@ -436,13 +471,33 @@ def test_a_log_that_was_changed_is_not_taken() -> None:
     assert fresh._state(GROUP).tree.key() == world.key()
 
 
-def test_evicting_without_a_new_epoch_is_no_record() -> None:
+def unsound(record: KeyRecord) -> list[KeyRecord]:
+    """Return records that a manager signs and that do not follow: of another epoch, or without the one they need."""
+    return [replace(record, word=replace(record.word, epoch=7)), replace(record, evicted=(who(20),))]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_that_does_not_follow_counts_for_nothing_with_all_who_read_it(which: int) -> None:
     world = World(20, 21)
     first, second = records(world)
-    one = manager()
-    one.take(NOW, first)
-    with refused("keys.record"):
-        one.take(NOW, sign_value(replace(second.value, evicted=(who(20),)), key(MANAGER)).unverified())
+    wrong = sign_value(unsound(second.value)[which], key(MANAGER)).unverified()
+    replicas = manager(), manager(REPLICA)
+    for one in replicas:
+        one.take(NOW, first)
+        [noted] = one.take(NOW, wrong)
+        assert isinstance(noted, Noted)
+        assert noted.reason.code == "keys.record"
+        assert (one.position, one._state(GROUP).epoch) == (2, 1)
+        assert one.holders(GROUP) == {who(20)}
+    # The log goes on behind it.
+    log = MemoryLog()
+    log.records = [canonical(record.to_sexp()) for record in (first, wrong)]
+    carry_out(NOW, replicas[0], log, replicas[0].join(NOW, request(22), grounds(22, right(22))))
+    catch_up(NOW, replicas[1], log)
+    again = manager(seed=9)
+    assert [type(output) for output in catch_up(NOW, again, log)] == [Noted]
+    assert [one.holders(GROUP) for one in (*replicas, again)] == [{who(20), who(22)}] * 3
+    assert len({one._state(GROUP).tree.key() for one in (*replicas, again)}) == 1
 
 
 def test_what_is_too_much_for_one_record_is_left_for_the_next() -> None:

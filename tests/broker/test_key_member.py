@@ -6,8 +6,10 @@ from tests.broker.key_kit import GROUP, MANAGER, PLATES, Broker, World, at
 from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.key_manager import Reply, Tell
+from penstock.broker.key_member import Refused
 from penstock.model.limits import Limits
-from penstock.trust.key_messages import KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
+from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
+from penstock.trust.key_refusals import NO_PLACE, KeyRefusal
 from penstock.trust.signed import SignedValue, sign_value
 
 
@@ -258,3 +260,28 @@ def test_before_it_has_a_key_a_broker_seals_nothing() -> None:
     assert not broker.member.seals(NOW)
     assert broker.take(broker.member.tick(NOW)[0]) == []
     assert not broker.seals
+
+
+# What managers refuse.
+
+
+def refusal(manager: int = MANAGER, broker: int = 20, public: bytes = b"", group: KeyGroup = GROUP) -> KeyRefusal:
+    return KeyRefusal(who(manager), group, who(broker), public, NO_PLACE, NOW)
+
+
+def test_a_refusal_counts_for_who_asked_of_who_manages_and_asking_goes_on() -> None:
+    broker = Broker(20)
+    broker.take(broker.member.join(NOW))
+    public = broker.asks[0].value.public
+    member = broker.member
+    genuine = sign_value(refusal(public=public), key(MANAGER)).unverified()
+    assert member.refused(NOW, genuine) == [Refused(GROUP, NO_PLACE)]
+    for other in (refusal(broker=21, public=public), refusal(public=bytes(32)), refusal(public=public, group=PLATES)):
+        assert member.refused(NOW, sign_value(other, key(MANAGER)).unverified()) == []
+    with refused("keys.untrusted"):
+        member.refused(NOW, sign_value(refusal(99, public=public), key(99)).unverified())
+    with refused("evolution.wrong-key"):
+        member.refused(NOW, replace(genuine, value=refusal(99, public=public)))
+    assert broker.take(member.tick(at(5))[0]) == ["ask"]
+    world = World(20)
+    assert world.brokers[20].member.refused(NOW, genuine) == []

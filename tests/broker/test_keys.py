@@ -224,6 +224,26 @@ def test_what_cannot_be_sealed_yet_waits_at_its_broker() -> None:
     run(test())
 
 
+def test_a_broker_for_which_there_is_no_place_gets_to_know_why() -> None:
+    async def test() -> None:
+        limits = replace(LIMITS, key_members=1, key_retry=200)
+        policy = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH))
+        types = (signed(SEALED),)
+        async with (
+            running(*policy, types=types, managing=managing(), limits=limits) as manager,
+            running(*policy, key=BROKERS[1], types=types, peers=(manager.address,), limits=limits) as other,
+        ):
+            await until(lambda: holds(manager) == 4)
+            await until(lambda: [one.code for one in other.told].count("keys.members") == 4)
+            assert "keys.members" in manager.codes
+            assert holds(other) == 0
+            # Others are not held up by it.
+            manager.keys.evict(KeyGroup(NEWS.name.key), manager.core.principal)
+            await until(lambda: holds(other) == 1)
+
+    run(test())
+
+
 def test_who_has_no_right_to_a_key_gets_none() -> None:
     async def test() -> None:
         async with three(READING, WRITING, MANAGING, PUBLISHING) as (pub, between, sub):

@@ -74,7 +74,7 @@ def _read(
     own = replace(limits, sexp_bytes=len(content), sexp_nodes=len(content))
     match parse_canonical(content, limits=own):
         case (b"key-state", (b"groups", *states), kept):
-            read = (GroupState.from_sexp(state, limits) for state in states)
+            read = (GroupState.from_sexp(state) for state in states)
             return {state.group: state for state in read}, archive.read(kept)
     raise unopened()
 

@@ -216,7 +216,7 @@ class KeyDesk:
                 return {"history": found[0].to_bytes(), "live": live}
             if live:
                 return {"history": b"", "live": live}
-            return RefusedError(told.code, _REASONS[told.code])
+            return RefusedError(told.code, _REASONS.get(told.code, "the key manager does not give it"))
 
         self._later(lambda: bool(found), released, answer, lambda: self._keys.fetching.pop(value.public, None))
 

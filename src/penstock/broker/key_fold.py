@@ -21,10 +21,14 @@ from penstock.trust.signed import SignedValue
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a record came to: what members are told where an epoch begins, and whether a checkpoint is whole."""
+    """What a record came to: what members are told where an epoch begins, and whether a checkpoint is whole.
+
+    One that does not follow from those before is skipped, by all who read it.
+    """
 
     rekey: Rekey | None = field(default=None, repr=False)
     whole: bool = False
+    skipped: RefusedError | None = None
 
 
 class KeyFold:
@@ -51,7 +55,7 @@ class KeyFold:
 
     def state(self, group: KeyGroup) -> GroupState:
         """Return the state of a group, also of one that has not begun."""
-        return self.groups.get(group) or GroupState(group, self._limits)
+        return self.groups.get(group) or GroupState(group)
 
     def take(self, signed: SignedValue[Record]) -> Taken:
         """Take in the next record. Raises as `KeyManager.take`; nothing has changed then."""
@@ -74,12 +78,16 @@ class KeyFold:
     def _take_record(self, record: KeyRecord) -> Taken:
         seed = open_seed(self._kek, record.seed, record.salt, record.word.group, record.number)
         state = self.state(record.word.group)
-        state.check(record)
+        self._gathering.take(None)
+        try:
+            state.check(record)
+        except RefusedError as error:
+            # It stays in the log, and whoever stopped at it would stop for good.
+            return Taken(skipped=error)
         if record.refresh and state.epoch:
             self.archive.put(state.group, state.epoch, state.tree.key(), record.time)
         rekey = state.apply(record, seed)
         self.groups[state.group] = state
-        self._gathering.take(None)
         return Taken(rekey)
 
     def _take_part(self, part: KeyCheckpoint) -> Taken:

@@ -8,6 +8,8 @@ The rules:
 2. Who leaves keeps the key of the epoch, and loses its place with the next.
 3. Who is evicted loses both at once: a record that evicts begins an epoch. Whoever was evicted is remembered, because
    the dates of its credentials do not tell that it had no right in between.
+4. What a record comes to depends on the log alone. How large a group may be is asked of those who write records, not of
+   those who read them: replicas with other limits, or other limits after a restart, must not come to another tree.
 
 Every secret comes from the seed of its record, so that replicas, and a manager that starts again, come to one tree.
 """
@@ -21,8 +23,7 @@ from penstock.codec.sexp import SExp
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto.key_tree import KeyTree, Rekey, handle
 from penstock.crypto.wrapping import Secret, unopened
-from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.errors import RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.key_forms import read_end, write_end
 from penstock.trust.key_messages import KeyGroup, Word
@@ -50,7 +51,7 @@ class Holder:
 class GroupState:
     """See the module. `members` are in the group; `left` are not, and still hold the key of the epoch."""
 
-    def __init__(self, group: KeyGroup, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, group: KeyGroup) -> None:
         self.group = group
         self.id = group.id
         self.tree = KeyTree(self.id)
@@ -59,7 +60,6 @@ class GroupState:
         self.evicted: set[Principal] = set()
         #: the last record's word on the epoch
         self.word: Word | None = None
-        self._limits = limits
 
     @property
     def epoch(self) -> int:
@@ -71,7 +71,7 @@ class GroupState:
         return self.left | self.members
 
     def check(self, record: KeyRecord) -> None:
-        """Check a record before anything is done with it. Raises `RefusedError` (`keys.record`), `LimitError`."""
+        """Check a record before anything is done with it. Raises `RefusedError` (`keys.record`)."""
         begins = self.epoch + record.refresh
         same = self.word is not None and replace(record.word, manager=self.word.manager) == self.word
         told = record.refresh and record.word.begun == record.time
@@ -81,8 +81,6 @@ class GroupState:
                 "a record of a key group does not follow from those before",
                 hint="is the log the right one?",
             )
-        if len(self.members) + len(record.admitted) > self._limits.key_members:
-            raise LimitError("keys.members", f"a key group has at most {self._limits.key_members} members")
 
     def apply(self, record: KeyRecord, seed: Secret) -> Rekey | None:
         """Take a record in; return what members are told, where an epoch begins. Raises what `check` raises."""
@@ -134,10 +132,10 @@ class GroupState:
         )
 
     @classmethod
-    def from_sexp(cls, value: SExp, limits: Limits = DEFAULT_LIMITS) -> "GroupState":
+    def from_sexp(cls, value: SExp) -> "GroupState":
         """Read what `to_sexp` wrote. Raises `RefusedError` (`keys.unopened`), `MalformedError`."""
         word = Word.read(value)
-        state = cls(word.group, limits)
+        state = cls(word.group)
         state.word = word
         state.tree = KeyTree.from_sexp(state.id, sexp_field(value, b"tree") or ())
         state.members = dict(_read(value, b"members"))

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from penstock.broker.key_manager import KeyManager
-from penstock.broker.key_outputs import Append, Forget, Output, Record, Reply, Tell
+from penstock.broker.key_outputs import Append, Forget, Noted, Output, Record, Reply, Sent, Tell
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import PenstockError, RefusedError
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
@@ -89,7 +89,7 @@ async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog, put: Put) -> 
 
 
 async def carry_out(
-    clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output], send: Callable[[Tell | Reply], None]
+    clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output], send: Callable[[Sent], None]
 ) -> None:
     """Write what a manager wants written, as often as it takes, and send the rest.
 
@@ -174,7 +174,13 @@ class KeyScribe:
                 self._waiting.append(output)
                 self._more.set()
             else:
-                self._send(output)
+                self._say(output)
+
+    def _say(self, output: Sent) -> None:
+        if isinstance(output, Noted):
+            self._failed(output.reason)
+        else:
+            self._send(output)
 
     async def _write(self) -> None:
         while True:
@@ -187,7 +193,7 @@ class KeyScribe:
             self._more.clear()
             waiting, self._waiting = self._waiting, []
             try:
-                await carry_out(self._clock, self._manager, self._log, waiting, self._send)
+                await carry_out(self._clock, self._manager, self._log, waiting, self._say)
                 await catch_up(self._clock, self._manager, self._log, self.put)
                 self._wrong = ""
             except PenstockError as error:

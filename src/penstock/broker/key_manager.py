@@ -30,6 +30,7 @@ from penstock.broker.key_group import GroupState, Holder
 from penstock.broker.key_notices import KeyNotices
 from penstock.broker.key_outputs import Append as Append
 from penstock.broker.key_outputs import Forget as Forget
+from penstock.broker.key_outputs import Noted as Noted
 from penstock.broker.key_outputs import Output as Output
 from penstock.broker.key_outputs import Record
 from penstock.broker.key_outputs import Reply as Reply
@@ -102,13 +103,14 @@ class KeyManager:
         """Take in a request to join, or to have a right renewed, with what was decided about the broker.
 
         Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, and what any request raises (`keys.old-request`,
-        `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`).
+        `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`); and `LimitError` (`keys.members`).
         """
         request = self._requests.check(now, unverified, Wish.JOIN)
         served = self._served(request.group)
         right = entitlement(grounds, request.broker, request.group, served, now)
-        self._requests.remember(request)
         state = self._state(request.group)
+        self._wish(request.group).check_room(state, request.broker, self._limits.key_members)
+        self._requests.remember(request)
         applicant = Applicant(right, request.public)
         member = state.members.get(request.broker)
         if request.group.labels:
@@ -296,9 +298,9 @@ class KeyManager:
     def take(self, now: datetime, unverified: UnverifiedValue[Record]) -> list[Output]:
         """Take in the next record of the log, its own or another's; also to begin with, from the first one on.
 
-        Where records were forgotten, the first one begins a checkpoint. Raises `RefusedError` (`keys.log`) for one that
-        is not the next, or of somebody who is no replica, and what signatures, `GroupState.check` and unwrapping raise.
-        Nothing has changed then.
+        Where records were forgotten, the first one begins a checkpoint. One that does not follow (`GroupState.check`)
+        counts for nothing, for any replica. Raises `RefusedError` (`keys.log`) for one that is not the next, or of
+        somebody who is no replica, and what signatures and unwrapping raise. Nothing has changed then.
         """
         signed = unverified.verify()
         record, mine = signed.value, self._proposed is not None and self._proposed[1].digest == signed.digest
@@ -308,7 +310,8 @@ class KeyManager:
             said = self._condensed(now, record, mine=mine, whole=taken.whole)
         else:
             self._condensing.broken()
-            said = self._recorded(now, record, taken.rekey, mine=mine)
+            skipped = taken.skipped
+            said = [Noted(skipped)] if skipped else self._recorded(now, record, taken.rekey, mine=mine)
         return [*said, *self._propose(now)]
 
     def _recorded(self, now: datetime, record: KeyRecord, rekey: Rekey | None, *, mine: bool) -> list[Output]:
@@ -349,11 +352,15 @@ class KeyManager:
                 self._proposed = now, part
                 return [Append(self._fold.number, part)]
             for group, wishes in self._wishes.items():
-                due = self._refreshing.due(self._state(group), wishes, now)
+                state = self._state(group)
+                wishes.fit(state, self._limits.key_members)
+                due = self._refreshing.due(state, wishes, now)
                 if due:
-                    record = sign_value(self._record(in_utc(now), self._state(group), due), self._key)
-                    self._proposed = now, record
-                    return [Append(self._fold.number, record)]
+                    record = self._record(in_utc(now), state, due)
+                    # What would be skipped is not written: it would be proposed again, and again.
+                    state.check(record)
+                    self._proposed = now, sign_value(record, self._key)
+                    return [Append(self._fold.number, self._proposed[1])]
         return []
 
     def _record(self, now: datetime, state: GroupState, wishes: Wishes) -> KeyRecord:

@@ -11,12 +11,18 @@ A plain state machine for one group. Whoever drives it tells it what comes, and 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.key_group import UNPLACED
+from penstock.broker.key_member_outputs import Ask as Ask
+from penstock.broker.key_member_outputs import Closed as Closed
+from penstock.broker.key_member_outputs import Hold as Hold
+from penstock.broker.key_member_outputs import Opened as Opened
+from penstock.broker.key_member_outputs import Output as Output
+from penstock.broker.key_member_outputs import Refused as Refused
+from penstock.broker.key_member_outputs import Resume as Resume
 from penstock.broker.key_sealing import open_history, open_path, open_welcome
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
@@ -41,6 +47,7 @@ from penstock.trust.key_messages import (
     Word,
     join_parts,
 )
+from penstock.trust.key_refusals import KeyRefusal
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 Heard: TypeAlias = KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice
@@ -51,50 +58,6 @@ Manages: TypeAlias = Callable[[datetime, TypeKey, Principal], bool]
 _UNPLACED_BYTES: Final = len(UNPLACED) + SECRET_BYTES
 #: the first answer is waited for a part of `key_retry`: this, with twice as long each time
 _PATIENCE: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """To be sent to a key manager of the group."""
-
-    request: SignedValue[KeyRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The key of an epoch is known. With `live` it is that of the newest epoch, under which events are sealed."""
-
-    group: KeyGroup
-    epoch: int
-    key: Secret = field(repr=False)
-    live: bool = True
-    #: when the epoch began, where it is the newest
-    begun: datetime | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The key of an epoch is to be forgotten."""
-
-    group: KeyGroup
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Nothing may be sealed: publications wait."""
-
-    group: KeyGroup
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """What waits may be sealed."""
-
-    group: KeyGroup
-
-
-Output: TypeAlias = Ask | Opened | Closed | Hold | Resume
 
 
 class KeyMember:
@@ -200,6 +163,20 @@ class KeyMember:
         self._known = max(self._known, value.word.epoch)
         return [*said, *self._follow(now), *self._seek(now), *self._tell(now)]
 
+    def refused(self, now: datetime, unverified: UnverifiedValue[KeyRefusal]) -> list[Output]:
+        """Take in that a manager does not give what was asked for; nothing where it was asked by others, or long ago.
+
+        A request to join goes on: there may be a place another time. Raises `RefusedError`: `keys.untrusted`, and what
+        signatures raise.
+        """
+        value = unverified.value
+        asked = self._private.public if self._private is not None and self._wish is Wish.JOIN else None
+        if (value.group, value.broker, value.public) != (self.group, self._key.principal, asked):
+            return []
+        unverified.verify()
+        self._check_manager(now, value.manager)
+        return [Refused(self.group, value.code)]
+
     def dismissed(self) -> list[Output]:
         """Forget everything, since a manager says that this broker is not in the group (`keys.not-member`).
 
@@ -266,15 +243,18 @@ class KeyMember:
     def _check(self, now: datetime, word: Word) -> None:
         if word.group != self.group:
             raise RefusedError("keys.wrong-group", "a statement about another key group")
-        if not self._manages(now, self.group.type, word.manager):
-            raise RefusedError(
-                "keys.untrusted",
-                f"{word.manager.short} does not manage the keys of `{self.group.type.name}`",
-                hint="the owner grants `keys` to those who do",
-            )
+        self._check_manager(now, word.manager)
         if word.begun - self._skew > in_utc(now):
             raise RefusedError(
                 "keys.future", "an epoch begins in the future", hint="set the clocks, or allow for more skew"
+            )
+
+    def _check_manager(self, now: datetime, manager: Principal) -> None:
+        if not self._manages(now, self.group.type, manager):
+            raise RefusedError(
+                "keys.untrusted",
+                f"{manager.short} does not manage the keys of `{self.group.type.name}`",
+                hint="the owner grants `keys` to those who do",
             )
 
     def _welcomed(self, now: datetime, value: KeyWelcome) -> list[Output]:

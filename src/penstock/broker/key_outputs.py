@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.trust.key_messages import (
     KeyEpoch,
@@ -51,4 +52,12 @@ class Reply:
     value: SignedValue[Answer]
 
 
-Output: TypeAlias = Append | Forget | Tell | Reply
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """To be told to operators: something is not as it should be, and everything goes on."""
+
+    reason: PenstockError
+
+
+Sent: TypeAlias = Tell | Reply | Noted
+Output: TypeAlias = Append | Forget | Sent

@@ -5,13 +5,20 @@ It is asked with each block, and so remembered for as long as it is certain.
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Final
 
 from penstock.broker.core import Core
 from penstock.broker.key_member import KeyMember
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.key_messages import KeyGroup
+from penstock.trust.key_refusals import NO_PLACE
+
+#: what managers answer to who asks to join, and what can be done about it
+_REFUSALS: Final = {
+    NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer")
+}
 
 
 class KeyReadiness:
@@ -24,6 +31,8 @@ class KeyReadiness:
         self._until: dict[TypeKey, datetime] = {}
         #: groups without a key to seal under, and since when; None when operators know
         self._waiting: dict[KeyGroup, datetime | None] = {}
+        #: why managers give none, by the code
+        self._refused: dict[KeyGroup, str] = {}
 
     def forget(self) -> None:
         """Ask anew: something was heard about keys."""
@@ -36,6 +45,13 @@ class KeyReadiness:
     def resume(self, group: KeyGroup) -> None:
         """Take note that there is one."""
         self._waiting.pop(group, None)
+        self._refused.pop(group, None)
+
+    def refused(self, group: KeyGroup, code: str) -> None:
+        """Take note why a manager gives none; where that is so for longer than a moment, operators are told."""
+        if self._refused.get(group) != code:
+            self._refused[group] = code
+            self._waiting[group] = self._core.now()
 
     def holds(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
@@ -64,7 +80,13 @@ class KeyReadiness:
         for group, since in self._waiting.items():
             if since is not None and now >= since + pause:
                 self._waiting[group] = None
-                self._core.note(_no_manager(group) if group in self._members else _not_entitled(group))
+                self._core.note(self._reason(group))
+
+    def _reason(self, group: KeyGroup) -> PenstockError:
+        if group not in self._members:
+            return _not_entitled(group)
+        code = self._refused.get(group)
+        return _no_manager(group) if code is None else _refusal(group, code)
 
 
 def _no_manager(group: KeyGroup) -> FailedError:
@@ -73,6 +95,11 @@ def _no_manager(group: KeyGroup) -> FailedError:
         f"no key of `{group.scope}` is current: publications wait for one",
         hint="is a key manager running, and reached? a broker that was evicted waits for `penstock keys join`",
     )
+
+
+def _refusal(group: KeyGroup, code: str) -> RefusedError:
+    why, hint = _REFUSALS[code]
+    return RefusedError(code, f"the key manager gives no key of `{group.scope}`: {why}; publications wait", hint=hint)
 
 
 def _not_entitled(group: KeyGroup) -> RefusedError:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from penstock.broker.key_group import GroupState
 from penstock.broker.key_rights import Entitlement
+from penstock.errors import LimitError
 from penstock.model.principals import Principal
 from penstock.trust.key_records import KeyRecord
 
@@ -45,6 +46,27 @@ class Wishes:
             broker in state.members or (applicant.right.covers(begun) and broker not in state.evicted)
             for broker, applicant in self.admit.items()
         )
+
+    def check_room(self, state: GroupState, broker: Principal, most: int) -> None:
+        """Check that there is a place for a broker among those who are in the group and those who wait.
+
+        Raises `LimitError` (`keys.members`).
+        """
+        if broker in state.members or broker in self.admit:
+            return
+        waiting = sum(one not in state.members for one in self.admit)
+        if len(state.members) + waiting >= most:
+            raise LimitError(
+                "keys.members",
+                f"a key group has at most {most} members, and this one has no place left",
+                hint="evict brokers that need the key no longer",
+            )
+
+    def fit(self, state: GroupState, most: int) -> None:
+        """Forget who wants to join where a replica has given the last places to others; it asks again, and is told."""
+        waiting = [broker for broker in self.admit if broker not in state.members]
+        for broker in waiting[max(0, most - len(state.members)) :]:
+            del self.admit[broker]
 
     def patient(self) -> "Wishes":
         """Return those that need no epoch."""

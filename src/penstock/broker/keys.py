@@ -18,7 +18,7 @@ from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
 from penstock.broker.key_manager import Output as ManagerOutput
-from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Resume
+from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Refused, Resume
 from penstock.broker.key_member import Output as MemberOutput
 from penstock.broker.key_readiness import KeyReadiness
 from penstock.broker.key_rights import Grounds
@@ -26,7 +26,7 @@ from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
-from penstock.errors import RefusedError
+from penstock.errors import PenstockError, RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -40,7 +40,7 @@ from penstock.trust.key_messages import (
     KeyWelcome,
     Wish,
 )
-from penstock.trust.key_refusals import REASONS, KeyRefusal
+from penstock.trust.key_refusals import ANSWERED, KeyRefusal
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sign_value
 
 _AGAIN: Final = timedelta(minutes=1)
@@ -231,6 +231,9 @@ class Keys:
 
     def _refused(self, now: datetime, refusal: UnverifiedValue[KeyRefusal]) -> None:
         self._released(now, refusal.value.group, refusal.value.manager, refusal)
+        member = self._members.get(refusal.value.group)
+        if member is not None:
+            self._carry_out(member.refused(now, refusal))
 
     def _released(
         self,
@@ -248,31 +251,37 @@ class Keys:
         manager, value = self._manager, request.value
         if manager is None or not self._claims.served(value.group.type):
             return
+        try:
+            self._tell(self._answer(now, manager, request))
+        except PenstockError as error:
+            if error.code in ANSWERED.get(value.wish, ()):
+                self._refuse(now, request, error.code)
+            raise
+
+    def _answer(
+        self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]
+    ) -> Iterable[ManagerOutput]:
+        value = request.value
         match value.wish:
             case Wish.JOIN:
-                self._tell(manager.join(now, request, self._claims.decided(value.broker, value.group, MEMBERS)))
+                return manager.join(now, request, self._claims.decided(value.broker, value.group, MEMBERS))
             case Wish.LEAVE:
-                self._tell(manager.leave(now, request))
+                return manager.leave(now, request)
             case Wish.PATH:
-                self._tell(manager.path(now, request))
+                return manager.path(now, request)
             case Wish.REFRESH:
-                self._tell(manager.refresh(now, request))
+                return manager.refresh(now, request)
             case Wish.HISTORY:
-                self._release(now, manager, request)
+                rights = manager.history_rights(now, value)
+                grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
+                return manager.history(now, request, grounds)
 
-    def _release(self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]) -> None:
-        """Release keys of old epochs, or tell whoever asked why not."""
-        value = request.value
-        try:
-            rights = manager.history_rights(now, value)
-            grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
-            self._tell(manager.history(now, request, grounds))
-        except RefusedError as error:
-            self._core.note(error)
-            if error.code in REASONS:
-                me, time = self._core.principal, in_utc(now)
-                refusal = KeyRefusal(me, value.group, value.broker, value.public, error.code, time)
-                self._transport.publish(value.group, sign_value(refusal, self._core.settings.key))
+    def _refuse(self, now: datetime, request: UnverifiedValue[KeyRequest], code: str) -> None:
+        """Tell whoever asked why it does not get it; a request that was not verified is refused for something else."""
+        value, me = request.value, self._core.principal
+        about = value.public or request.digest
+        refusal = KeyRefusal(me, value.group, value.broker, about, code, in_utc(now))
+        self._transport.publish(value.group, sign_value(refusal, self._core.settings.key))
 
     def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
         if self._scribe is not None:
@@ -307,6 +316,8 @@ class Keys:
                 case Resume(group):
                     self.readiness.resume(group)
                     changed = True
+                case Refused(group, code):
+                    self.readiness.refused(group, code)
         self._core.relabel()
         if changed:
             self._core.settle(self._core.router.keys_changed())

@@ -1,25 +1,33 @@
-"""What a key manager answers to somebody whom it gives no keys of old epochs.
+"""What a key manager answers to somebody whom it does not give what it asked for.
 
     (key-refusal (manager <principal>) <group> (broker <principal>) (key <octets>) (code <code>) (time <date>))
 
-`key` is that of the request. Nothing is told but the code, which is one of few.
+`key` is that of the request, or the digest of a request that has none. Nothing is told but the code, which is one of
+few.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto.keys import KEY_BYTES
 from penstock.model.principals import Principal
-from penstock.trust.key_messages import KeyGroup
+from penstock.trust.key_messages import KeyGroup, Wish
 from penstock.trust.signed import malformed, one, read_owner, read_time, time_field
 
-#: why: no right, nothing to give
+#: why: no right, nothing to give, no place left
 NOT_ENTITLED: Final = "keys.not-entitled"
 NO_HISTORY: Final = "keys.no-history"
-REASONS: Final = (NOT_ENTITLED, NO_HISTORY)
+NO_PLACE: Final = "keys.members"
+#: which refusals are answered. Others are not: who asks too early is to ask again, and copies are not answered
+ANSWERED: Final[Mapping[Wish, frozenset[str]]] = MappingProxyType(
+    {Wish.JOIN: frozenset((NO_PLACE,)), Wish.HISTORY: frozenset((NOT_ENTITLED, NO_HISTORY))}
+)
+REASONS: Final = frozenset().union(*ANSWERED.values())
 
 
 @dataclass(frozen=True, slots=True)
