@@ -48,6 +48,7 @@ def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell) -> None:
     file = node_file(network, "east", KEYS)
     with running(network, file) as east:
         eventually(lambda: epochs(network, east) == {1})
+        assert dumps_nothing(east.process.pid)
         ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "-o", "json")
         assert {(one["attribute"], one["epoch"]) for one in ran.json["keys"].values()} == {
             ("", 2),
@@ -105,6 +106,16 @@ def fetched(network: Shell, east: Running) -> None:
     ring = read_key_ring(network.folder / "logs.ring", read_kek(network.folder / "keys.kek"))
     assert {epoch for _, epoch, _ in ring.items()} == {1}
     assert len([*ring.items()]) == 2
+
+
+def dumps_nothing(process: int) -> bool:
+    """Say whether a process has seen to it that it leaves no dump: there is none of a single octet."""
+    limits = Path(f"/proc/{process}/limits")
+    if not limits.exists():
+        return True
+    [line] = [line for line in limits.read_text().splitlines() if line.startswith("Max core file size")]
+    soft, hard = line.split()[4:6]
+    return soft == ("0" if hard == "0" else "1")
 
 
 def secrets_in(folder: Path) -> list[str]:

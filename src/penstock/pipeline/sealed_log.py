@@ -31,6 +31,7 @@ from penstock.model.types import EventType, Sealing
 from penstock.pipeline.frames import attributes_of
 from penstock.pipeline.jobs import read_part
 from penstock.pipeline.layout import commits
+from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files import read_file, within
 from penstock.store.keks import read_kek
 from penstock.store.key_rings import read_key_ring
@@ -72,7 +73,8 @@ class KeyFiles:
     kek: str
 
     def read(self) -> KeyRing:
-        """Return the keys. Raises what `read_kek` and `read_key_ring` raise."""
+        """Return the keys, which no crash dump of this process will hold. Raises as `read_kek` and `read_key_ring`."""
+        withhold_memory()
         return read_key_ring(Path(self.ring), read_kek(Path(self.kek)))
 
 

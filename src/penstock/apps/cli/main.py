@@ -63,6 +63,11 @@ def cli(context: click.Context) -> None:
       penstock explain --type-file numberplate.type --principal met --right subscribe --credential met.cert
     """
     if context.obj is None:
+        # Whoever asks for help need not wait for it.
+        from penstock.store.crash_dumps import withhold_memory  # noqa: PLC0415
+
+        # Most commands read a key, and a broker holds those of others.
+        withhold_memory()
         context.obj = Session(now=datetime.now(UTC), random=secrets.token_bytes)
 
 
