@@ -22,8 +22,8 @@ def test_what_a_publisher_sent_after_the_order_is_refused(penstock: Shell) -> No
     penstock.ok("pipeline", "ingest", "in", "--policy", str(policy), "--out", "ingested")
     revoke(policy.parent, 1.5, "publisher")
     policy.write_text(REVOCATIONS + POLICY)
-    admit = ("pipeline", "admit", "ingested", "--policy", str(policy), "-o", "json", "--out")
-    done = penstock.ok(*admit, "admitted").json
+    admit = ("pipeline", "admit", "ingested", "--policy", str(policy), "--out")
+    done = penstock.ok(*admit, "admitted", "-o", "json").json
     assert done["counts"].items() >= {"read": 4, "events": 2, "refused": 2}.items()
     assert done["reasons"] == {"guard.not-permitted": 2}
     (commit,) = (json.loads(file.read_text()) for file in Path("admitted/commits").rglob("part-*.txt"))
