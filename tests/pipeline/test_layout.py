@@ -93,6 +93,19 @@ def test_a_run_that_is_repeated_by_another_policy_leaves_nothing_in_a_view(spark
     assert open_view(spark, str(tmp_path), "reader-0").count() == 0
 
 
+def test_rows_that_were_there_before_go_whatever_a_cluster_is_set_to(spark: SparkSession, tmp_path: Path) -> None:
+    wider, narrower = [reader("speed > 3", PLATE)], [reader("speed > 1000", PLATE)]
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        write_views(delivered(spark, wider), str(tmp_path))
+        write_views(delivered(spark, narrower), str(tmp_path))
+        assert open_view(spark, str(tmp_path), "reader-0").count() == 0
+        clear(spark, str(tmp_path))
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert commits(spark, str(tmp_path)) == {}
+
+
 def test_many_programs_are_one_sorted_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from penstock.moderator.rules import PublishRule
 from penstock.pipeline.columns import literal
 from penstock.pipeline.conflicts_forms import key_of
 from penstock.pipeline.records import column as quoted_column
+from penstock.pipeline.strict_files import reading
 from penstock.selector import ALWAYS
 
 _TEXT: Final = StringType()
@@ -101,7 +102,7 @@ def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: S
     elif table.format is TableFormat.CSV:
         rows = _csv(spark, table.path)
     else:
-        frame = spark.read.parquet(table.path)
+        frame = reading(spark).parquet(table.path)
         rows = frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
     kinds = {field.name: field.dataType for field in rows.schema}
     missing = [name for name, needed in columns.items() if needed and name not in kinds]
@@ -118,7 +119,7 @@ def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: S
 
 
 def _json(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
-    lines = spark.read.text(path)
+    lines = reading(spark).text(path)
     wanted = StructType([*schema.fields[:-2], StructField(_BROKEN, _TEXT)])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
     parsed = F.from_json("value", wanted, options)
@@ -130,9 +131,9 @@ def _json(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
 
 
 def _csv(spark: SparkSession, path: str) -> DataFrame:
-    header = spark.read.option("header", "true").csv(path).columns
+    header = reading(spark).option("header", "true").csv(path).columns
     wanted = StructType([StructField(name, _TEXT) for name in (*header, _BROKEN)])
-    reader = spark.read.option("header", "true").option("mode", "PERMISSIVE").option("escape", '"')
+    reader = reading(spark).option("header", "true").option("mode", "PERMISSIVE").option("escape", '"')
     frame = reader.option("columnNameOfCorruptRecord", _BROKEN).schema(wanted).csv(path)
     line = F.coalesce(quoted_column(_BROKEN), F.to_json(F.struct(*map(quoted_column, header))))
     return frame.select(line.alias(_ORIGINAL), "*")

@@ -24,7 +24,7 @@ from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum
 from penstock.pipeline.jobs_enforce import DECISIONS
-from penstock.pipeline.records import Reader
+from penstock.pipeline.strict_files import STRICT, Reader
 from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.results import Decision
 
@@ -63,6 +63,7 @@ class Evaluate:
         return self.table.path
 
     def _read(self, reader: Reader) -> DataFrame:
+        reader = reader.options(**STRICT)
         match self.table.format:
             case TableFormat.JSON:
                 return reader.options(**_STRICT).json(self.table.path)

@@ -19,7 +19,8 @@ from penstock.model.types import EventType
 from penstock.pipeline.frames import ID, SOURCE, TIME, quoted
 from penstock.pipeline.jetstream import NAME
 from penstock.pipeline.jetstream_options import parse_options
-from penstock.pipeline.records import FILE, ORIGINAL, POSITION, Reader
+from penstock.pipeline.records import FILE, ORIGINAL, POSITION
+from penstock.pipeline.strict_files import Reader
 
 _COLUMNS: Final = "sequence,payload"
 _JSON: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}

@@ -31,6 +31,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.pipeline.following import OUTPUT, Followed, output_of
 from penstock.pipeline.layout import BATCH, COMMITS, clear, commit, commits, committed
+from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.task_errors import raised_by_task
 
 CHECKPOINT: Final = "checkpoint"
@@ -305,7 +306,7 @@ def read_part(spark: SparkSession, path: str, part: str, batches: list[int], sch
     if not batches:
         return spark.createDataFrame([], schema)
     # Not by partition: a batch without rows may be a folder without files.
-    reader = spark.read.schema(schema).option("basePath", f"{path}/{part}")
+    reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
     return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(
         *(f"`{name}`" for name in schema.names)
     )
@@ -319,7 +320,7 @@ def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
     source = f"{path}/{COMMITS}"
     if _missing(spark, source):
         raise _no_input(path)
-    reader = spark.readStream.schema(_LINE).option("recursiveFileLookup", "true")
+    reader = spark.readStream.schema(_LINE).options(**STRICT).option("recursiveFileLookup", "true")
     lines = reader.options(**arriving(streaming)).text(source)
     return lines.select("value", output_of(F.col("value")))
 
@@ -377,7 +378,7 @@ def _no_input(path: str) -> FailedError:
 
 def _read_lines(spark: SparkSession, path: str) -> list[str]:
     try:
-        return [str(row[0]) for row in spark.read.schema(_LINE).text(path).collect()]
+        return [str(row[0]) for row in reading(spark).schema(_LINE).text(path).collect()]
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -386,7 +387,7 @@ def _read_lines(spark: SparkSession, path: str) -> list[str]:
 
 def files_of(spark: SparkSession, path: str) -> DataFrame:
     """Return every file below a path, with its length. What begins with `_` or `.` does not count."""
-    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    reader = reading(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return reader.load(path).select("path", "length")
 
 

@@ -13,7 +13,7 @@ from penstock.pipeline.ingest import Ingested, ingest_envelopes, ingest_table, r
 from penstock.pipeline.ingest import run as run_ingest
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving
 from penstock.pipeline.mapping import BoundMapping, TableFormat
-from penstock.pipeline.records import Reader
+from penstock.pipeline.strict_files import Reader
 from penstock.trust.event_types import VerifiedType
 
 EVENTS = "events"

@@ -25,6 +25,7 @@ from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.layout import BATCH, commits
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.sealed_signers import Judge
+from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.whatif import Change, Comparison, Reader, compare
 
@@ -202,13 +203,13 @@ class Audit:
         """Return all lines. Raises `FailedError` (`pipeline.no-input`)."""
         if self.of_job:
             return self._decided(spark, complete(spark, self.path))
-        return spark.read.schema(_VALUE).option("recursiveFileLookup", "true").text(self.path)
+        return reading(spark).schema(_VALUE).option("recursiveFileLookup", "true").text(self.path)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
         """Return the lines of files as they arrive, or the commits of the other job."""
         if self.of_job:
             return follow(spark, self.path, streaming)
-        reader = spark.readStream.schema(_VALUE).option("recursiveFileLookup", "true")
+        reader = spark.readStream.schema(_VALUE).options(**STRICT).option("recursiveFileLookup", "true")
         return reader.options(**arriving(streaming)).text(self.path)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
@@ -218,7 +219,8 @@ class Audit:
     def _decided(self, spark: SparkSession, batches: list[int]) -> DataFrame:
         if not batches:
             return spark.createDataFrame([], _VALUE)
-        return spark.read.schema(_VALUE).text([f"{self.path}/{DECISIONS_PART}/{BATCH}={batch}" for batch in batches])
+        folders = [f"{self.path}/{DECISIONS_PART}/{BATCH}={batch}" for batch in batches]
+        return reading(spark).schema(_VALUE).text(folders)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be computed."""

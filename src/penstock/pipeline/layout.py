@@ -33,6 +33,7 @@ from penstock.model.values import Kind
 from penstock.pipeline.deliver import PROGRAM, SUBSCRIBER, Delivered
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
 from penstock.pipeline.programs import Program
+from penstock.pipeline.strict_files import reading, replacing
 
 BATCH: Final = "@batch"
 POLICY: Final = "@policy"
@@ -194,11 +195,11 @@ def _version(event_type: EventType) -> tuple[Stored, ...]:
 def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
     if in_order:
         # Sorted within each file, so that a reader skips the pages of others.
-        delivered.rows.sortWithinPartitions(PROGRAM).write.mode("overwrite").parquet(path)
+        replacing(delivered.rows.sortWithinPartitions(PROGRAM)).parquet(path)
         return
     # A file open for each program costs less than sorting all rows by program.
     with _writers(delivered.rows.sparkSession, max(1, len(delivered.programs))):
-        delivered.rows.write.mode("overwrite").partitionBy(PROGRAM).parquet(path)
+        replacing(delivered.rows).partitionBy(PROGRAM).parquet(path)
 
 
 def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -> None:
@@ -263,7 +264,7 @@ def _place(path: str, batch: int) -> str:
 
 def _lines(spark: SparkSession, path: str) -> list[str]:
     try:
-        lines = spark.read.schema(_VALUE).option("recursiveFileLookup", "true").text(path).collect()
+        lines = reading(spark).schema(_VALUE).option("recursiveFileLookup", "true").text(path).collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -291,7 +292,7 @@ def clear(spark: SparkSession, path: str, *parts: str) -> None:
     """Empty an output. Its commits go first, so that nobody takes what is left for complete."""
     nothing = spark.createDataFrame([], StructType([*_VALUE, StructField(BATCH, IntegerType())]))
     for part in (COMMITS, *parts):
-        nothing.write.mode("overwrite").partitionBy(BATCH).text(f"{path}/{part}")
+        replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")
 
 
 # --- Reading ---------------------------------------------------------------------------------------------------------
@@ -351,7 +352,7 @@ def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) 
         return {}
     if manifest.layout is Layout.PROGRAM:
         schema = StructType([StructField(PROGRAM, IntegerType())])
-        rows = spark.read.schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
+        rows = reading(spark).schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
         counts = {int(row[0]): int(row[1]) for row in rows.groupBy(quoted(PROGRAM)).count().collect()}
         return {name: counts.get(view.program, 0) for name, view in manifest.views.items()}
     rows = _read_folders(spark, f"{path}/{VIEWS}", _PLACED).where(_of([batch], manifest.revision))
@@ -362,7 +363,7 @@ def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) 
 def _rows(spark: SparkSession, path: str, view: View, batches: Sequence[int], version: Sequence[Stored]) -> DataFrame:
     schema = _schema({a.id: spark_type(a.kind) for a in version}, StructField(PROGRAM, IntegerType()))
     parts = [f"{path}/{ROWS}/{BATCH}={batch}" for batch in batches]
-    rows = spark.read.schema(schema).option("basePath", f"{path}/{ROWS}").parquet(*parts)
+    rows = reading(spark).schema(schema).option("basePath", f"{path}/{ROWS}").parquet(*parts)
     rows = rows.where(quoted(PROGRAM) == view.program)
     return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
 
@@ -387,7 +388,7 @@ def _folder(spark: SparkSession, path: str, subscriber: str, view: View, version
 
 def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
     try:
-        rows = spark.read.schema(schema).parquet(path)
+        rows = reading(spark).schema(schema).parquet(path)
         rows.columns  # noqa: B018  # through Spark Connect it is asked here whether the path exists
     except AnalysisException as error:
         # Nobody got anything, so there are no folders.

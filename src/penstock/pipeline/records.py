@@ -10,12 +10,12 @@ Lines and CSV keep the octets of the input, valid UTF-8 or not. CSV records have
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.mapping import CsvLayout
+from penstock.pipeline.strict_files import STRICT, Reader
 
 FILE: Final = "@file"
 POSITION: Final = "@position"
@@ -24,9 +24,6 @@ FIELDS: Final = "@fields"
 COLUMNS: Final = "@columns"
 ROW: Final = "@row"
 PLACE: Final = (FILE, POSITION, ORIGINAL)
-
-Reader = DataFrameReader | DataStreamReader
-"""`spark.read`, or `spark.readStream` for files that arrive while it runs."""
 
 _FILE_PATH: Final = "_metadata.file_path"
 _BYTES: Final = "ISO-8859-1"
@@ -37,7 +34,7 @@ _BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
 
 def read_lines(reader: Reader, path: str) -> DataFrame:
     """Return the lines of text files, such as JSON lines, as records. A file may hold any octets."""
-    lines = reader.text(path, lineSep="\n")
+    lines = reader.options(**STRICT).text(path, lineSep="\n")
     return lines.select(
         F.col(_FILE_PATH).alias(FILE),
         F.lit(None).cast("bigint").alias(POSITION),
@@ -52,7 +49,7 @@ def line_text(original: Column) -> Column:
 
 def read_parquet(reader: Reader, path: str) -> DataFrame:
     """Return the rows of Parquet files as records."""
-    rows = reader.parquet(path)
+    rows = reader.options(**STRICT).parquet(path)
     row = F.struct(*(column(name) for name in rows.columns))
     options = {"timeZone": "UTC", "ignoreNullFields": "false"}
     return rows.select(
@@ -78,7 +75,7 @@ def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
 
 
 def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
-    files = reader.text(path, wholetext=True)
+    files = reader.options(**STRICT).text(path, wholetext=True)
     content = F.decode(F.col("value").cast("binary"), _BYTES)
     # The mark belongs to the first record's octets, and to none of its fields.
     records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
