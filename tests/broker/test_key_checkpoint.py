@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from tests.broker.key_kit import GROUP, KEK, REPLICA, World, at, carry_out, catch_up, manager, right
+from tests.broker.key_kit import GROUP, KEK, MANAGER, REPLICA, World, at, carry_out, catch_up, manager, right
 from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.key_log import MemoryLog, read_record
-from penstock.broker.key_manager import Append, KeyManager
+from penstock.broker.key_manager import Append, Forget, KeyManager, Output
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import Limits
 from penstock.trust.capabilities import Right
@@ -165,6 +165,79 @@ def test_what_is_too_much_for_a_checkpoint_is_told_and_nothing_stops() -> None:
         world.manager.condense(world.now)
     world.pass_time(601)
     assert world.epoch == 2
+
+
+def test_what_is_too_much_for_a_checkpoint_keeps_nobody_from_being_told() -> None:
+    world = World(20, 21, limits=Limits(key_checkpoint_bytes=64, key_checkpoint_parts=2))
+    told = len(world.told)
+    outputs = world.manager.evict(world.now, GROUP, who(21))
+    # While a record is under way: it is tried when that has come back.
+    assert world.manager.condense(world.now) == []
+    world.run(outputs)
+    assert (world.epoch, len(world.told)) == (2, told + 1)
+
+
+# What is forgotten.
+
+
+def test_what_lies_before_a_checkpoint_is_forgotten_however_often_it_takes() -> None:
+    """By the one who wrote it, by itself in another life, and by another replica."""
+    for starts_again in (False, True):
+        for number in (MANAGER, REPLICA):
+            world = aged()
+            before = world.log_length
+            only_written(world, world.manager.condense(world.now))
+            assert world.log.first == 0
+            if starts_again:
+                world.manager = manager(number, limits=SMALL)
+                catch_up(world.now, world.manager, world.log)
+            world.pass_time(1)
+            assert world.log.first == before
+            assert not any(isinstance(output, Forget) for output in world.manager.tick(world.now)[0])
+
+
+def only_written(world: World, outputs: list[Output]) -> None:
+    """Write what a manager wants written, and let it die before anything else."""
+    while outputs and isinstance(append := outputs[0], Append):
+        world.log.records.append(append.record.to_bytes())
+        outputs = world.manager.take(world.now, append.record.unverified())
+
+
+def test_nothing_is_forgotten_before_a_checkpoint_is_whole() -> None:
+    world = aged()
+    outputs = world.manager.condense(world.now, at(9_999))
+    [append] = outputs
+    assert isinstance(append, Append)
+    assert append.record.value.parts > 1  # type: ignore[union-attr]  # it is a checkpoint
+    world.log.records.append(append.record.to_bytes())
+    world.manager.take(world.now, append.record.unverified())
+    assert not any(isinstance(output, Forget) for output in world.manager.tick(world.now)[0])
+    assert not world.manager.has_forgotten(at(9_999), 0)
+
+
+def test_who_wants_less_to_be_kept_while_a_checkpoint_is_written_gets_another_one() -> None:
+    world = aged()
+    place = world.log_length
+    outputs = world.manager.condense(world.now, at(700))
+    assert world.manager.condense(world.now, at(1_202)) == []
+    world.run(outputs)
+    assert world.manager.has_forgotten(at(1_202), place)
+    assert world.manager._fold.archive.kept(GROUP, 1, 99)[0] == 2
+    assert not world.manager.has_forgotten(at(1_203), place)
+    assert not world.manager.has_forgotten(at(1_202), world.log_length)
+
+
+def test_the_checkpoint_of_a_replica_that_keeps_everything_is_not_what_was_asked_for() -> None:
+    world = aged()
+    other = manager(REPLICA, limits=SMALL)
+    catch_up(world.now, other, world.log)
+    place, mine = world.log_length, world.manager.condense(world.now, at(1_202))
+    carry_out(world.now, other, world.log, other.condense(world.now))
+    catch_up(world.now, world.manager, world.log)
+    assert not world.manager.has_forgotten(at(1_202), place)
+    world.run(mine)
+    world.pass_time(6)
+    assert world.manager.has_forgotten(at(1_202), place)
 
 
 @pytest.mark.parametrize("change", ["kek", "signer", "place", "cut", "order"])

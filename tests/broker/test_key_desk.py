@@ -11,16 +11,19 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds, managing
 
 from penstock.broker.client import Client
+from penstock.broker.key_log import MemoryLog, read_record
 from penstock.broker.key_protocol import FetchKeys, KeyWord
 from penstock.crypto import SigningKey
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
+from penstock.errors import FailedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
+from penstock.trust.key_records import KeyCheckpoint
 from penstock.trust.signed import sign_value
 
 TYPE = NEWS.name.key
@@ -31,12 +34,13 @@ FAR = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 @asynccontextmanager
-async def two(*more: object) -> AsyncIterator[tuple[Broker, Broker]]:
+async def two(*more: object, log: MemoryLog | None = None) -> AsyncIterator[tuple[Broker, Broker]]:
     """A manager, and a broker that has joined."""
     limits = replace(LIMITS, key_answer=1_500)
+    managed = replace(managing(), log=log or MemoryLog())
     policy = (*TWO, *more)
     async with (
-        running(*policy, types=(signed(SEALED),), managing=managing(), limits=limits) as manager,  # type: ignore[arg-type]  # certificates
+        running(*policy, types=(signed(SEALED),), managing=managed, limits=limits) as manager,  # type: ignore[arg-type]  # certificates
         running(*policy, key=BROKERS[1], types=(signed(SEALED),), peers=(manager.address,), limits=limits) as other,  # type: ignore[arg-type]  # certificates
     ):
         await until(lambda: holds(manager) == holds(other) == 4)
@@ -70,6 +74,17 @@ def opened(sealed: bytes, keys: Mapping[KeyGroup, Mapping[int, Secret]]) -> dict
             ring.put(group.scope, epoch, key)
     [shown] = Opener(ring).open(sealed).events()
     return {str(name): value for name, value in shown.values.items() if value is not None}
+
+
+class Failing(MemoryLog):
+    """A log that can be kept from forgetting."""
+
+    fails = True
+
+    async def forget(self, number: int) -> None:
+        if self.fails:
+            raise FailedError("keys.log-folder", "the disk is read-only")
+        await super().forget(number)
 
 
 def part(found: object, *names: str) -> object:
@@ -230,5 +245,22 @@ def test_old_epochs_are_forgotten_by_managers_alone() -> None:
             await refused("keys.no-history", engineer.fetch_keys(WHOLE, 1, 99))
             await rotate(owner)
             assert set(await engineer.fetch_keys(WHOLE, 1, 99)) == {2}
+
+    run(test())
+
+
+def test_epochs_are_forgotten_when_the_log_has_forgotten_them_and_not_before() -> None:
+    async def test() -> None:
+        log = Failing()
+        async with two(log=log) as (manager, _), client_of(manager, AGENCY) as owner:
+            await rotate(owner)
+            # The checkpoint is there, and all that came before it.
+            await refused("keys.no-answer", owner.keys(KeyWord.FORGET, before=FAR))
+            assert manager.keys.manager.position > 8
+            assert (log.first, "keys.log-folder" in manager.codes) == (0, True)
+            log.fails = False
+            await until(lambda: log.first >= 8)
+            assert await owner.keys(KeyWord.FORGET, before=FAR) == {"records": 1}
+            assert [type(read_record(one).value) for one in log.records] == [KeyCheckpoint]
 
     run(test())

@@ -8,9 +8,9 @@ wanted the checkpoint begins anew. A manager that reads a whole one, its own or 
 what was read of a log that begins with a checkpoint, and of one that has all records, is the same.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from penstock.broker.key_archive import Archive
@@ -21,6 +21,7 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, Secret, unopened
 from penstock.errors import LimitError, PenstockError
 from penstock.model.limits import Limits
+from penstock.model.principals import Principal
 from penstock.trust.key_messages import KeyGroup
 from penstock.trust.key_records import KeyCheckpoint
 
@@ -31,6 +32,12 @@ class Known(Protocol):
     groups: dict[KeyGroup, GroupState]
     archive: Archive
     number: int
+    head: bytes
+    checkpoint: int
+
+    @property
+    def gathered(self) -> int:
+        """How many parts of a checkpoint stand at the end of the log, if it is not whole."""
 
 
 def write_state(known: Known, kek: Secret, salt: bytes, *, since: datetime | None, limits: Limits) -> list[bytes]:
@@ -80,14 +87,29 @@ def _read(
 
 
 class Condensing:
-    """A checkpoint that a manager wants to have in its log, and its parts while they are written."""
+    """A checkpoint that a manager wants to have in its log, its parts while they are written, and what follows.
 
-    def __init__(self) -> None:
+    What lies before a whole checkpoint is to be forgotten. Until the log has done so old keys are still there, so that
+    it is asked for again and again, by whoever knows of the checkpoint.
+    """
+
+    def __init__(self, kek: Secret, random: RandomBytes, limits: Limits) -> None:
+        self._kek = kek
+        self._random = random
+        self._limits = limits
         self.wanted = False
         #: epochs that were over before this instant are not to be kept
         self.since: datetime | None = None
+        #: where nothing of the log is kept before, as far as is known
+        self.forgotten = 0
+        #: the instant for the parts that are being written, and that of the last checkpoint of them that is whole
+        self._made: datetime | None = None
+        self._left_out: datetime | None = None
+        self._tried = 0
         self._salt = b""
         self._parts: list[bytes] = []
+        #: until when another replica has the log for its checkpoint
+        self._quiet: datetime | None = None
 
     def want(self, since: datetime | None) -> None:
         """Want one; who wants to keep less decides."""
@@ -95,30 +117,51 @@ class Condensing:
         if since is not None:
             self.since = since if self.since is None else max(since, self.since)
 
+    def look(self, known: Known) -> None:
+        """Want one where the log is long."""
+        if known.number - max(known.checkpoint, self._tried) >= self._limits.key_log:
+            self.want(None)
+
+    def waits(self, now: datetime) -> bool:
+        """Say whether another replica is to be let write its checkpoint."""
+        return self._quiet is not None and now < self._quiet
+
     def broken(self) -> None:
         """Begin anew: another record stands between the parts."""
         self._parts = []
 
-    def done(self) -> None:
-        """Want nothing more."""
-        self.wanted, self.since, self._parts = False, None, []
+    def take(self, now: datetime, *, mine: bool, whole: bool) -> None:
+        """Take note that a part is in the log, of one's own checkpoint or of another's, and whether it was the last."""
+        if not mine:
+            self.broken()
+            # Another replica is at it; what it writes is as good, unless something was to be forgotten.
+            self._quiet = None if whole else now + timedelta(milliseconds=self._limits.key_retry)
+            self.wanted = self.wanted and not (whole and self.since is None)
+        elif whole:
+            self.broken()
+            self._left_out = self._made or self._left_out
+            if self.since == self._made:
+                self.wanted, self.since = False, None
 
-    def next(self, written: int, parts: Callable[[bytes], list[bytes]], random: RandomBytes) -> tuple[int, int, bytes]:
-        """Return which part comes after so many that are written, of how many, and the salt of all of them.
+    def has_left_out(self, before: datetime) -> bool:
+        """Say whether a checkpoint of one's own is whole that has no epochs which were over before an instant."""
+        return self._left_out is not None and self._left_out >= before
 
-        `parts` makes them. Raises what it raises; then nothing more is wanted.
-        """
-        number = written if self._parts else 0
+    def next(self, now: datetime, known: Known, manager: Principal) -> KeyCheckpoint:
+        """Return the part that comes next. Raises `LimitError` (`keys.checkpoint`); then nothing more is wanted."""
+        number = known.gathered if self._parts and self._made == self.since else 0
         if not number:
-            self.wanted = False
-            self._salt = random(SALT_BYTES)
-            self._parts = parts(self._salt)
-            self.wanted = True
-        return number, len(self._parts), self._salt
+            self._begin(known)
+        octets = self._parts[number]
+        return KeyCheckpoint(manager, known.number, known.head, now, number, len(self._parts), self._salt, octets)
 
-    def part(self, number: int) -> bytes:
-        """Return a part."""
-        return self._parts[number]
+    def _begin(self, known: Known) -> None:
+        since, self.wanted, self.since = self.since, False, None
+        # Should it be too much, another is tried when the log is longer.
+        self._tried = known.number
+        self._salt = self._random(SALT_BYTES)
+        self._parts = write_state(known, self._kek, self._salt, since=since, limits=self._limits)
+        self.wanted, self.since, self._made = True, since, since
 
 
 class Gathering:

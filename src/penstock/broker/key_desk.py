@@ -7,7 +7,7 @@
     fetch-keys      anybody: a manager decides by the right `history`, and seals to the key in the request. Operators of
                     a broker that has the right get the keys that it holds, too, for its own jobs
 
-Changes are answered when they are in the log, and not before.
+Changes are answered when they are in the log, and not before; and `forget` when the log has forgotten.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from penstock.broker.keys import Keys, Released
 from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.model.instants import in_utc
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyRequest, Wish, Word
@@ -153,8 +154,10 @@ class KeyDesk:
             raise RefusedError("keys.wrong-request", "since when epochs are kept is not said")
         self._meant(asker, AskKeys(question.number, question.word))
         place = manager.position
-        self._keys.forget(question.before)
-        self._later(lambda: manager.checkpoint >= place, lambda: {"records": manager.position - place}, answer)
+        before = in_utc(question.before)
+        self._keys.forget(before)
+        # The log is rid of what came before the checkpoint; until then old keys are in it.
+        self._later(lambda: manager.has_forgotten(before, place), lambda: {"records": manager.position - place}, answer)
 
     def _meant(self, asker: Asker, question: AskKeys) -> list[KeyGroup]:
         """Return the groups that a question is about. Raises `RefusedError` (`keys.not-manage…`)."""

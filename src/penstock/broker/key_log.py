@@ -112,8 +112,9 @@ async def carry_out(
                 # Taken or not: what stands in that place now is in the log.
                 await log.append(number, record.to_bytes())
                 await catch_up(clock, manager, log, put)
-            case Forget(number):
+            case Forget(number) if number > manager.forgotten:
                 await log.forget(number)
+                manager.forgot(number)
 
 
 class KeyScribe:

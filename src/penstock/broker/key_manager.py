@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.key_answers import KeyAnswers
-from penstock.broker.key_checkpoint import Condensing, write_state
+from penstock.broker.key_checkpoint import Condensing
 from penstock.broker.key_fold import KeyFold
 from penstock.broker.key_group import GroupState, Holder
 from penstock.broker.key_notices import KeyNotices
@@ -45,7 +45,7 @@ from penstock.crypto import SigningKey
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
-from penstock.errors import RefusedError
+from penstock.errors import LimitError, RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
@@ -93,9 +93,7 @@ class KeyManager:
         self._answers = KeyAnswers(key, random)
         self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
         self._proposed: tuple[datetime, SignedValue[Record]] | None = None
-        self._condensing = Condensing()
-        #: until when another replica has the log for its checkpoint
-        self._quiet: datetime | None = None
+        self._condensing = Condensing(kek, random, limits)
 
     # What brokers ask.
 
@@ -130,10 +128,14 @@ class KeyManager:
         return self._propose(now)
 
     def path(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
-        """Tell a member that has missed something where it is. Raises `RefusedError`, as `leave` does."""
+        """Tell a member that has missed something where it is, with the keys of epochs that it has missed.
+
+        Raises `RefusedError`, as `leave` does.
+        """
         request = self._requests.check(now, unverified, Wish.PATH)
         state, holder = self._member(request)
-        return [self._answers.path(state, request.broker, holder)]
+        missed = self._fold.missed(state, holder, request.first)
+        return [self._answers.path(state, request.broker, holder, missed)]
 
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Take in a member's word that it has sealed as much as it may under one key.
@@ -227,9 +229,29 @@ class KeyManager:
         return self.rotate(now, group) if self._blocks[group] >= self._refreshing.blocks else []
 
     def condense(self, now: datetime, since: datetime | None = None) -> list[Output]:
-        """Begin the log anew with a checkpoint; the keys of epochs that were over before an instant are not in it."""
+        """Begin the log anew with a checkpoint; the keys of epochs that were over before an instant are not in it.
+
+        Raises `LimitError` (`keys.checkpoint`).
+        """
         self._condensing.want(since)
         return self._propose(now)
+
+    def forgot(self, number: int) -> None:
+        """Take note that the log keeps no record before a place."""
+        self._condensing.forgotten = max(number, self._condensing.forgotten)
+
+    @property
+    def forgotten(self) -> int:
+        """Before which place of the log nothing is kept, as far as is known."""
+        return self._condensing.forgotten
+
+    def has_forgotten(self, before: datetime, place: int) -> bool:
+        """Say whether a checkpoint from a place on is without epochs that were over before an instant.
+
+        And whether the log is rid of all that came before it: so long their keys are there.
+        """
+        begins = self._fold.checkpoint
+        return self._condensing.has_left_out(before) and begins >= place and self.forgotten >= begins
 
     def holders(self, group: KeyGroup) -> frozenset[Principal]:
         """Return all that hold the key or are about to: when policy changes, each is asked about anew."""
@@ -238,11 +260,6 @@ class KeyManager:
     def word(self, group: KeyGroup) -> Word | None:
         """Return what was said last about the epoch of a group, if it has begun."""
         return self._state(group).word
-
-    @property
-    def checkpoint(self) -> int:
-        """Where in the log the last checkpoint begins."""
-        return self._fold.checkpoint
 
     def relabels(self, now: datetime, group: KeyGroup) -> bool:
         """Say whether labels are changing, so that the next change has to wait."""
@@ -268,9 +285,11 @@ class KeyManager:
             # Whether the log has it nobody has said: it takes it now, or says that the place is taken.
             self._proposed = now, self._proposed[1]
             said.append(Append(self._fold.number, self._proposed[1]))
-        if self._fold.number - self._fold.checkpoint >= self._limits.key_log:
-            self._condensing.want(None)
-        return [*said, *self._propose(now)], self.turns()
+        if self.forgotten < self._fold.checkpoint:
+            # Also what another replica, or this one in another life, did not live to forget.
+            said.append(Forget(self._fold.checkpoint))
+        self._condensing.look(self._fold)
+        return [*said, *self._go_on(now)], self.turns()
 
     def turns(self) -> datetime | None:
         """Return when to call `tick` at the latest, as things are."""
@@ -307,12 +326,13 @@ class KeyManager:
         taken = self._fold.take(signed)
         self._proposed = None
         if isinstance(record, KeyCheckpoint):
-            said = self._condensed(now, record, mine=mine, whole=taken.whole)
+            self._condensing.take(now, mine=mine, whole=taken.whole)
+            said: list[Output] = [Forget(record.first)] if mine and taken.whole else []
         else:
             self._condensing.broken()
             skipped = taken.skipped
             said = [Noted(skipped)] if skipped else self._recorded(now, record, taken.rekey, mine=mine)
-        return [*said, *self._propose(now)]
+        return [*said, *self._go_on(now)]
 
     def _recorded(self, now: datetime, record: KeyRecord, rekey: Rekey | None, *, mine: bool) -> list[Output]:
         said: list[Output] = []
@@ -330,25 +350,20 @@ class KeyManager:
                 said.append(self._answers.welcome(state, broker, state.members[broker], applicant.public))
         return said
 
-    def _condensed(self, now: datetime, part: KeyCheckpoint, *, mine: bool, whole: bool) -> list[Output]:
-        if mine and whole:
-            self._condensing.done()
-            return [Forget(part.first)]
-        if not mine:
-            self._condensing.broken()
-            # Another replica is at it; what it writes is as good, unless something was to be forgotten.
-            self._quiet = None if whole else now + timedelta(milliseconds=self._limits.key_retry)
-            if whole and self._condensing.since is None:
-                self._condensing.done()
-        return []
-
     # What follows.
+
+    def _go_on(self, now: datetime) -> list[Output]:
+        """Propose the next record. A checkpoint that is too much for the log keeps nobody from anything."""
+        try:
+            return self._propose(now)
+        except LimitError as error:
+            return [Noted(error), *self._propose(now)]
 
     def _propose(self, now: datetime) -> list[Output]:
         """Propose the next record, unless one is under way; a checkpoint before all else, as it must not be broken."""
-        if self._proposed is None and (self._quiet is None or now >= self._quiet):
+        if self._proposed is None and not self._condensing.waits(now):
             if self._condensing.wanted and self._fold.groups:
-                part = sign_value(self._part(in_utc(now)), self._key)
+                part = sign_value(self._condensing.next(in_utc(now), self._fold, self._key.principal), self._key)
                 self._proposed = now, part
                 return [Append(self._fold.number, part)]
             for group, wishes in self._wishes.items():
@@ -376,20 +391,6 @@ class KeyManager:
         # What is too much for one record is left for the next.
         changes = wishes.changes(self._limits.key_changes)
         return KeyRecord(word, self._fold.number, self._fold.head, now, refresh, salt, sealed, *changes)
-
-    def _part(self, now: datetime) -> KeyCheckpoint:
-        """Return the part of a checkpoint that is to be written next. Raises `LimitError` (`keys.checkpoint`)."""
-        fold, condensing = self._fold, self._condensing
-        since = condensing.since
-
-        def parts(salt: bytes) -> list[bytes]:
-            # Should it be too much, another is tried when the log is longer.
-            fold.checkpoint = fold.number
-            return write_state(fold, self._kek, salt, since=since, limits=self._limits)
-
-        part, count, salt = condensing.next(fold.gathered, parts, self._random)
-        octets = condensing.part(part)
-        return KeyCheckpoint(self._key.principal, fold.number, fold.head, now, part, count, salt, octets)
 
     def _member(self, request: KeyRequest) -> tuple[GroupState, Holder]:
         state = self._state(request.group)
