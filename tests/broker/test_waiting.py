@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.broker.network import principal
-from tests.broker.node_kit import BROKERS, Broker, client_of, run, running, until
+from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
 from tests.broker.sealed_kit import NOW
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds, managing
@@ -18,6 +18,7 @@ from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.store.quarantine_folder import QuarantineFolder
 from penstock.trust.capabilities import Right
+from penstock.trust.key_messages import KeyGroup
 
 READS = grant(BROKERS[1], NEWS, Right.SUBSCRIBE)
 READS_LESS = grant(BROKERS[1], NEWS, Right.SUBSCRIBE, attributes=["location"])
@@ -42,8 +43,8 @@ def test_what_is_taken_makes_room_and_the_rest_goes_on_waiting_in_its_order() ->
 
 
 @asynccontextmanager
-async def missing(scope: str, folder: Path) -> AsyncIterator[tuple[Broker, Subscription]]:
-    """A reader's broker that has missed the newest key of a scope, and has a block that was sealed under it."""
+async def missing(scope: str, folder: Path) -> AsyncIterator[tuple[Broker, Broker, Subscription]]:
+    """A publisher's broker, and that of a reader, which has missed a key of a scope and has a block sealed under it."""
     policy, types = (*POLICY, READS), (signed(SEALED),)
     async with (
         running(*policy, types=types, managing=managing()) as pub,
@@ -62,16 +63,30 @@ async def missing(scope: str, folder: Path) -> AsyncIterator[tuple[Broker, Subsc
             await until(lambda: pub.core.ring.current(group.scope) == 2)
             await feed.publish(headline="of epoch 2", location="London")
             await until(lambda: sub.core.router.waiting)
-            yield sub, news
+            yield pub, sub, news
 
 
 def kept(folder: Path) -> list[str]:
     return [file.name.split("-", 2)[2].rpartition("-")[0] for file in folder.iterdir()]
 
 
+def test_what_waits_for_the_key_of_an_epoch_that_a_broker_has_missed_is_read(tmp_path: Path) -> None:
+    async def test() -> None:
+        scope = str(NEWS.name.key)
+        async with missing(scope, tmp_path) as (pub, sub, news):
+            pub.keys.rotate(KeyGroup(NEWS.name.key))
+            await until(lambda: pub.core.ring.current(scope) == 3)
+            sub.keys._transport._told = sub.keys._told
+            assert await headlines(news, 1) == ["of epoch 2"]
+            assert sub.core.ring.current(scope) == 3
+        assert not kept(tmp_path)
+
+    run(test())
+
+
 def test_what_waits_when_a_broker_stops_is_kept_sealed(tmp_path: Path) -> None:
     async def test() -> None:
-        async with missing(str(NEWS.name.key), tmp_path) as (sub, news):
+        async with missing(str(NEWS.name.key), tmp_path) as (_, sub, news):
             assert not kept(tmp_path)
         assert kept(tmp_path) == ["seal.unknown-key"]
         assert sub.core.unopened == {"seal.unknown-key": 1}
@@ -83,7 +98,7 @@ def test_what_waits_when_a_broker_stops_is_kept_sealed(tmp_path: Path) -> None:
 
 def test_what_waits_for_a_key_to_which_a_broker_has_lost_its_right_is_kept_sealed(tmp_path: Path) -> None:
     async def test() -> None:
-        async with missing(str(NEWS.name.key), tmp_path) as (sub, news):
+        async with missing(str(NEWS.name.key), tmp_path) as (_, sub, news):
             sub.policy(*POLICY)
             assert kept(tmp_path) == ["seal.unknown-key"]
             assert not sub.core.router.waiting
@@ -95,7 +110,7 @@ def test_what_waits_for_a_key_to_which_a_broker_has_lost_its_right_is_kept_seale
 
 def test_who_loses_its_right_to_an_attribute_does_not_wait_for_it(tmp_path: Path) -> None:
     async def test() -> None:
-        async with missing("headline", tmp_path) as (sub, news):
+        async with missing("headline", tmp_path) as (_, sub, news):
             sub.policy(*POLICY, READS_LESS)
             event = await news.next(20)
             assert (event["headline"], event["location"]) == (None, "London")

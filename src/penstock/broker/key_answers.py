@@ -6,7 +6,7 @@ from datetime import datetime
 
 from penstock.broker.key_group import GroupState, Holder
 from penstock.broker.key_outputs import Reply, Tell
-from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_path
+from penstock.broker.key_sealing import seal_history, seal_welcome, wrap_missed, wrap_path
 from penstock.crypto import SigningKey
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keyfile import RandomBytes
@@ -37,11 +37,12 @@ class KeyAnswers:
         sealed = seal_welcome(state.group, broker, public, content, self._random)
         return Reply(broker, sign_value(KeyWelcome(self.word(state), broker, public, sealed), self._key))
 
-    def path(self, state: GroupState, broker: Principal, holder: Holder) -> Reply:
-        """Tell a member where it is."""
-        salt = self._random(SALT_BYTES)
-        sealed = wrap_path(holder.leaf, state.place(broker), salt, state.group, state.epoch)
-        return Reply(broker, sign_value(KeyPathAnswer(self.word(state), broker, salt, sealed), self._key))
+    def path(self, state: GroupState, broker: Principal, holder: Holder, missed: Sequence[Secret] = ()) -> Reply:
+        """Tell a member where it is, and the keys of the last epochs before this one, which it has missed."""
+        salt, about = self._random(SALT_BYTES), (state.group, state.epoch)
+        sealed = wrap_path(holder.leaf, state.place(broker), salt, *about)
+        keys = wrap_missed(holder.leaf, missed, salt, *about) if missed else b""
+        return Reply(broker, sign_value(KeyPathAnswer(self.word(state), broker, salt, sealed, keys), self._key))
 
     def history(self, state: GroupState, request: KeyRequest, first: int, keys: Sequence[Secret]) -> Reply:
         """Release keys of epochs that follow each other."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from penstock.broker.key_archive import Archive
 from penstock.broker.key_checkpoint import Gathering, read_state
-from penstock.broker.key_group import GroupState
+from penstock.broker.key_group import GroupState, Holder
 from penstock.broker.key_outputs import Record
 from penstock.broker.key_sealing import open_seed
 from penstock.crypto.key_tree import Rekey
@@ -56,6 +56,18 @@ class KeyFold:
     def state(self, group: KeyGroup) -> GroupState:
         """Return the state of a group, also of one that has not begun."""
         return self.groups.get(group) or GroupState(group)
+
+    def missed(self, state: GroupState, holder: Holder, first: int) -> list[Secret]:
+        """Return the keys of the last epochs before this one that a member was to have: from `first` on, not too many.
+
+        Labels that are still in use are asked for by themselves.
+        """
+        if not first or state.group.labels:
+            return []
+        since = max(first, holder.since, state.epoch - self._limits.key_waiting)
+        return [
+            self.archive.get(state.group, epoch) for epoch in self.archive.kept(state.group, since, state.epoch - 1)
+        ]
 
     def take(self, signed: SignedValue[Record]) -> Taken:
         """Take in the next record. Raises as `KeyManager.take`; nothing has changed then."""

@@ -25,10 +25,10 @@ from penstock.crypto.key_tree import KeyTree, Rekey, handle
 from penstock.crypto.wrapping import Secret, unopened
 from penstock.errors import RefusedError
 from penstock.model.principals import Principal
-from penstock.trust.key_forms import read_end, write_end
+from penstock.trust.key_forms import count, read_end, write_end
 from penstock.trust.key_messages import KeyGroup, Word
 from penstock.trust.key_records import KeyRecord
-from penstock.trust.signed import read_owner
+from penstock.trust.signed import read_count, read_owner
 
 _LEAF: Final = b"leaf"
 #: what stands in the place of a path for somebody who has none yet
@@ -37,11 +37,15 @@ UNPLACED: Final = bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who holds the key of the epoch: the leaf, its name in the tree, and when the right ends."""
+    """Somebody who holds the key of the epoch: the leaf, its name in the tree, and when the right ends.
+
+    `since` is the first epoch of which it was to have the key, as of all since then.
+    """
 
     leaf: Secret = field(repr=False)
     handle: bytes = field(repr=False)
     until: datetime | None
+    since: int
 
     def expired(self, now: datetime) -> bool:
         """Say whether the right has ended."""
@@ -86,7 +90,7 @@ class GroupState:
         """Take a record in; return what members are told, where an epoch begins. Raises what `check` raises."""
         self.check(record)
         for broker, until in record.admitted:
-            self._admit(broker, until, seed)
+            self._admit(broker, until, seed, record.word.epoch)
         for broker in record.left:
             if broker in self.members:
                 self.left[broker] = self.members.pop(broker)
@@ -106,10 +110,10 @@ class GroupState:
             return self.tree.path(holder.handle).to_bytes()
         return UNPLACED + self.tree.key().expose()
 
-    def _admit(self, broker: Principal, until: datetime | None, seed: Secret) -> None:
+    def _admit(self, broker: Principal, until: datetime | None, seed: Secret, epoch: int) -> None:
         known = self.members.get(broker) or self.left.pop(broker, None)
         leaf = seed.derive(_LEAF, self.id, broker.digest) if known is None else known.leaf
-        self.members[broker] = Holder(leaf, handle(leaf), until)
+        self.members[broker] = Holder(leaf, handle(leaf), until, epoch if known is None else known.since)
         self.evicted.discard(broker)
 
     def _evict(self, broker: Principal) -> Holder | None:
@@ -138,23 +142,25 @@ class GroupState:
         state = cls(word.group)
         state.word = word
         state.tree = KeyTree.from_sexp(state.id, sexp_field(value, b"tree") or ())
-        state.members = dict(_read(value, b"members"))
-        state.left = dict(_read(value, b"left"))
+        state.members = dict(_read(value, b"members", word.epoch))
+        state.left = dict(_read(value, b"left", word.epoch))
         state.evicted = {read_owner(who) for who in _list(value, b"evicted")}
         return state
 
 
 def _write(holders: Mapping[Principal, Holder]) -> Iterator[SExp]:
     for who, holder in holders.items():
-        yield (str(who).encode(), holder.leaf.expose(), write_end(holder.until))
+        yield (str(who).encode(), holder.leaf.expose(), write_end(holder.until), count(holder.since))
 
 
-def _read(value: SExp, name: bytes) -> Iterator[tuple[Principal, Holder]]:
+def _read(value: SExp, name: bytes, epoch: int) -> Iterator[tuple[Principal, Holder]]:
     for one in _list(value, name):
         match one:
-            case (bytes(who), bytes(octets), bytes(until)):
+            case (bytes(who), bytes(octets), bytes(until), *since) if len(since) <= 1:
                 leaf = Secret(octets)
-                yield read_owner(who), Holder(leaf, handle(leaf), read_end(until))
+                # Checkpoints of before did not say since when.
+                first = read_count(since[0]) if since else epoch
+                yield read_owner(who), Holder(leaf, handle(leaf), read_end(until), first)
             case _:
                 raise unopened()
 

@@ -4,7 +4,8 @@ A plain state machine for one group. Whoever drives it tells it what comes, and 
 
 1. Nothing counts but what a manager has signed that is trusted with the type, and that is not from the future.
 2. Epochs are followed one by one. Their parts come in any order and more than once; those of a later epoch wait. Where
-   something is missing the broker asks for its path, again and again until it has it.
+   something is missing the broker asks for its path, again and again until it has it. With it come the keys of the last
+   epochs that it has missed: what was sealed in them may have arrived, and waits.
 3. The key of an epoch opens what was under way when the next began, for a while, and is then forgotten.
 4. Nothing is sealed under the key of an epoch that has lasted longer than it can: events wait (`Hold`) until there is a
    newer one (`Resume`). `seals` is asked with each publication, so that no tick has to come in time.
@@ -23,7 +24,7 @@ from penstock.broker.key_member_outputs import Opened as Opened
 from penstock.broker.key_member_outputs import Output as Output
 from penstock.broker.key_member_outputs import Refused as Refused
 from penstock.broker.key_member_outputs import Resume as Resume
-from penstock.broker.key_sealing import open_history, open_path, open_welcome
+from penstock.broker.key_sealing import open_history, open_missed, open_path, open_welcome
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
 from penstock.crypto.hpke import SealingKey
@@ -272,8 +273,14 @@ class KeyMember:
     def _found(self, now: datetime, value: KeyPathAnswer) -> list[Output]:
         if self._leaf is None or value.broker != self._key.principal:
             raise unopened()
-        place = open_path(self._leaf, value.sealed, value.salt, self.group, value.word.epoch)
-        return self._arrive(now, value.word, self._leaf, place)
+        before, epoch, about = self.epoch, value.word.epoch, (value.salt, self.group, value.word.epoch)
+        place = open_path(self._leaf, value.sealed, *about)
+        keys = open_missed(self._leaf, value.missed, *about) if value.missed else []
+        said = self._arrive(now, value.word, self._leaf, place)
+        missed = {number: key for number, key in enumerate(keys, epoch - len(keys)) if number > before}
+        for number in missed if said else ():
+            self._close_later(now, number)
+        return [*(Opened(self.group, number, key) for number, key in missed.items() if said), *said]
 
     def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
@@ -321,9 +328,12 @@ class KeyMember:
             return []
         self._blocks = 0
         if before:
-            grace = self._limits.label_overlap if self.group.labels else self._limits.key_grace
-            self._closing[before] = now + timedelta(milliseconds=grace)
+            self._close_later(now, before)
         return [Opened(self.group, word.epoch, key, begun=word.begun)]
+
+    def _close_later(self, now: datetime, epoch: int) -> None:
+        grace = self._limits.label_overlap if self.group.labels else self._limits.key_grace
+        self._closing[epoch] = now + timedelta(milliseconds=grace)
 
     def _read(self, value: KeyHistory) -> list[Output]:
         private = self._reading
@@ -351,7 +361,8 @@ class KeyMember:
             return []
         self._asked, self._tries = now, self._tries + 1
         public = self._private.public if self._wish is Wish.JOIN and self._private is not None else b""
-        return [Ask(self._request(now, self._wish, public=public))]
+        first = self.epoch + 1 if self._wish is Wish.PATH else 0
+        return [Ask(self._request(now, self._wish, first, public=public))]
 
     def _request(
         self, now: datetime, wish: Wish, first: int = 0, last: int = 0, public: bytes = b""

@@ -15,6 +15,7 @@ from penstock.trust.key_messages import KeyGroup
 _WELCOME: Final = b"penstock-key-welcome-1 "
 _HISTORY: Final = b"penstock-key-history-1 "
 _PATH: Final = b"path"
+_MISSED: Final = b"missed"
 _SEED: Final = b"seed"
 _OVER: Final = b"over"
 _STATE: Final = b"state"
@@ -42,10 +43,7 @@ def seal_history(
 
 def open_history(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> list[Secret]:
     """Return the keys of epochs."""
-    keys = private.open(sealed, _HISTORY + group.id + broker.digest)
-    if len(keys) % SECRET_BYTES:
-        raise unopened()
-    return [Secret(keys[at : at + SECRET_BYTES]) for at in range(0, len(keys), SECRET_BYTES)]
+    return _secrets(private.open(sealed, _HISTORY + group.id + broker.digest))
 
 
 def wrap_path(leaf: Secret, place: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
@@ -56,6 +54,16 @@ def wrap_path(leaf: Secret, place: bytes, salt: bytes, group: KeyGroup, epoch: i
 def open_path(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
     """Return what a member needs."""
     return unwrap(leaf, sealed, salt, _PATH, group.id, _number(epoch))
+
+
+def wrap_missed(leaf: Secret, keys: Iterable[Secret], salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap the keys of the epochs before one, for a member that has missed them, under its leaf."""
+    return wrap(leaf, b"".join(key.expose() for key in keys), salt, _MISSED, group.id, _number(epoch))
+
+
+def open_missed(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> list[Secret]:
+    """Return the keys of the epochs before one."""
+    return _secrets(unwrap(leaf, sealed, salt, _MISSED, group.id, _number(epoch)))
 
 
 def wrap_seed(kek: Secret, seed: Secret, salt: bytes, group: KeyGroup, number: int) -> bytes:
@@ -86,6 +94,12 @@ def wrap_state(kek: Secret, state: bytes, salt: bytes, first: int) -> bytes:
 def open_state(kek: Secret, sealed: bytes, salt: bytes, first: int) -> bytes:
     """Return what a checkpoint holds."""
     return unwrap(kek, sealed, salt, _STATE, _number(first))
+
+
+def _secrets(octets: bytes) -> list[Secret]:
+    if len(octets) % SECRET_BYTES:
+        raise unopened()
+    return [Secret(octets[at : at + SECRET_BYTES]) for at in range(0, len(octets), SECRET_BYTES)]
 
 
 def _number(value: int) -> bytes:

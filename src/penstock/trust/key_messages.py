@@ -5,7 +5,7 @@
     (key-epoch <word> (part <n> <of>) (salt <octets>) (check <octets>) (placed (<handle> <place>) …)
                (moves (<from> <to>) …) (renewed (<node> <heir> (<child> <octets>) …) …))
     (key-welcome <word> (broker <principal>) (key <octets>) (sealed <octets>))
-    (key-path <word> (broker <principal>) (salt <octets>) (sealed <octets>))
+    (key-path <word> (broker <principal>) (salt <octets>) (sealed <octets>) [(missed <octets>)])
     (key-history <word> (broker <principal>) (key <octets>) (first <epoch>) (sealed <octets>))
     (key-notice <word> (time <date>))
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
@@ -252,13 +252,17 @@ class KeyWelcome:
 
 @dataclass(frozen=True, slots=True)
 class KeyPathAnswer:
-    """To a member that has missed something: where it is now, wrapped under its leaf."""
+    """To a member that has missed something: where it is now, wrapped under its leaf.
+
+    So are the keys of the epochs that it has `missed`, the last ones before this.
+    """
 
     HEAD: ClassVar = b"key-path"
     word: Word
     broker: Principal
     salt: bytes = field(repr=False)
     sealed: bytes = field(repr=False)
+    missed: bytes = field(default=b"", repr=False)
 
     @property
     def signer(self) -> Principal:
@@ -268,13 +272,15 @@ class KeyPathAnswer:
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
         to = (principal_field(b"broker", self.broker), (b"salt", self.salt))
-        return (self.HEAD, *self.word.parts(), *to, (b"sealed", self.sealed))
+        missed = ((b"missed", self.missed),) if self.missed else ()
+        return (self.HEAD, *self.word.parts(), *to, (b"sealed", self.sealed), *missed)
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "KeyPathAnswer":
         """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
         broker, salt = read_owner(one(body, b"broker")), read_octets(one(body, b"salt"))
-        return cls(Word.read(body), broker, salt, read_octets(one(body, b"sealed")))
+        missed = read_octets(one(body, b"missed")) if sexp_field(body, b"missed") else b""
+        return cls(Word.read(body), broker, salt, read_octets(one(body, b"sealed")), missed)
 
 
 @dataclass(frozen=True, slots=True)
