@@ -10,6 +10,10 @@ from tests.apps.test_moderator import RULES
 from penstock.testing.postgres import PostgresServer
 
 STORE = "sqlite:rules.db"
+MORE = RULES[: RULES.index("rules:")] + """rules:
+  - {id: wide-3, event: Line.Paint, by: bolt, fnc_s: {role: worker}}
+  - {id: wide-4, event: Line.Paint, by: bolt, fnc_s: {role: worker}}
+"""
 
 
 @pytest.fixture
@@ -170,7 +174,8 @@ def test_requests_travel_as_files(book: Shell) -> None:
     assert "both" not in statuses(book)
     assert book("moderator", "take", "both.request").code == "moderator.consent"
     book.ok("moderator", "agree", "--request", "both.request", "--key", "acme.key", "--out", "acme.consent")
-    assert book.ok("moderator", "take", "both.request", "--dry-run", "-o", "json").json["written"] is False
+    assert "would be step 4" in book("moderator", "take", "both.request", "--dry-run").out
+    assert book("moderator", "take", "both.request", "--dry-run").code == "moderator.consent"
     book.ok("moderator", "take", "both.request", "--consent", "acme.consent")
     assert statuses(book)["both"] == "in-force"
     again = book("moderator", "take", "both.request", "--consent", "acme.consent")
@@ -211,7 +216,7 @@ def test_the_moderator_sets_the_time_of_a_book(book: Shell) -> None:
     ask(book, "leave bolt", by="bolt")
     # What is due is taken in by the word of the moderator, whatever it asks for.
     book.now += timedelta(days=800)
-    assert ask(book, "leave acme", by="plant").status == 0
+    assert ask(book, "type add Line.Dry --below Line", by="plant").status == 0
     assert statuses(book)["short"] == "ended"
 
 
@@ -219,8 +224,11 @@ def test_time_passes_before_anything_is_decided(book: Shell) -> None:
     short = ("--event", "Line.Press", "--fnc-s", "role = 'engineer'", "--days", "1")
     book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
     book.now += timedelta(days=2)
-    assert statuses(book)["short"] == "in-force"
-    assert "[moderator.due]" in book.ok("moderator", "show").err
+    assert statuses(book)["short"] == "ended"
+    shown = book.ok("moderator", "show")
+    assert "[moderator.due]" in shown.err
+    assert "[moderator.due]" in book.ok("moderator", "export", "--in-force").err
+    assert book.ok("moderator", "show", "-o", "json").json["steps"] == 4
     out = book.ok("moderator", "leave", "bolt", "--key", "bolt.key").out
     assert "let time pass" in out
     assert statuses(book)["short"] == "ended"
@@ -230,6 +238,53 @@ def test_time_passes_before_anything_is_decided(book: Shell) -> None:
     assert "short" in book.ok("moderator", "at", "2026-05-02").out
     assert book("moderator", "at", "2025-01-01").code == "moderator.no-book"
     assert book("moderator", "at", "soon").code == "date.malformed"
+
+
+#: who asks for what, once the rule `short` has ended that stood in the way of `wide`, and what that is refused as
+ASKED = [
+    ("acme", "add other --event Line.Press --fnc-s company='bolt'", "moderator.rejected"),
+    ("bolt", "add both --event Line.Paint --fnc-s role='worker' --publisher acme", "moderator.consent"),
+    ("bolt", "add --from more.yaml", ""),
+    ("ada", "subscribe wish --event Line", ""),
+    ("bolt", "remove line", ""),
+    ("bolt", "remove press", "moderator.not-yours"),
+    ("acme", "remove short", "moderator.gone"),
+    ("bolt", "resolve wide --by follow", "moderator.not-rejected"),
+    ("bolt", "resolve line --by follow", ""),
+    ("bolt", "leave bolt", ""),
+    ("bolt", "return bolt", "moderator.present"),
+    ("plant", "type add Line.Dry --below Line", ""),
+    ("plant", "type move Line.Paint --below Line.Press --by delete-attributes", "moderator.consent"),
+    ("plant", "type rename Line.Paint Line.Colour", ""),
+    ("plant", "type remove Line.Paint", ""),
+    ("acme", "undo 1", ""),
+    ("acme", "undo 5", "moderator.depends"),
+    ("acme", "pass", ""),
+    ("", "take wide.request", ""),
+]
+
+
+def test_a_rehearsal_says_what_would_be_done(book: Shell) -> None:
+    short = ("--event", "Line.Paint", "--fnc-s", "role = 'worker' OR company = 'bolt'", "--days", "1")
+    assert ask(book, "remove paint", by="bolt").status == 0
+    book.ok("moderator", "add", "short", *short, "--key", "acme.key")
+    wide = ("--event", "Line.Paint", "--fnc-s", "role = 'worker'", "--key", "bolt.key")
+    assert book("moderator", "add", "wide", *wide).code == "moderator.rejected"
+    Path("more.yaml").write_text(MORE, encoding="utf-8")
+    book.now += timedelta(days=2)
+    book.ok("moderator", "add", "taken", *wide, "--out", "wide.request")
+    before = Path("rules.db").read_bytes()
+    for who, words, code in ASKED:
+        command = ("moderator", *words.split(), *(("--key", f"{who}.key") if who else ()), "-o", "json")
+        told = []
+        for more in (("--dry-run",), ()):
+            Path("rules.db").write_bytes(before)
+            ran = book(*command, *more)
+            refused = f'"{code}"' in ran.err if code else not ran.err
+            changed = Path("rules.db").read_bytes() != before
+            assert (refused, changed) == (True, not more and code in ("", "moderator.rejected")), (words, more)
+            told.append((ran.status, "" if code else ran.out.replace('"written": false', '"written": true')))
+        assert told[0] == told[1], words
 
 
 def test_time_is_let_pass_once(book: Shell) -> None:
@@ -258,7 +313,7 @@ def test_the_tree_changes(book: Shell) -> None:
     told = book(*move, "-o", "json").json
     assert [each["rule"] for each in told["conflicts"]] == ["paint"]
     assert told["proposals"][0]["strategy"] == "follow"
-    assert book.ok(*move, "--by", "delete-attributes", "--dry-run", "-o", "json").json["outcome"] == "resolved"
+    assert book(*move, "--by", "delete-attributes", "--dry-run", "-o", "json").json["outcome"] == "resolved"
     assert book(*move, "--by", "delete-attributes").code == "moderator.consent"
     assert book.ok(*move, "--by", "follow", "-o", "json").json["outcome"] == "resolved"
     assert "  Line.Paint: Line.Press" in book.ok("moderator", "export").out.splitlines()

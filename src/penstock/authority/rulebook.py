@@ -14,10 +14,10 @@ step was taken it is on the disk. A book is for one thread at a time; several bo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log
 from penstock.authority.rulebook_periods import Periods
@@ -43,7 +43,17 @@ from penstock.store.records import EMPTY, Head, broken
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 _PASSED: Final = "periods have ended or begun"
-_Planned: TypeAlias = Callable[[Note], tuple[Plan, Word | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A request, how it is planned at a time, and on which word."""
+
+    request: Request
+    note: Note
+    #: by whose word time may leap
+    moderator: bool
+    planned: Callable[[Note], tuple[Plan, Word | None]]
 
 
 class RuleBook:
@@ -172,9 +182,7 @@ class RuleBook:
         """Plan what would come of a request now; nothing is changed. Raises what the plan of its kind raises."""
         self.refresh()
         now = self._now(note, moderator=note.who == self.founding.moderator)
-        if isinstance(request, Pass):
-            return self._plan(request, now)
-        with self.rehearsal(now.when):
+        with nullcontext() if isinstance(request, Pass) else self.rehearsal(now.when):
             return self._plan(request, now)
 
     @contextmanager
@@ -199,12 +207,11 @@ class RuleBook:
         self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
     ) -> Plan:
         """Return what `take` would come to; nothing is changed. Raises as `take`."""
-        by = asked.value.by
-        return self._rehearse(self._signed(asked, consents), Note(by, when), moderator=by == self.founding.moderator)
+        return self._rehearse(self._signed(asked, when, consents))
 
     def rehearse_unsigned(self, request: Request, note: Note) -> Plan:
         """Return what `take_unsigned` would come to; nothing is changed. Raises as `take_unsigned`."""
-        return self._rehearse(self._unsigned(request), note, moderator=self._is_moderators(note))
+        return self._rehearse(self._unsigned(request, note))
 
     def take(
         self,
@@ -220,10 +227,7 @@ class RuleBook:
         (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
         whether it was taken; asking again is safe: `moderator.repeated` says that it was.
         """
-        by = asked.value.by
-        passes = isinstance(asked.value.request, Pass)
-        mine = by == self.founding.moderator
-        return self._take(self._signed(asked, consents, poll), Note(by, when), moderator=mine, passes=passes)
+        return self._take(self._signed(asked, when, consents, poll))
 
     def ask(  # noqa: PLR0913  # what a step rests on
         self,
@@ -258,8 +262,7 @@ class RuleBook:
 
         Where requests have to be signed, that is only that time passes; `moderator.unsigned` for others.
         """
-        passes, mine = isinstance(request, Pass), self._is_moderators(note)
-        return self._take(self._unsigned(request), note, moderator=mine, passes=passes)
+        return self._take(self._unsigned(request, note))
 
     def pass_time(self, when: datetime, key: SigningKey | None = None) -> Plan | None:
         """Let periods end that have ended, and those begin that have begun; return what came of it, if anything did.
@@ -277,30 +280,30 @@ class RuleBook:
     def _signed(
         self,
         asked: UnverifiedValue[Asked],
-        consents: Sequence[UnverifiedValue[Consent]] = (),
+        when: datetime,
+        consents: Sequence[UnverifiedValue[Consent]],
         poll: Proof | None = None,
-    ) -> _Planned:
-        def planned(note: Note) -> tuple[Plan, Word | None]:
-            value = self._book.rights.admit(self.base, asked, note.when).value
-            return self._plan(value.request, Note(value.by, note.when, value.why)), Word(asked, tuple(consents), poll)
+    ) -> _Turn:
+        def planned(now: Note) -> tuple[Plan, Word | None]:
+            value = self._book.rights.admit(self.base, asked, now.when).value
+            return self._plan(value.request, Note(value.by, now.when, value.why)), Word(asked, tuple(consents), poll)
 
-        return planned
+        by = asked.value.by
+        return _Turn(asked.value.request, Note(by, when), by == self.founding.moderator, planned)
 
-    def _unsigned(self, request: Request) -> _Planned:
+    def _unsigned(self, request: Request, note: Note) -> _Turn:
         def planned(now: Note) -> tuple[Plan, Word | None]:
             self._book.rights.check_unsigned(request)
             return self._plan(request, now), None
 
-        return planned
+        mine = self.founding.unsafe_unsigned and note.who == self.founding.moderator
+        return _Turn(request, note, mine, planned)
 
-    def _is_moderators(self, note: Note) -> bool:
-        return self.founding.unsafe_unsigned and note.who == self.founding.moderator
-
-    def _rehearse(self, planned: _Planned, note: Note, *, moderator: bool) -> Plan:
+    def _rehearse(self, turn: _Turn) -> Plan:
         self.refresh()
-        now = self._now(note, moderator=moderator)
-        with self.rehearsal(now.when):
-            plan, word = planned(now)
+        now = self._now(turn.note, moderator=turn.moderator)
+        with nullcontext() if isinstance(turn.request, Pass) else self.rehearsal(now.when):
+            plan, word = turn.planned(now)
             self._written(Taken(plan.step, word))
             return plan
 
@@ -316,21 +319,21 @@ class RuleBook:
         self.refresh()
         return key.principal == self.founding.moderator and self.needs_time(when) and self._periods.due(when)
 
-    def _take(self, planned: _Planned, note: Note, *, moderator: bool, passes: bool) -> Plan:
+    def _take(self, turn: _Turn) -> Plan:
         if self._rehearsing:
             raise ValueError("nothing is taken in a rehearsal")
         self.passed = None
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
-            now = self._now(note, moderator=moderator)
-            passing = None if passes else self._passing(now.when)
+            now = self._now(turn.note, moderator=turn.moderator)
+            passing = None if isinstance(turn.request, Pass) else self._passing(now.when)
             try:
                 if passing is not None:
                     # Where the request is refused then, nothing is written at all.
-                    self._rehearse(planned, note, moderator=moderator)
+                    self._rehearse(turn)
                     self._append(Taken(passing.step, None))
                     self.passed = passing
-                plan, word = planned(now)
+                plan, word = turn.planned(now)
                 self._append(Taken(plan.step, word))
             except RefusedError as error:
                 if error.code != "store.conflict":

@@ -1,32 +1,34 @@
 """What the commands share that change a rule book: who asks, and whether it is done, signed, or only rehearsed."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.files import Destination, read_sexp, within
 from penstock.apps.cli.moderator_answers import plan_data, show_plan
-from penstock.apps.cli.moderator_sources import Source, book_options, is_due, opened_book
+from penstock.apps.cli.moderator_sources import Source, book_options, opened_book
 from penstock.apps.cli.options import JSON, WHO, F, open_key, output_option, passphrase_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.authority.rulebook import RuleBook
-from penstock.codec.sexp import SExp
+from penstock.authority.signed_requests import Asked
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent
+from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.facts import outcome
 from penstock.moderator.steps import Add, Note, Pass, Request, Resolve, Subscribe, Undo
-from penstock.moderator.undo import plan_request
-from penstock.trust.signed import UnverifiedValue, read_signed
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 #: what a rule that collides is told as
 REJECTED = "rejected"
+#: refusals of what somebody else has to agree to: what would come of it is shown all the same
+_OTHERS: Final = ("moderator.consent", "moderator.needs-poll")
 
 
 def who_options(function: F) -> F:
@@ -75,6 +77,8 @@ class Acting:
     destination: Destination
     output: str
     consents: tuple[UnverifiedValue[Consent], ...]
+    #: what came of the time that has passed, where it is only rehearsed
+    passed: Plan | None
     _key: SigningKey | None
 
     def asker(self) -> Principal:
@@ -93,10 +97,26 @@ class Acting:
             plan = self.plan_or_take(request, who)
         except RefusedError as error:
             error.hint = self._hint(error, request) or error.hint
+            if not self.written and error.code in _OTHERS:
+                self.answer(self.book.plan(request, self.note(who)))
             raise
+        self.show_passed(self.passed)
         self.answer(plan)
         if self.destination.file is not None and self.output != JSON:
             paint.line(self.destination.line())
+        return plan
+
+    def carry(self, asked: UnverifiedValue[Asked], consents: tuple[UnverifiedValue[Consent], ...]) -> Plan:
+        """Do what somebody has signed, or show what would come of it, and answer. Raises what `RuleBook` raises."""
+        value, now = asked.value, self.session.now
+        try:
+            plan = (self.book.rehearse if self.dry_run else self.book.take)(asked, now, consents)
+        except RefusedError as error:
+            if self.dry_run and error.code in _OTHERS:
+                self.answer(self.book.plan(value.request, Note(value.by, now, value.why)))
+            raise
+        self.show_passed(self.passed if self.dry_run else self.book.passed)
+        self.answer(plan)
         return plan
 
     def _hint(self, error: RefusedError, request: Request) -> str:
@@ -141,16 +161,21 @@ class Acting:
     def plan_or_take(self, request: Request, who: Principal | None = None) -> Plan:
         """Do what is asked for, or plan it, and answer nothing. Raises what `RuleBook` raises."""
         note = self.note(who)
-        if not self.written:
+        if self.destination.file is not None:
+            # Who else has to agree sees it first.
             plan = self.book.plan(request, note)
-            if self.destination.file is not None:
-                self.destination.put(self._signed(request))
+            self.destination.put(self._signed(request).to_sexp())
             return plan
-        if not isinstance(request, Pass):
-            self.let_time_pass()
         if self._key is not None:
-            return self.book.ask(self._key, request, note.when, note.why, self.consents)
-        return self.book.take_unsigned(request, note)
+            if self.dry_run:
+                return self.book.rehearse(self._signed(request).unverified(), note.when, self.consents)
+            plan = self.book.ask(self._key, request, note.when, note.why, self.consents)
+        elif self.dry_run:
+            return self.book.rehearse_unsigned(request, note)
+        else:
+            plan = self.book.take_unsigned(request, note)
+        self.show_passed(self.book.passed)
+        return plan
 
     def several(self, requests: Sequence[Add | Subscribe]) -> Iterator[Plan]:
         """Do one after the other what is stated, or plan it on what would have come of those before."""
@@ -159,33 +184,26 @@ class Acting:
         if self.written:
             yield from (self.plan_or_take(request, request.rule.stated_by) for request in requests)
             return
-        latest = self.book.head.when
-        trial = self.book.at(self.session.now if latest is None else max(latest, self.session.now))
-        for request in requests:
-            plan = plan_request(trial, request, self.note(request.rule.stated_by), self.source.customs)
-            trial.apply(plan.step)
-            yield plan
+        self.show_passed(self.passed)
+        with ExitStack() as tried:
+            for request in requests:
+                plan = self.plan_or_take(request, request.rule.stated_by)
+                tried.enter_context(self.book.base.tried(plan.step))
+                yield plan
 
-    def let_time_pass(self) -> None:
-        """Let periods that have ended end, and those begin that have begun, before anything else is decided."""
-        if not self.is_due():
-            return
-        note = Note(self.book.founding.moderator, self.session.now, "periods have ended or begun")
-        if self._key is not None and self._key.principal == note.who:
-            # By its word that counts also where the book's time is far from now.
-            plan = self.book.ask(self._key, Pass(), note.when, note.why)
-        else:
-            plan = self.book.take_unsigned(Pass(), note)
-        if self.output != JSON:
-            show_plan(plan, self.source, done=True)
+    def show_passed(self, passed: Plan | None) -> None:
+        """Tell people what came of the time that has passed."""
+        if passed is not None and self.output != JSON:
+            show_plan(passed, self.source, done=self.written)
 
     def sets_time(self) -> bool:
         """Say whether whoever asks is the moderator, and the time of the book has to be set."""
         return self.who == self.book.founding.moderator and self.book.needs_time(self.session.now)
 
     def is_due(self) -> bool:
-        """Say whether anything comes of the time that has passed."""
-        return is_due(self.book, self.session.now)
+        """Say whether anything comes of the time that has passed, or of what has changed since."""
+        note = Note(self.book.founding.moderator, self.session.now)
+        return self.book.plan(Pass(), note).step.delta != NO_CHANGE
 
     def key(self) -> SigningKey:
         """Return the key. Raises `MalformedError` (`cli.usage`) where none was given."""
@@ -193,8 +211,8 @@ class Acting:
             raise MalformedError("cli.usage", "only who has a key can sign", hint="give --key FILE")
         return self._key
 
-    def _signed(self, request: Request) -> SExp:
-        return self.book.sign(self.key(), request, self.session.now, self.why).to_sexp()
+    def _signed(self, request: Request) -> SignedValue[Asked]:
+        return self.book.sign(self.key(), request, self.session.now, self.why)
 
 
 @contextmanager
@@ -210,16 +228,21 @@ def acting(  # noqa: PLR0913  # one argument an option
     overwrite: bool = False,
     dry_run: bool,
     output: str,
+    passes: bool = False,
     **where: Any,
 ) -> Iterator[Acting]:
-    """Open a rule book for somebody who changes it. Raises what the options raise."""
+    """Open a rule book for somebody who changes it; what is only rehearsed is of the rules that hold now.
+
+    `passes` is for who lets time pass, and nothing else. Raises what the options raise.
+    """
     if key_file is not None and as_who is not None:
         raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     agreed = tuple(map(read_consent, consents))
-    with opened_book(**where) as (source, book):
+    with opened_book(**where) as (source, book), ExitStack() as rehearsing:
         key = None if key_file is None else open_key(key_file, passphrase_file)
         named = None if as_who is None else source.cast.principal(as_who)
+        rehearsed = (dry_run or out is not None) and not passes
         yield Acting(
             session=session,
             source=source,
@@ -230,6 +253,7 @@ def acting(  # noqa: PLR0913  # one argument an option
             destination=destination,
             output=output,
             consents=agreed,
+            passed=rehearsing.enter_context(book.rehearsal(session.now)) if rehearsed else None,
             _key=key,
         )
 

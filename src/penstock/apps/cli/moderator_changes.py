@@ -109,13 +109,15 @@ def _add_file(act: Acting, file: str) -> None:
             f"`{file}` has no rules that {act.source.cast.show(act.asker())} states",
             hint="`by` names who states a rule, and `principals` who that is",
         )
-    plans = []
+    plans, told = [], []
     for plan in act.several(stated):
         plans.append(plan)
-        if act.output != JSON:
+        if act.output == JSON:
+            told.append(act.data(plan))
+        else:
             act.answer(plan)
     if act.output == JSON:
-        say_json({"steps": [act.data(plan) for plan in plans]})
+        say_json({"steps": told})
     elif len(stated) < len(rules.stated):
         paint.line(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
     refuse_rejected(act.source, *plans, written=act.written)
@@ -191,8 +193,9 @@ def resolve(session: Session, /, *, rule: str, strategy: str, **how: Any) -> Non
 
 def resolving(act: Acting, rule: str, strategy: Strategy) -> Resolve:
     """Return the request for a way out, with all who have to agree."""
-    candidate = known_standing(act.book.base, rule).stated
-    found = find(act.book.base, candidate, strategy)
+    with act.book.rehearsal(act.session.now):
+        candidate = known_standing(act.book.base, rule).stated
+        found = find(act.book.base, candidate, strategy)
     return Resolve(rule, strategy, frozenset() if found is None else found.relaxed)
 
 
@@ -228,7 +231,7 @@ def pass_(session: Session, /, **how: Any) -> None:
     Anybody may do so, without a signature. Other changes do so too before anything is decided.
     With the moderator's key it sets the time of the rule book, where that is far from now because a clock was wrong.
     """
-    with acting(session, **how) as act:
+    with acting(session, passes=True, **how) as act:
         if act.is_due() or act.sets_time():
             act.do(Pass(), act.book.founding.moderator if act.who is None else act.who)
         elif act.output == JSON:

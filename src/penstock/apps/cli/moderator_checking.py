@@ -9,11 +9,11 @@ from penstock.apps.cli import paint
 from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_answers import conflicts_data, show_rule_conflicts
-from penstock.apps.cli.moderator_sources import Cast, Source, book_options, load_rules, opened_book
+from penstock.apps.cli.moderator_sources import Cast, Source, book_options, load_rules, opened_now
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.pub_progress import showing
-from penstock.apps.cli.session import say_json
+from penstock.apps.cli.session import Session, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.moderator.base import RuleBase
 from penstock.moderator.checking import Checked, check_rules
@@ -28,13 +28,14 @@ _MANY = 100
 @click.argument("file", required=False)
 @book_options
 @output_option()
+@click.pass_obj
 @example(
     """
 penstock moderator check rules.yaml
 penstock moderator check --store sqlite:rules.db -o json
 """
 )
-def check(*, file: str | None, output: str, **where: Any) -> None:
+def check(session: Session, /, *, file: str | None, output: str, **where: Any) -> None:
     """Name every conflict; the status is 1 if there is one.
 
     Each is told with the rules, where they stand to each other, the attributes at fault, and somebody for whom it makes
@@ -44,7 +45,7 @@ def check(*, file: str | None, output: str, **where: Any) -> None:
     if file is not None:
         _check_file(file, where["names_file"], output)
         return
-    with opened_book(**where) as (source, _):
+    with opened_now(**where, now=session.now) as source:
         found = [Checked(rule, source.base.detector.conflicts(rule)) for rule in _rejected(source.base)]
         _answer_check(source, len(source.base.standings), found, output)
 

@@ -11,7 +11,7 @@ from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import Acting, acting, read_consent, refuse_rejected
 from penstock.apps.cli.moderator_answers import plan_data, show_plan
 from penstock.apps.cli.moderator_changes import STRATEGIES, resolving
-from penstock.apps.cli.moderator_sources import book_options, opened_book
+from penstock.apps.cli.moderator_sources import book_options
 from penstock.apps.cli.options import JSON, key_options, output_option, write_options
 from penstock.apps.cli.session import Session, say_block, say_json
 from penstock.authority.signed_requests import Asked
@@ -79,7 +79,8 @@ def agree(  # noqa: PLR0913  # one argument an option
             act.book.id,
             act.asker(),
             subject_of(plan.step),
-            act.book.base.next_number - 1,
+            # That time has passed is not written yet.
+            act.book.base.next_number - (1 if act.passed is None else 2),
             (session.now + timedelta(days=days)).replace(microsecond=0),
         )
         value = sign_value(consent, act.key()).to_sexp()
@@ -119,17 +120,9 @@ def take(
     """Take a request that somebody signed with --out."""
     asked = read_request(file)
     agreed = tuple(map(read_consent, consents))
-    with opened_book(**where) as (source, book):
-        if dry_run:
-            value = asked.value
-            plan = book.plan(value.request, Note(value.by, session.now, value.why))
-        else:
-            plan = book.take(asked, session.now, agreed)
-        if output == JSON:
-            say_json(plan_data(plan, source, written=not dry_run))
-        else:
-            show_plan(plan, source, done=not dry_run)
-        refuse_rejected(source, plan, written=not dry_run)
+    who: dict[str, Any] = {"key_file": None, "passphrase_file": None, "as_who": None}
+    with acting(session, dry_run=dry_run, output=output, **who, **where) as act:
+        refuse_rejected(act.source, act.carry(asked, agreed), written=act.written)
 
 
 def read_request(file: str) -> UnverifiedValue[Asked]:

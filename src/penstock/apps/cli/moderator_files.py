@@ -9,7 +9,7 @@ from penstock.apps.cli import paint
 from penstock.apps.cli.describe import counted
 from penstock.apps.cli.files import Destination, write_bytes
 from penstock.apps.cli.groups import example
-from penstock.apps.cli.moderator_sources import LEDGER, Cast, book_options, load_bundle, load_rules, opened_book
+from penstock.apps.cli.moderator_sources import LEDGER, Cast, book_options, held, load_bundle, load_rules, opened_book
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, names_option, open_key, output_option, passphrase_option, write_options
 from penstock.apps.cli.session import Session, say_block, say_json
@@ -79,6 +79,7 @@ def sign(  # noqa: PLR0913  # one argument an option
 @book_options
 @write_options
 @output_option()
+@click.pass_obj
 @example(
     """
 penstock moderator export plant.rules acme.rules bolt.rules --out rules.yaml
@@ -86,6 +87,8 @@ penstock moderator export --store sqlite:rules.db --out rules.yaml
 """
 )
 def export(  # noqa: PLR0913  # one argument an option
+    session: Session,
+    /,
     *,
     bundles: tuple[str, ...],
     in_force: bool,
@@ -105,7 +108,7 @@ def export(  # noqa: PLR0913  # one argument an option
         verified = join(map(load_bundle, bundles)).verify()
         rules = _named(verified, Cast(names))
     else:
-        with opened_book(**where) as (source, book):
+        with opened_book(**where) as (source, book), held(book, session.now):
             rules = _named(_of_book(book.founding, book.base, in_force=in_force), source.cast)
     text = write_yaml(write_rule_file(rules))
     if destination.written and destination.file is not None:

@@ -29,7 +29,7 @@ from penstock.moderator.deltas import NO_CHANGE, Standing
 from penstock.moderator.requests import plan
 from penstock.moderator.rule_bundle import RuleBundle, read_bundle
 from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
-from penstock.moderator.steps import Note, Pass
+from penstock.moderator.steps import Note
 from penstock.store.ledgers import Store
 from penstock.trust.validity import State
 
@@ -193,15 +193,27 @@ def opened(
             raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
         yield from_file(file, load_names(names_file), now)
         return
-    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, book):
-        if is_due(book, now):
-            warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` takes that in"))
+    with opened_now(store_url=store_url, ledger=ledger, names_file=names_file, now=now) as source:
         yield source
 
 
-def is_due(book: RuleBook, now: datetime) -> bool:
-    """Say whether periods of rules have ended or begun, and nobody has let that come into effect."""
-    return book.plan(Pass(), Note(book.founding.moderator, now)).step.delta != NO_CHANGE
+@contextmanager
+def opened_now(*, now: datetime, **where: Any) -> Iterator[Source]:
+    """Open a rule book to be asked about, with the rules that hold now. Raises as `opened_book`."""
+    with opened_book(**where) as (source, book), held(book, now):
+        yield from_book(book, source.where, source.cast.names)
+
+
+@contextmanager
+def held(book: RuleBook, now: datetime) -> Iterator[None]:
+    """Let the rules in force be those that hold now. The log is as it is: that time has passed is no step of it yet."""
+    with book.rehearsal(now) as passed:
+        delta = NO_CHANGE if passed is None else passed.step.delta
+    if delta != NO_CHANGE:
+        warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` writes that down"))
+    with book.base.draft() as draft:
+        draft.change(delta)
+        yield
 
 
 @contextmanager

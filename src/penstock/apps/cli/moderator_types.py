@@ -65,14 +65,16 @@ def move(session: Session, /, *, name: str, below: str | None, root: bool, strat
 
 def _by(act: Acting, to: MoveType, strategy: Strategy) -> MoveType:
     """Return the request for a move by a way out, with all who have to agree."""
-    ways = propose_move(act.book.base, to)
+    with act.book.rehearsal(act.session.now):
+        ways = propose_move(act.book.base, to)
     relaxed = next((way.relaxed for way in ways if way.strategy is strategy), frozenset())
     return replace(to, strategy=strategy, consents=relaxed)
 
 
 def _show_collisions(act: Acting, to: MoveType) -> None:
-    found = collisions(act.book.base, to)
-    ways = propose_move(act.book.base, to, act.source.customs.subscribers)
+    with act.book.rehearsal(act.session.now):
+        found = collisions(act.book.base, to)
+        ways = propose_move(act.book.base, to, act.source.customs.subscribers)
     if act.output == JSON:
         say_json(
             {
