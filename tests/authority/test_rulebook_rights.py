@@ -174,8 +174,22 @@ def test_leaving_and_coming_back(book: RuleBook) -> None:
     book.ask(K1, Leave(P1), NOW)
     refuses(book, "moderator.not-yours", MODERATOR, Return(P1))
     book.ask(K1, Return(P1), NOW)
-    book.ask(MODERATOR, Leave(P1), NOW)
+    # What somebody demands does not rest on the word of another.
+    refuses(book, "moderator.consent", MODERATOR, Leave(P1))
+    book.ask(MODERATOR, Leave(P1), NOW, consents=[agreed(book, K1, Leave(P1))])
     assert book.base.away == {P1}
+    book.verify()
+
+
+def test_who_left_is_not_brought_back_by_undoing(book: RuleBook) -> None:
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K1, Leave(P1), NOW)
+    refuses(book, "moderator.consent", MODERATOR, Undo(2))
+    book.ask(K1, Return(P1), NOW)
+    refuses(book, "moderator.consent", MODERATOR, Undo(3))
+    book.ask(MODERATOR, Undo(3), NOW, consents=[agreed(book, K1, planned(book, Undo(3)))])
+    assert book.base.away == {P1}
+    book.verify()
 
 
 @pytest.mark.parametrize(
@@ -214,12 +228,95 @@ def test_steps_are_undone_by_those_who_asked_for_them(book: RuleBook) -> None:
     book.ask(K1, Undo(1), NOW)
     refuses(book, "moderator.not-yours", MODERATOR, Undo(2))
     book.ask(K1, Undo(2), NOW)
-    book.ask(MODERATOR, Undo(1, replay=True), NOW)
+    replayed = Undo(1, replay=True)
+    refuses(book, "moderator.consent", MODERATOR, replayed)
+    book.ask(MODERATOR, replayed, NOW, consents=[agreed(book, K1, planned(book, replayed))])
     assert not book.base.standings
+    # That it was there is not the moderator's to say again.
+    refuses(book, "moderator.consent", MODERATOR, Undo(4))
     book.ask(K1, Add(rule("r1", "A1")), NOW)
     book.ask(K1, Withdraw("r1"), NOW)
     refuses(book, "moderator.not-yours", MODERATOR, Undo(6))
+    refuses(book, "moderator.consent", MODERATOR, Undo(6, replay=True))
     book.verify()
+
+
+def test_a_replay_deletes_nobodys_restriction(book: RuleBook) -> None:
+    colliding(book)
+    for request in (Undo(1, replay=True), Undo(2, replay=True)):
+        # One would be deleted with what was stated, and the other with what was asked for.
+        refuses(book, "moderator.consent", MODERATOR, request)
+    # To state a rule again is for whoever withdrew it.
+    book.ask(K1, Withdraw("r1"), NOW)
+    assert book.base.standing("r2").status is Status.IN_FORCE
+    refuses(book, "moderator.consent", MODERATOR, Undo(3, replay=True))
+    consent = agreed(book, K1, planned(book, Undo(3, replay=True)))
+    refuses(book, "moderator.consent", MODERATOR, Undo(3, replay=True), consent)
+    both = [consent, agreed(book, K2, planned(book, Undo(3, replay=True)))]
+    book.ask(MODERATOR, Undo(3, replay=True), NOW, consents=both)
+    assert book.base.standing("r2").status is Status.REJECTED
+    book.verify()
+
+
+def test_a_replay_that_others_rules_come_through_needs_no_more_than_its_publisher(book: RuleBook) -> None:
+    colliding(book)
+    replayed = Undo(1, replay=True)
+    book.ask(MODERATOR, replayed, NOW, consents=[agreed(book, K1, planned(book, replayed))])
+    # What was rejected is what its publisher asked for.
+    assert {each.stated.id: each.status for each in book.base.standings.values()} == {"r2": Status.IN_FORCE}
+    book.verify()
+
+
+def test_who_changes_its_mind_does_not_take_away_what_others_got_by_it(book: RuleBook) -> None:
+    colliding(book)
+    book.ask(K1, Withdraw("r1"), NOW)
+    assert book.base.standing("r2").status is Status.IN_FORCE
+    refuses(book, "moderator.consent", K1, Undo(3))
+    book.ask(K1, Undo(3), NOW, consents=[agreed(book, K2, planned(book, Undo(3), P1))])
+    assert book.base.standing("r1").status is Status.IN_FORCE
+    book.verify()
+
+
+def test_a_way_out_is_taken_back_by_who_chose_it(book: RuleBook) -> None:
+    book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
+    book.ask(K2, Add(rule("r2", "A1", AT_A, of=[P2])), NOW)
+    book.ask(MODERATOR, Resolve("r2", Strategy.ADD), NOW)
+    book.ask(MODERATOR, Undo(3), NOW)
+    book.ask(K2, Resolve("r2", Strategy.ADD), NOW)
+    # Its rule is in force by its own word.
+    refuses(book, "moderator.consent", MODERATOR, Undo(5))
+    book.ask(K2, Undo(5), NOW)
+    book.verify()
+
+
+def test_a_wish_is_its_subscribers_in_a_replay_too(book: RuleBook) -> None:
+    book.ask(K2, Subscribe(SubscribeRule("s1", event("A1"), P2, P2)), NOW)
+    refuses(book, "moderator.consent", MODERATOR, Undo(1, replay=True))
+    book.ask(K2, Withdraw("s1"), NOW)
+    refuses(book, "moderator.consent", MODERATOR, Undo(2, replay=True))
+
+
+def test_a_rule_of_several_stands_again_by_the_word_of_them_all(book: RuleBook) -> None:
+    ours = Add(rule("r1", "A1", ENGINEERS, of=[P1, P2]))
+    book.ask(K1, ours, NOW, consents=[agreed(book, K2, ours)])
+    book.ask(K1, Withdraw("r1"), NOW)
+    refuses(book, "moderator.consent", K1, Undo(2))
+    book.ask(K1, Undo(2), NOW, consents=[agreed(book, K2, planned(book, Undo(2), P1))])
+    # Whoever stated it gives it up alone, in whatever way.
+    book.ask(K1, Undo(3), NOW)
+    book.verify()
+
+
+def test_a_consent_to_an_undoing_names_the_rules_that_go_by_it(book: RuleBook) -> None:
+    colliding(book)
+    book.ask(K1, Withdraw("r1"), NOW)
+    consent = agreed(book, K2, planned(book, Undo(3), P1))
+    book.ask(K3, Subscribe(SubscribeRule("s1", event("A1"), P3, P3)), NOW)
+    step = planned(book, Undo(3), P1)
+    assert set(step.delta.ceasing) == {"r2"}
+    assert set(step.delta.rising) == {"r1"}
+    forms = replace(step, delta=replace(step.delta, rules={"r1": step.delta.rules["r1"]}))
+    assert subject_of(forms) != subject_of(step) == consent.value.to
 
 
 def test_nobody_but_the_moderator_turns_back_time(book: RuleBook) -> None:

@@ -5,13 +5,18 @@
 | a rule is stated | whoever states it, if the founding names nobody or names it | all whom it binds |
 | a rule is withdrawn | whoever stated it | |
 | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
-| somebody leaves | it, the moderator | |
+| somebody leaves | it, the moderator | it |
 | somebody comes back | it | |
 | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
-| a rule's being stated, or withdrawn, is undone | whoever asked for it | whose rules are relaxed by it |
-| another step is undone | whoever asked for it, the moderator | whose rules are relaxed by it |
-| that time passed is undone, or a step with a replay | the moderator | whose rules are relaxed by it |
+| a rule's being stated, or withdrawn, is undone | whoever asked for it | whose rules turn round by it |
+| another step is undone | whoever asked for it, the moderator | whose rules turn round by it |
+| a step is undone with a replay | the moderator | whoever stated or withdrew what is undone, whose rules turn round |
+| that time passed is undone | the moderator | whose rules are relaxed by it |
 | time passes | anybody, without a signature | |
+
+Rules turn round by an undoing when they are relaxed, go out of force, or stand again though they were withdrawn, had
+left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all whom they bind.
+Who chose a way out may take that back, though the rule that came into force by it is rejected again.
 
 Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as the
 moderator's, with a poll that chose it.
@@ -148,8 +153,7 @@ class Rights:
         # (6) Those who need not agree do no harm.
         agree = self._speakers(base, step.request, step.note.who).agree
         if isinstance(step.request, Undo):
-            # A relaxation that was agreed to, and taken back, does not come again without being agreed to again.
-            agree |= relaxed_by(base, step.delta)
+            agree |= _turned_round(base, step, step.request)
         missing = sorted(agree - agreed)
         if missing:
             raise _no_consent(missing[0], "has not agreed", *missing)
@@ -203,16 +207,18 @@ class Rights:
             case steps.Pass():
                 return _Speakers(frozenset({who}))
             case steps.Leave(publisher):
-                return _Speakers(frozenset({publisher, moderator}))
+                # What it demands of others would rest.
+                return _Speakers(frozenset({publisher, moderator}), frozenset({publisher}))
             case steps.Return(publisher):
                 return _Speakers(frozenset({publisher}))
             case steps.Undo(number, replay):
                 step = base.step(number)
+                # What somebody states, withdraws, or takes back of that, is for nobody else to turn round.
+                first = _undone_at_last(base, step)
+                own = isinstance(first.request, _OWN)
                 # That time passes is nobody's word to take back, and others' steps are not to be asked for again.
                 if replay or isinstance(step.request, Pass):
-                    return _Speakers(frozenset({moderator}))
-                # What somebody states, withdraws, or takes back of that, is for nobody else to turn round.
-                own = isinstance(_undone_at_last(base, step).request, _OWN)
+                    return _Speakers(frozenset({moderator}), frozenset({first.note.who} if own else ()))
                 return _Speakers(frozenset({step.note.who} if own else {step.note.who, moderator}))
             case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
                 owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
@@ -237,6 +243,21 @@ def _check_own(base: RuleBase, step: Step) -> None:
             hint="let the moderator ask them (`penstock moderator poll`)",
             publishers=tuple(others),
         )
+
+
+def _turned_round(base: RuleBase, step: Step, undo: Undo) -> frozenset[Principal]:
+    """Return those who have to agree to what becomes of their rules when a step is undone."""
+    # A relaxation that was agreed to, and taken back, does not come again without being agreed to again.
+    found = relaxed_by(base, step.delta)
+    undone = base.step(undo.number)
+    # Where a clock was wrong, rules have ended that nobody gave up, and those that took their place give way again. And
+    # a rule that came into force by somebody's choice is rejected again when whoever chose takes that back.
+    chosen = isinstance(undone.request, steps.Resolve) and undone.note.who == step.note.who
+    if not undo.replay and (chosen or isinstance(undone.request, Pass)):
+        return found
+    # What somebody demands does not vanish by the word of others, nor does it come back when it was given up.
+    ceasing = (rule.stated_by for rule in step.delta.ceasing.values())
+    return found.union(ceasing, *(rule.speakers for rule in step.delta.rising.values()))
 
 
 def _undone_at_last(base: RuleBase, step: Step) -> Step:

@@ -21,7 +21,7 @@ from penstock.crypto import digest
 from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.moderator.records import request_to_sexp
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, Rule
 from penstock.moderator.steps import MoveType, Request, Resolve, Step, Strategy, Undo
 from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
 
@@ -101,12 +101,23 @@ def subject_of(step: Step) -> bytes:
             asked = request_to_sexp(replace(move, consents=frozenset()))
             return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
         case Undo() as undo:
-            # What was once agreed to comes back by it, or goes.
+            # What was once agreed to comes back by it, or goes, and so do rules.
             return digest(
-                (b"undo", request_to_sexp(undo), *(form.to_sexp() for _, form in sorted(_forms(step).items())))
+                (
+                    b"undo",
+                    request_to_sexp(undo),
+                    *(form.to_sexp() for _, form in sorted(_forms(step).items())),
+                    *_named(b"ceasing", step.delta.ceasing),
+                    *_named(b"rising", step.delta.rising),
+                )
             )
         case request:
             return request_digest(request)
+
+
+def _named(how: bytes, rules: Mapping[str, Rule]) -> tuple[SExp, ...]:
+    """Return the ids of rules to which something happens, if there are any."""
+    return ((how, *(rule_id.encode() for rule_id in sorted(rules))),) if rules else ()
 
 
 def _forms(step: Step) -> Mapping[str, PublishRule]:

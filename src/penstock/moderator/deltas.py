@@ -5,7 +5,7 @@ log of rules that may come back, who is away, and subscribers' rules. A `Delta` 
 be put one after the other and turned round, and that is all that folding and undoing need.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.moderator.rules import PublishRule, SubscribeRule
+from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -33,6 +33,11 @@ class Status(StrEnum):
     ENDED = "ended"
     #: its publisher is away
     LEFT = "left"
+
+
+#: what its publisher wants in force, and what it does not
+_STANDING: Final = (Status.IN_FORCE, Status.REJECTED, Status.WAITING)
+_FORSAKEN: Final = (Status.WITHDRAWN, Status.LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,30 @@ class Delta:
     def ids(self) -> frozenset[str]:
         """The rules that change, of both kinds: they share their ids."""
         return frozenset((*self.rules, *self.wishes))
+
+    @property
+    def ceasing(self) -> Mapping[str, Rule]:
+        """The rules of both kinds that are in force before, and not after."""
+        return {
+            rule_id: before.stated
+            for rule_id, before, after in self._standings()
+            if before is not None and before.status is Status.IN_FORCE
+            if after is None or after.status is not Status.IN_FORCE
+        }
+
+    @property
+    def rising(self) -> Mapping[str, Rule]:
+        """The rules of both kinds that nobody stood for before, withdrawn or left or never stated, and that stand."""
+        return {
+            rule_id: after.stated
+            for rule_id, before, after in self._standings()
+            if after is not None and after.status in _STANDING
+            if before is None or before.status in _FORSAKEN
+        }
+
+    def _standings(self) -> Iterator[tuple[str, Standing | Wish | None, Standing | Wish | None]]:
+        yield from ((rule_id, change.before, change.after) for rule_id, change in self.rules.items())
+        yield from ((rule_id, change.before, change.after) for rule_id, change in self.wishes.items())
 
     @property
     def logged(self) -> tuple[Logged, ...]:

@@ -150,8 +150,8 @@ def tightened_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
 
 
 def whose(rule: PublishRule) -> frozenset[Principal]:
-    """Return all who have to agree where a rule is relaxed: whoever stated it, and those whom it binds with it."""
-    return frozenset({rule.stated_by, *rule.publishers})
+    """Return all who have to agree where a rule is relaxed."""
+    return rule.speakers
 
 
 def _stated(base: RuleBase, rule: PublishRule) -> PublishRule:

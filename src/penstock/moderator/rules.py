@@ -61,6 +61,11 @@ class PublishRule:
         """Whoever stated the rule."""
         return self.stated_by
 
+    @property
+    def speakers(self) -> frozenset[Principal]:
+        """Whoever stated the rule, and those whom it binds with it."""
+        return frozenset({self.stated_by, *self.publishers})
+
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
         return (
@@ -110,6 +115,11 @@ class SubscribeRule:
     def signer(self) -> Principal:
         """Whoever stated the rule."""
         return self.stated_by
+
+    @property
+    def speakers(self) -> frozenset[Principal]:
+        """Whoever stated the rule, and whoever is subscribed by it."""
+        return frozenset({self.stated_by, self.subscriber})
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
