@@ -7,6 +7,7 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import Running, ask, eventually, grant, node_file, running
 
+from penstock.apps.cli import keys_asking
 from penstock.store.keks import read_kek
 from penstock.store.key_rings import read_key_ring
 
@@ -44,11 +45,12 @@ def epochs(shell: Shell, broker: Running, who: str = "ops") -> set[int]:
     return {one["epoch"] for one in found["held"].values()}
 
 
-def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell) -> None:
+def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     file = node_file(network, "east", KEYS)
     with running(network, file) as east:
         eventually(lambda: epochs(network, east) == {1})
         assert dumps_nothing(east.process.pid)
+        rehearsed(network, east)
         ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "-o", "json")
         assert {(one["attribute"], one["epoch"]) for one in ran.json["keys"].values()} == {
             ("", 2),
@@ -70,7 +72,13 @@ def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell) -> None:
         ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "--attribute", "plate")
         assert "✓ a new epoch has begun" in ran.out
         fetched(network, east)
-        assert ask(network, east, "london", "keys forget", "--before", "2999-01-01T00:00Z").status == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(keys_asking, "on_terminal", lambda: True)
+            kept = ask(network, east, "london", *FORGET, stdin="n\n")
+            assert (kept.status, kept.out) == (3, "")
+            assert "Forget old epochs of 3 keys? There is no way back" in kept.err
+            assert ask(network, east, "engineer", *FETCH, "--credential", "history.cert").status == 0
+            assert ask(network, east, "london", *FORGET, "--yes").status == 0
         gone = ask(network, east, "engineer", *FETCH, "--credential", "history.cert")
         assert gone.code == "keys.no-history"
         assert "east" in ask(network, east, "london", "keys evict", "east", "--type", TYPE).out
@@ -96,9 +104,33 @@ def test_what_cannot_be_meant_is_not_asked_for(penstock: Shell) -> None:
 FETCH = ("keys fetch", "logs.ring", "--kek", "keys.kek", "--type", TYPE)
 
 
+FORGET = ("keys forget", "--before", "2999-01-01T00:00Z")
+
+
+def rehearsed(network: Shell, east: Running) -> None:
+    """Say what changes would concern; none of them happens."""
+    of_type = ("--type", TYPE, "--dry-run")
+    ran = ask(network, east, "london", "keys rotate", *of_type, "--attribute", "plate", "-o", "json").json
+    [found] = ran["keys"].values()
+    assert ran["dry_run"]
+    assert (found["attribute"], found["epoch"], found["then"], len(found["holders"])) == ("plate", 1, 2, 1)
+    shown = ask(network, east, "london", "keys evict", "east", *of_type).out
+    assert "east would be out; these epochs would begin" in shown
+    assert "nothing was changed, this is a rehearsal" in shown
+    assert "nothing is forgotten" in ask(network, east, "london", *FORGET, "--dry-run").out
+    assert "nothing would change" in ask(network, east, "ops", "keys join", "--dry-run").out
+    assert ask(network, east, "london", "keys join", "--dry-run").code == "broker.not-operator"
+    for noun, who in ((("keys rotate", *of_type), "ops"), ((*FORGET, "--dry-run"), "engineer")):
+        assert ask(network, east, who, *noun).code == "keys.not-manager"
+    assert epochs(network, east) == {1}
+
+
 def fetched(network: Shell, east: Running) -> None:
     """Fetch old keys: those that there is a right to, and no others."""
     assert ask(network, east, "engineer", *FETCH).code == "keys.not-entitled"
+    assert not (network.folder / "logs.ring").exists()
+    ran = ask(network, east, "engineer", *FETCH, "--credential", "history.cert", "--dry-run")
+    assert "would write logs.ring" in ran.out
     assert not (network.folder / "logs.ring").exists()
     ran = ask(network, east, "engineer", *FETCH, "--credential", "history.cert", "-o", "json")
     assert ran.json["refused"] == {"plate": "keys.not-entitled"}

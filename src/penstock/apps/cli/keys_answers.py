@@ -5,9 +5,10 @@ from datetime import datetime
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import value_text
+from penstock.apps.cli.keys_rehearsing import Rehearsed
 from penstock.apps.cli.names import Names
 from penstock.apps.cli.session import say
-from penstock.apps.cli.told import table
+from penstock.apps.cli.told import listed, table
 from penstock.codec.wire import Wire
 
 
@@ -33,6 +34,32 @@ def show_changed(epochs: Mapping[str, Wire], names: Names, words: str) -> None:
     say(f"✓ {words}")
     rows = [(_key(table(one), names), str(table(one).get("epoch", ""))) for one in epochs.values()]
     paint.grid(("key of", "epoch"), rows)
+
+
+def show_rehearsed(found: Rehearsed, names: Names, words: str) -> None:
+    """Show what a change would concern."""
+    say(words if found else "nothing would change")
+    rows = [row for one in found.values() for row in _rehearsed(one, names)]
+    if rows:
+        paint.grid(("key of", "epoch", "then", "held by"), rows)
+    say("nothing was changed, this is a rehearsal")
+
+
+def _rehearsed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str]]:
+    first, *others = [names.show_text(str(who)) for who in listed(one.get("holders"))] or [""]
+    yield _key(one, names), str(one.get("epoch", 0)), _then(one), first
+    for other in others:
+        yield "", "", "", other
+
+
+def _then(one: Mapping[str, Wire]) -> str:
+    gone = table(one.get("forgotten"))
+    if not gone:
+        return str(one.get("then", ""))
+    last = str(gone.get("last", 0))
+    if last == "0":
+        return "nothing is forgotten"
+    return f"up to {last} forgotten" if gone.get("all") else f"up to {last} forgotten, if over then"
 
 
 def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:

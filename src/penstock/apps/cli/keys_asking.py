@@ -1,28 +1,35 @@
 """`penstock keys`: the keys of sealed types, at a broker that runs."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import click
 
 from penstock.apps.cli import options
+from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.keys_answers import show_changed, show_keys
+from penstock.apps.cli.keys_answers import show_changed, show_keys, show_rehearsed
 from penstock.apps.cli.keys_fetching import fetch
+from penstock.apps.cli.keys_rehearsing import Rehearsed, evicted, forgotten, joined, of_manager, rotated
 from penstock.apps.cli.net_answers import plain
 from penstock.apps.cli.net_client import Call, client_options, talk
 from penstock.apps.cli.options import JSON, WHO
 from penstock.apps.cli.session import say, say_json
 from penstock.broker.key_protocol import LABELS, KeyWord
 from penstock.codec.wire import Wire
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
 
 _TYPE = click.option("--type", "type_name", required=True, metavar="OWNER/NAME", help="The event type.")
 _ATTRIBUTE = click.option(
     "--attribute", default="", metavar="NAME", help="The key of one attribute alone, instead of all keys of the type."
+)
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show which keys, epochs and holders it would concern, and change nothing."
 )
 
 
@@ -53,16 +60,20 @@ def status(*, output: str, **connection: Any) -> None:
 
 
 @keys.command()
+@_DRY_RUN
 @client_options
 @options.output_option()
 @example("penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
-def join(*, output: str, **connection: Any) -> None:
+def join(*, dry_run: bool, output: str, **connection: Any) -> None:
     """Have a broker ask at once for all keys that it may have and has not.
 
     It does so by itself, when policy changes and now and then; a broker that was evicted does not. The answers come a
     moment later: what is shown is what it holds until then. For its operators.
     """
     call = Call.of(**connection)
+    if dry_run:
+        _rehearse(joined(_ask(call, KeyWord.STATUS)), call, "the broker would ask for these keys", output)
+        return
     found = _ask(call, KeyWord.JOIN)
     if output == JSON:
         say_json({key: plain(value) for key, value in found.items()})
@@ -75,6 +86,7 @@ def join(*, output: str, **connection: Any) -> None:
 @_TYPE
 @_ATTRIBUTE
 @click.option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
+@_DRY_RUN
 @client_options
 @options.output_option()
 @example(
@@ -82,7 +94,7 @@ def join(*, output: str, **connection: Any) -> None:
 penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """
 )
-def rotate(*, type_name: str, attribute: str, labels: bool, output: str, **connection: Any) -> None:
+def rotate(*, type_name: str, attribute: str, labels: bool, dry_run: bool, output: str, **connection: Any) -> None:
     """Begin a new epoch of the keys of a type, at the broker that manages them.
 
     Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
@@ -91,6 +103,10 @@ def rotate(*, type_name: str, attribute: str, labels: bool, output: str, **conne
         raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
     call = Call.of(**connection)
     which = LABELS if labels else attribute
+    if dry_run:
+        found = rotated(_status(call), _type(call, type_name), which)
+        _rehearse(found, call, "these epochs would begin", output)
+        return
     _show(_ask(call, KeyWord.ROTATE, type_name, which), call, "a new epoch has begun", output)
 
 
@@ -98,6 +114,7 @@ def rotate(*, type_name: str, attribute: str, labels: bool, output: str, **conne
 @click.argument("broker", **WHO)
 @_TYPE
 @_ATTRIBUTE
+@_DRY_RUN
 @client_options
 @options.output_option()
 @example(
@@ -106,7 +123,7 @@ penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0
   --key pito.key
 """
 )
-def evict(*, broker: str, type_name: str, attribute: str, output: str, **connection: Any) -> None:
+def evict(*, broker: str, type_name: str, attribute: str, dry_run: bool, output: str, **connection: Any) -> None:
     """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
 
     That takes keys, and no rights: the broker may join again when it is told to, and neighbours of equal rights go on
@@ -114,12 +131,19 @@ def evict(*, broker: str, type_name: str, attribute: str, output: str, **connect
     revoke the certificate that gives the right (`penstock net revoke`), which ends both. For the same as `rotate`.
     """
     call = Call.of(**connection)
-    found = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=call.names.principal(broker))
-    _show(found, call, f"{broker} is out; a new epoch has begun", output)
+    who = call.names.principal(broker)
+    if dry_run:
+        found = evicted(_status(call), _type(call, type_name), attribute, who)
+        _rehearse(found, call, f"{broker} would be out; these epochs would begin", output)
+        return
+    done = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=who)
+    _show(done, call, f"{broker} is out; a new epoch has begun", output)
 
 
 @keys.command()
 @click.option("--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nothing is asked either.")
+@_DRY_RUN
 @client_options
 @options.output_option()
 @example(
@@ -127,14 +151,19 @@ def evict(*, broker: str, type_name: str, attribute: str, output: str, **connect
 penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """
 )
-def forget(*, before: str, output: str, **connection: Any) -> None:
+def forget(*, before: str, yes: bool, dry_run: bool, output: str, **connection: Any) -> None:
     """Have a key manager forget the keys of old epochs, and begin its log anew. There is no way back.
 
     What was sealed in them can then be opened by nobody who has not fetched the keys. For who may manage all types that
     are managed there. Copies of the log, and what a disk keeps of deleted files, are not reached.
     """
-    call = Call.of(**connection)
-    found = _ask(call, KeyWord.FORGET, before=parse_instant(before))
+    call, instant = Call.of(**connection), parse_instant(before)
+    if dry_run:
+        _rehearse(forgotten(_status(call), instant), call, "these keys would be forgotten", output)
+        return
+    if not yes and on_terminal():
+        _confirm_forgetting(call, instant)
+    found = _ask(call, KeyWord.FORGET, before=instant)
     if output == JSON:
         say_json({key: plain(value) for key, value in found.items()})
     else:
@@ -152,6 +181,33 @@ def _ask(call: Call, word: KeyWord, type_name: str = "", attribute: str = "", **
             return await client.keys(word, of_type, attribute, **more)
 
     return talk(ask)
+
+
+def _status(call: Call) -> Mapping[str, Wire]:
+    """Return what those are told who may change keys. Raises `RefusedError` (`keys.not-manager`)."""
+    try:
+        return _ask(call, KeyWord.STATUS)
+    except RefusedError as error:
+        raise of_manager(error) from None
+
+
+def _rehearse(found: Rehearsed, call: Call, words: str, output: str) -> None:
+    """Show what a change would concern, and change nothing."""
+    if output == JSON:
+        say_json({"dry_run": True, "keys": {scope: plain(dict(one)) for scope, one in found.items()}})
+    else:
+        show_rehearsed(found, call.names, words)
+
+
+def on_terminal() -> bool:
+    """Say whether there is somebody who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _confirm_forgetting(call: Call, before: datetime) -> None:
+    """Ask whether keys are to be forgotten. Raises `click.Abort` if not."""
+    groups = counted(len(forgotten(_status(call), before)), "key")
+    click.confirm(f"Forget old epochs of {groups}? There is no way back", abort=True, err=True)
 
 
 def _type(call: Call, name: str) -> TypeKey:

@@ -57,6 +57,7 @@ class _Fetched:
     "--kek", "kek_file", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What the ring lies under."
 )
 @kek_passphrase_option
+@click.option("--dry-run", is_flag=True, help="Ask for the keys and show which come, but write no file.")
 @client_options
 @options.output_option()
 @click.pass_obj
@@ -77,6 +78,7 @@ def fetch(  # noqa: PLR0913  # one argument an option
     last: int | None,
     kek_file: str,
     kek_passphrase_file: str | None,
+    dry_run: bool,
     output: str,
     **connection: Any,
 ) -> None:
@@ -105,8 +107,9 @@ def fetch(  # noqa: PLR0913  # one argument an option
         code = next(iter(fetched.refused.values()))
         words, hint = _NOTHING[code]
         raise RefusedError(code, words, hint=hint)
-    write_key_ring(path, kept, kek, session.random)
-    _show(ring, fetched, output)
+    if not dry_run:
+        write_key_ring(path, kept, kek, session.random)
+    _show(ring, fetched, output, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +186,16 @@ def _behind(epochs: Collection[int]) -> int:
     return epoch
 
 
-def _show(ring: str, fetched: _Fetched, output: str) -> None:
+def _show(ring: str, fetched: _Fetched, output: str, *, dry_run: bool) -> None:
     if output == JSON:
         keys = {
             name: {"first": some[0], "last": some[-1], "epochs": len(some)} for name, some in fetched.epochs.items()
         }
-        say_json({"file": ring, "keys": keys, "refused": fetched.refused})
+        say_json({"file": ring, "written": not dry_run, "keys": keys, "refused": fetched.refused})
         return
     for name, code in fetched.refused.items():
         warn(Warned(code, f"no keys of `{name}`"))
-    say(f"wrote {ring}")
+    say(f"{'would write' if dry_run else 'wrote'} {ring}")
     paint.grid(
         ("key of", "epochs"),
         [(name, f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0])) for name, some in fetched.epochs.items()],
