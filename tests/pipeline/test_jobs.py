@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import publish
 from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, line, seen, write_events
 from tests.trust.kit import NOW, grant, refused, who
@@ -180,6 +180,22 @@ def test_a_stream_does_not_take_an_output_that_was_replaced_for_more_of_it(spark
     assert ids(spark, plant.path("admitted/events")) == ["e0"]
     follow(overwrite=True).wait()
     assert ids(spark, plant.path("admitted/events")) == ["e0"]
+
+
+class Leaky(jobs.Output):
+    """An output that loses what is to be put aside."""
+
+    def write(self, frame: DataFrame, part: str, batch: int) -> None:
+        super().write(frame.limit(0) if part == "quarantine" else frame, part, batch)
+
+
+@pytest.mark.parametrize("code", ["ingest.lost", "pipeline.lost"])
+def test_what_is_lost_while_it_is_written_is_told(spark: SparkSession, plant: Plant, code: str) -> None:
+    (plant.folder / "in").mkdir()
+    (plant.folder / "in" / "0.jsonl").write_text("broken\n")
+    job = plant.ingest() if code == "ingest.lost" else Audit(plant.path("in"))
+    with refused(code):
+        job.step(job.all(spark), 0, Leaky(spark, plant.path("out"), job.name, job.source, job.parts))
 
 
 class KilledError(PenstockError):

@@ -4,7 +4,7 @@ Each source is three steps, of which only the first touches files:
 
     records   read_lines(spark.read, path)        read_csv(spark.read, path, mapping.csv)       read_parquet(…)
     ingest    ingest_envelopes(records, types)    ingest_table(records, mapping.bind(type))     the same
-    run       run(ingested, write)                persists, writes, counts, and raises when a record was lost
+    run       run(ingested, write)                persists, writes, counts what is stored, raises when a record was lost
 
 Types come in verified: `verify_type` is called once, on the driver. The steps are `DataFrame -> DataFrame`, in native
 expressions, so that they work through Spark Connect and on streams; for streams, `run` belongs into `foreachBatch`.
@@ -20,7 +20,7 @@ A record is good if `Event.of` would take it. Every other one is in quarantine u
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -116,15 +116,24 @@ class Tally:
         return f"{self.read:,} records = {self.good:,} good + {self.bad:,} in quarantine"
 
 
-def reconcile(ingested: Ingested) -> Tally:
-    """Count records, events and quarantine in one pass, and compare.
+class Stored(NamedTuple):
+    """What stands where records were written, read back from there: events, and the quarantine with its reasons."""
 
-    Raises `FailedError` (`ingest.lost`) when a record is in neither, or in both.
+    good: DataFrame
+    bad: DataFrame
+
+
+def reconcile(ingested: Ingested, stored: Stored | None = None) -> Tally:
+    """Count records, and what is stored of them, in one pass, and compare.
+
+    Without `stored`, what there is to be stored is counted. Raises `FailedError` (`ingest.lost`) when a record is in
+    neither part, or in both.
     """
+    parts = Stored(ingested.good, ingested.bad) if stored is None else stored
     counted = (
         ingested.tagged.select(F.lit(_READ).alias("@part"), F.lit("").alias(REASON))
-        .unionByName(ingested.good.select(F.lit(_GOOD).alias("@part"), F.lit("").alias(REASON)))
-        .unionByName(ingested.bad.select(F.lit(_BAD).alias("@part"), quoted(REASON)))
+        .unionByName(parts.good.select(F.lit(_GOOD).alias("@part"), F.lit("").alias(REASON)))
+        .unionByName(parts.bad.select(F.lit(_BAD).alias("@part"), quoted(REASON)))
         .groupBy("@part", REASON)
         .count()
     )
@@ -149,22 +158,22 @@ def reconcile(ingested: Ingested) -> Tally:
     return found
 
 
-def run(ingested: Ingested, write: Callable[[Ingested], None]) -> Tally:
-    """Persist, let `write` store both parts, and count what it was given. Reads the input once.
+def run(ingested: Ingested, write: Callable[[Ingested], Stored | None]) -> Tally:
+    """Persist, let `write` store both parts, and count what it says is stored. Reads the input once.
 
-    Raises what `write` raises, and `FailedError` (`ingest.lost`).
+    Where `write` cannot read back what it has written, and returns None, what it was given is counted. Raises what
+    `write` raises, and `FailedError` (`ingest.lost`).
     """
     kept = Ingested(ingested.tagged.persist(), ingested.types)
     try:
-        write(kept)
-        return reconcile(kept)
+        return reconcile(kept, write(kept))
     finally:
         kept.tagged.unpersist()
 
 
 def each_batch(
     ingest: Callable[[DataFrame], Ingested],
-    write: Callable[[Ingested, int], None],
+    write: Callable[[Ingested, int], Stored | None],
     report: Callable[[Tally, int], None],
 ) -> Callable[[DataFrame, int], None]:
     """Return what `foreachBatch` calls: ingest, write and count each batch of a stream of records.

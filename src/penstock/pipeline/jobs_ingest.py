@@ -9,9 +9,17 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import FailedError
-from penstock.pipeline.ingest import Ingested, ingest_envelopes, ingest_table, read_csv, read_lines, read_parquet
+from penstock.pipeline.ingest import (
+    Ingested,
+    Stored,
+    ingest_envelopes,
+    ingest_table,
+    read_csv,
+    read_lines,
+    read_parquet,
+)
 from penstock.pipeline.ingest import run as run_ingest
-from penstock.pipeline.jobs import Output, Said, Streaming, arriving
+from penstock.pipeline.jobs import Output, Said, Streaming, arriving, read_part
 from penstock.pipeline.mapping import BoundMapping, TableFormat
 from penstock.pipeline.strict_files import Reader
 from penstock.trust.event_types import VerifiedType
@@ -142,11 +150,15 @@ class Ingest:
         return batch
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Write both parts, and count them. Raises `FailedError` (`ingest.lost`)."""
+        """Write both parts, and count what is stored of them. Raises `FailedError` (`ingest.lost`)."""
 
-        def write(parts: Ingested) -> None:
+        def write(parts: Ingested) -> Stored:
             output.write(parts.written, EVENTS, batch)
             output.write(parts.bad, QUARANTINE, batch)
+            return Stored(
+                read_part(output.spark, output.path, EVENTS, [batch], parts.written.schema),
+                read_part(output.spark, output.path, QUARANTINE, [batch], parts.bad.schema),
+            )
 
         tally = run_ingest(self.records.ingest(events, self.clock()), write)
         counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}

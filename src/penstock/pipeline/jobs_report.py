@@ -19,7 +19,7 @@ from penstock.model.values import kind_of
 from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import attributes_of, metadata, quoted
-from penstock.pipeline.jobs import Output, Said, Streaming, arriving, complete, follow, named, read_part
+from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.layout import BATCH, commits
@@ -227,7 +227,7 @@ class Audit:
         return read_log(events)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Keep the decisions, and put aside the lines that are none."""
+        """Keep the decisions, and put aside the lines that are none. Raises `FailedError` (`pipeline.lost`)."""
         lines = events.persist()
         try:
             good, bad = read_log(lines)
@@ -238,6 +238,7 @@ class Audit:
             lines.unpersist()
         counts["records"] = output.spark.read.schema(DECISIONS).parquet(output.part(LOG, batch)).count()
         counts["quarantined"] = output.spark.read.schema(QUARANTINE).parquet(output.part(BAD, batch)).count()
+        check_sum(counts["read"], {name: counts[name] for name in ("records", "quarantined")})
         return {"counts": counts}
 
 
