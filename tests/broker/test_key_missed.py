@@ -1,16 +1,18 @@
 """Keys of epochs that a member has missed: they come with its path, of the time in which it was to have them."""
 
-from tests.broker.key_kit import GROUP, SECOND, Broker, World
+from tests.broker.key_kit import GROUP, SECOND, Broker, World, right
 from tests.broker.test_key_member import deaf, hear, told
-from tests.trust.kit import key, refused, who
+from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.key_manager import Reply
+from penstock.broker.key_member import Opened
 from penstock.broker.key_sealing import open_missed
 from penstock.crypto.seal_keys import label_scope
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import Limits
 from penstock.trust.key_messages import KeyGroup, KeyPathAnswer, KeyRequest, Wish
 from penstock.trust.signed import sign_value
+from penstock.trust.validity import Validity
 
 
 def missed(world: World, number: int, first: int = 1) -> dict[int, Secret]:
@@ -54,6 +56,28 @@ def test_an_answer_that_comes_twice_or_late_brings_nothing_back() -> None:
     world.run(world.manager.rotate(world.now, GROUP))
     assert member.receive(world.now, answer.unverified()) == []
     assert {*world.brokers[20].keys} == {3, 4}
+
+
+def test_an_answer_that_comes_late_brings_only_what_is_still_missed() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 2)
+    broker = world.brokers[20]
+    broker.take(broker.member.wanted(world.now, 2))
+    (answer,) = world.ask(20, broker.asks.pop())
+    assert isinstance(answer, Reply)
+    # It was asked for both, and hears of one by itself.
+    hear(world, 20, *told(world, 2))
+    said = broker.member.receive(world.now, answer.value.unverified())
+    assert [output.epoch for output in said if isinstance(output, Opened)] == [3]
+
+
+def test_who_has_its_right_renewed_has_been_there_all_the_while() -> None:
+    world = World(20)
+    world.run(world.manager.rotate(world.now, GROUP))
+    world.now += SECOND
+    world.join(20, right(20, validity=Validity.between(NOW - SECOND, NOW + 9 * DAY)))
+    assert world.manager._state(GROUP).members[who(20)].until == NOW + 9 * DAY
+    assert [*missed(world, 20)] == [1]
 
 
 def test_nobody_gets_keys_of_epochs_from_before_it_came() -> None:

@@ -277,10 +277,11 @@ class KeyMember:
         place = open_path(self._leaf, value.sealed, *about)
         keys = open_missed(self._leaf, value.missed, *about) if value.missed else []
         said = self._arrive(now, value.word, self._leaf, place)
+        # What it had by itself in the meantime may be forgotten already.
         missed = {number: key for number, key in enumerate(keys, epoch - len(keys)) if number > before}
-        for number in missed if said else ():
+        for number in missed:
             self._close_later(now, number)
-        return [*(Opened(self.group, number, key) for number, key in missed.items() if said), *said]
+        return [*(Opened(self.group, number, key) for number, key in missed.items()), *said]
 
     def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
