@@ -121,6 +121,32 @@ def test_what_if(plant: Shell) -> None:
     assert plant(*both, "--html", "change.html").code == "file.exists"
     same = plant.ok("pipeline", "whatif", "ingested", "--before", "plant/policy.toml", "--after", "plant/policy.toml")
     assert "nothing changes" in same.out
+    assert "neither policy" not in same.out
+
+
+def test_what_if_tells_of_publishers_and_of_events_that_no_policy_knows(plant: Shell) -> None:
+    write_events(plant.folder / "few" / "0.jsonl", range(4))
+    plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
+    first = POLICY.replace('"*.type"', '"reading-0.type"').replace("Reading@1", "Reading")
+    Path("plant/first.toml").write_text(first)
+    Path("plant/fewer.toml").write_text(
+        first.replace('"certs/*.cert"', '"certs/statistics.cert", "certs/engineer.cert"')
+    )
+    both = ("pipeline", "whatif", "ingested", "--before", "plant/first.toml", "--after", "plant/fewer.toml")
+    lost = plant(*both, "--fail-on", "loss", "--html", "change.html")
+    assert (lost.status, lost.code) == (1, "whatif.changes")
+    assert "2 events of types that neither policy has" in lost.out
+    assert "2 events under two policies, 4 readers compared, and 2 publishers" in lost.out
+    page = Path("change.html").read_text()
+    assert "Who may publish what" in page
+    assert "2 events are of types that neither policy has" in page
+    done = plant.ok(*both, "-o", "json", "--out", "differences").json
+    changes = [(c["publisher"], c["name"], c["gained"], c["lost"], c["lost_samples"]) for c in done["changes"]]
+    ids = ["e1", "e2"]
+    assert changes == [(str(who(2)), name, 0, 2, ids) for name in ("", "region", "sensor", "value")]
+    assert (done["events"], done["publishers"], done["unknown_type"]) == (2, 2, 2)
+    assert done["run"]["reasons"] == {"pipeline.unknown-type": 2}
+    assert done["run"]["counts"]["read"] == 4
 
 
 def test_a_rehearsal_writes_nothing_and_tells_no_constant(plant: Shell) -> None:

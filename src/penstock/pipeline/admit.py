@@ -11,7 +11,7 @@ table that is joined by the publisher.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -46,7 +46,9 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
+class PublishingBranch:
+    """A branch of a right to publish, with parameters for its constants."""
+
     shape: ShapeBranch
     group: int
     #: attribute id and the parameter that holds the value forced on it
@@ -59,9 +61,15 @@ class _Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    branches: tuple[_Branch, ...]
+class PublishingShape:
+    """What rights to publish that differ only in their constants have in common."""
+
+    branches: tuple[PublishingBranch, ...]
     kinds: tuple[Kind, ...]
+
+
+Publishers: TypeAlias = Mapping[str, tuple[PublishingShape, tuple[Value, ...]]]
+"""Whoever may publish at some time, and by what right: its shape, and its constants."""
 
 
 def admit(
@@ -78,17 +86,18 @@ def admit(
     (`pipeline.case`).
     """
     event_type = verified.event_type
-    plan = _Plan(event_type, guards or {}, environment or environment_sources())
-    judged = plan.judge(events, _shapes(verified, policy))
+    judging = Judging(event_type, guards or {}, environment or environment_sources())
+    frame, reason, final = judging.judge(events, publishers(verified, policy))
+    judged = frame.select(*metadata(), reason.alias(REASON), *(c.alias(f"@v{n}") for n, c in enumerate(final)))
     values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
     good = keep(judged, quoted(REASON).isNull(), [*metadata(), *values])
     bad = keep(judged, quoted(REASON).isNotNull(), [*metadata(), quoted(REASON)])
     return Admitted(good, bad)
 
 
-def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[str, tuple[Value, ...]]]]:
-    """Group the publishers that may publish at some time by the shape of their rights."""
-    found: dict[_Shape, list[tuple[str, tuple[Value, ...]]]] = {}
+def publishers(verified: VerifiedType, policy: Policy) -> Publishers:
+    """Return the publishers that may publish events of a version at some time, and their rights."""
+    found: dict[str, tuple[PublishingShape, tuple[Value, ...]]] = {}
     kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
     # The owner may publish whatever its type is, also where no credential and no reader speaks of it.
     for principal in dict.fromkeys((verified.event_type.name.owner, *policy.principals())):
@@ -101,51 +110,57 @@ def _shapes(verified: VerifiedType, policy: Policy) -> dict[_Shape, list[tuple[s
             for branch in group:
                 template = shape_branch(branch, branch.where, constants, kinds)
                 pairs = tuple((str(attribute), constants.name(value)) for attribute, value in forced)
-                branches.append(_Branch(template, number, pairs))
-        shape = _Shape(tuple(branches), constants.kinds)
-        found.setdefault(shape, []).append((str(principal), tuple(constants.values)))
+                branches.append(PublishingBranch(template, number, pairs))
+        found[str(principal)] = PublishingShape(tuple(branches), constants.kinds), tuple(constants.values)
     return found
 
 
-class _Plan:
-    """Builds the judged frame: the values that go out, and why a row is refused."""
+class Judging:
+    """Says of events of one version why they are refused, and with which values they go out."""
 
     def __init__(self, event_type: EventType, guards: Mapping[str, Column], environment: Mapping[str, Source]) -> None:
-        self._type = event_type
         self._guards = guards
         self._environment = environment
         self._stated = {str(a.id): Source(quoted(a.name), a.spec.kind) for a in attributes_of([event_type])}
 
-    def judge(self, events: DataFrame, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]) -> DataFrame:
+    @property
+    def attributes(self) -> int:
+        """How many attributes an event has."""
+        return len(self._stated)
+
+    def judge(self, events: DataFrame, allowed: Publishers) -> tuple[DataFrame, Column, list[Column]]:
+        """Return a frame of the events, and of each the reason, null where it is admitted, and the values by then."""
+        shapes: dict[PublishingShape, list[tuple[str, tuple[Value, ...]]]] = {}
+        for publisher, (shape, values) in allowed.items():
+            shapes.setdefault(shape, []).append((publisher, values))
         slots = Slots("@s")
         known = [slots.take(shape.kinds) for shape in shapes]
         frame = self._join(events, slots, shapes)
         reason: Column = F.lit(DENIED)
-        values = {name: literal(None, source.kind) for name, source in self._stated.items()}
+        found = {name: literal(None, source.kind) for name, source in self._stated.items()}
         for number, (shape, parameters) in enumerate(zip(shapes, known, strict=True)):
             frame, why, final = self._publish(frame, number, shape, parameters)
             mine = quoted(_SHAPE) == number
             reason = F.when(mine, why).otherwise(reason)
-            values = {name: F.when(mine, final[name]).otherwise(value) for name, value in values.items()}
-        places = {str(a.id): f"@v{n}" for n, a in enumerate(self._type.attributes)}
-        return frame.select(*metadata(), reason.alias(REASON), *(c.alias(places[n]) for n, c in values.items()))
+            found = {name: F.when(mine, final[name]).otherwise(value) for name, value in found.items()}
+        return frame, reason, list(found.values())
 
     @staticmethod
     def _join(
-        frame: DataFrame, slots: Slots, shapes: Mapping[_Shape, Sequence[tuple[str, tuple[Value, ...]]]]
+        frame: DataFrame, slots: Slots, shapes: Mapping[PublishingShape, Sequence[tuple[str, tuple[Value, ...]]]]
     ) -> DataFrame:
         """Put the shape of each event's publisher beside it, and its constants."""
         kinds = {_PUBLISHER: Kind.STRING, _SHAPE: Kind.INTEGER, **slots.kinds}
         rows = [
             [publisher, number, *slots.row(shape.kinds, values)]
-            for number, (shape, publishers) in enumerate(shapes.items())
-            for publisher, values in publishers
+            for number, (shape, members) in enumerate(shapes.items())
+            for publisher, values in members
         ]
-        publishers = F.broadcast(table(frame.sparkSession, kinds, rows))
-        return frame.join(publishers, quoted(SOURCE) == quoted(_PUBLISHER), "left")
+        constants = F.broadcast(table(frame.sparkSession, kinds, rows))
+        return frame.join(constants, quoted(SOURCE) == quoted(_PUBLISHER), "left")
 
     def _publish(
-        self, frame: DataFrame, number: int, shape: _Shape, parameters: Mapping[str, Source]
+        self, frame: DataFrame, number: int, shape: PublishingShape, parameters: Mapping[str, Source]
     ) -> tuple[DataFrame, Column, Mapping[str, Column]]:
         """Return the frame with what it takes, why a row is refused, and the values that go out."""
         chosen, ambiguous = self._chosen(shape, parameters)
@@ -181,7 +196,7 @@ class _Plan:
             for name, source in self._stated.items()
         }
 
-    def _candidate(self, branch: _Branch, parameters: Mapping[str, Source]) -> dict[str, Source]:
+    def _candidate(self, branch: PublishingBranch, parameters: Mapping[str, Source]) -> dict[str, Source]:
         forced = dict(branch.forced)
         return {
             name: parameters[forced[name]]
@@ -192,7 +207,7 @@ class _Plan:
             for name, source in self._stated.items()
         }
 
-    def _chosen(self, shape: _Shape, parameters: Mapping[str, Source]) -> tuple[dict[int, Column], Column]:
+    def _chosen(self, shape: PublishingShape, parameters: Mapping[str, Source]) -> tuple[dict[int, Column], Column]:
         """Return for each group of forced values where it is taken, and where that is ambiguous."""
         groups = {branch.group: dict(branch.forced) for branch in shape.branches}
         if len(groups) < 2:
@@ -214,6 +229,8 @@ class _Plan:
         ]
         return agrees, ~any_of(list(agrees.values())) | any_of(clash)
 
-    def _holds(self, branch: _Branch, values: Mapping[str, Source], parameters: Mapping[str, Source]) -> Column:
+    def _holds(
+        self, branch: PublishingBranch, values: Mapping[str, Source], parameters: Mapping[str, Source]
+    ) -> Column:
         environment = {**self._environment, **parameters}
         return holds(branch.shape, {**values, **parameters}, environment, self._guards)

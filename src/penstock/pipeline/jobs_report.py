@@ -16,18 +16,23 @@ from penstock.errors import MalformedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import kind_of
+from penstock.pipeline.admit import Publishers, publishers
 from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
+from penstock.pipeline.columns import Source
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import attributes_of, metadata, quoted
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
-from penstock.pipeline.jobs_enforce import OfEvents
+from penstock.pipeline.jobs_enforce import OF_UNKNOWN_TYPE, UNKNOWN_TYPE, OfEvents
 from penstock.pipeline.layout import BATCH, commits
 from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.whatif import Change, Comparison, Reader, compare
+from penstock.pipeline.whatif_admission import Admissions, compare_admission
+from penstock.trust.capabilities import Right
 
 LOG: Final = "log"
 BAD: Final = "quarantine"
@@ -69,7 +74,7 @@ class WhatIf(OfEvents):
         return f"{self.path} {self.before.policy.revision} {self.after.policy.revision}"
 
     def compare(self, events: DataFrame) -> Comparison:
-        """Compare on some events, each type by itself."""
+        """Compare on some events: for readers each type by itself, and for publishers each version."""
         facts = OneRow("@f")
         known = {name: facts.source(value, kind_of(value)) for name, value in self.after.facts.items()}
         found: Comparison | None = None
@@ -89,7 +94,22 @@ class WhatIf(OfEvents):
             found = part if found is None else found + part
         if found is None:
             raise MalformedError("whatif.types", "no policy has a type")
-        return replace(found, closed=self.closed(events.sparkSession))
+        for name in dict.fromkeys(str(event_type.name) for event_type in self.types):
+            found = self._admission(events, name, facts, known).added_to(found)
+        other = events.count() - found.events
+        return replace(found, unknown_type=other, closed=self.closed(events.sparkSession))
+
+    def _admission(self, events: DataFrame, name: str, facts: OneRow, known: Mapping[str, Source]) -> Admissions:
+        """Compare what publishers may put in of one version; a policy that lacks it lets nobody."""
+        sides: list[Publishers] = []
+        event_type = next(one for one in self.types if str(one.name) == name)
+        for loaded in (self.before, self.after):
+            verified = next((one for one in loaded.types if str(one.event_type.name) == name), None)
+            sides.append({} if verified is None else publishers(verified, loaded.policy))
+        own = events.where(quoted(TYPE) == name)
+        typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
+        environment = environment_sources(self.after.zone, known)
+        return compare_admission(facts.join(typed), event_type, *sides, environment=environment, samples=self.samples)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be read; the comparison itself is planned pair by pair."""
@@ -98,7 +118,10 @@ class WhatIf(OfEvents):
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:  # noqa: ARG002  # as all jobs
         """Compare a batch. What is found is in the commit itself."""
         found = self.compare(events)
-        return {"counts": {"read": found.events, "changes": len(found.changes)}, "comparison": _stored(found)}
+        counts = {"read": found.events + found.unknown_type, "changes": len(found.changes)}
+        counts[OF_UNKNOWN_TYPE] = found.unknown_type
+        reasons = {UNKNOWN_TYPE: found.unknown_type} if found.unknown_type else {}
+        return {"counts": counts, "reasons": reasons, "comparison": _stored(found)}
 
 
 def compared(spark: SparkSession, path: str) -> Comparison:
@@ -118,6 +141,7 @@ def _stored(found: Comparison) -> dict[str, object]:
     return {
         **found.as_dict(),
         "readers": [_reader_data(reader) for reader in found.readers],
+        "publishers": [_reader_data(publisher) for publisher in found.publishers],
         "passed_over": [_reader_data(reader) for reader in found.passed_over],
     }
 
@@ -152,22 +176,25 @@ def _comparison(found: object) -> Comparison:
         tuple(_reader(one) for one in found["passed_over"]),
         tuple(found["unknown"]),
         tuple(found.get("closed", ())),
+        tuple(_reader(one) for one in found["publishers"]),
+        int(found["unknown_type"]),
     )
 
 
 def _change(found: Mapping[str, object]) -> Change:
     owner, _, name = str(found["type"]).partition("/")
     attribute = found["attribute"]
+    right = Right.PUBLISH if "publisher" in found else Right.SUBSCRIBE
+    who = str(found["publisher" if right is Right.PUBLISH else "subscriber"])
     return Change(
-        Reader(
-            str(found["subscriber"]), Principal.parse(str(found["principal"])), TypeKey(Principal.parse(owner), name)
-        ),
+        Reader(who, Principal.parse(str(found["principal"])), TypeKey(Principal.parse(owner), name)),
         None if attribute is None else _attribute(str(attribute)),
         str(found["name"]),
         int(str(found["gained"])),
         int(str(found["lost"])),
         tuple(found["gained_samples"]),  # type: ignore[arg-type]  # a list; what else raises
         tuple(found["lost_samples"]),  # type: ignore[arg-type]  # the same
+        right,
     )
 
 

@@ -1,6 +1,6 @@
 """Reports on what would change and on what was decided, as pages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -9,6 +9,7 @@ from penstock.model.principals import Petnames
 from penstock.pipeline import pages
 from penstock.pipeline.audit import AuditReport, Table, reason
 from penstock.pipeline.whatif import Change, Comparison
+from penstock.trust.capabilities import Right
 
 
 def whatif_html(
@@ -19,29 +20,28 @@ def whatif_html(
     Raises `MalformedError` (`value.zone`, `value.range`) when `at` is no instant.
     """
     shown = pages.Names(names)
-    changes = sorted(comparison.changes, key=lambda c: -(c.gained + c.lost))
+    seen, put = (
+        replace(comparison, changes=tuple(c for c in comparison.changes if c.right is right))
+        for right in (Right.SUBSCRIBE, Right.PUBLISH)
+    )
     facts = {
         "events in the history": comparison.events,
         "readers compared": len(comparison.readers),
-        "readers who gain": len({change.reader for change in comparison.gains}),
-        "readers who lose": len({change.reader for change in comparison.losses}),
+        "readers who gain": len({change.reader for change in seen.gains}),
+        "readers who lose": len({change.reader for change in seen.losses}),
     }
+    if comparison.publishers:
+        facts["publishers compared"] = len(comparison.publishers)
     parts = []
-    if changes:
-        bars = [(f"{c.reader.name}: {_what(c)}", c.lost, c.gained) for c in changes]
-        parts.append(
-            pages.section(
-                "Who gains and who loses what",
-                "On how many events a reader gets to see what it did not see before, and the other way round.",
-                pages.diverging("f1", "Events on which something is lost (left) or gained (right)", bars)
-                + pages.legend(("a", "gained"), ("b", "lost")),
-                _changes_table(comparison, shown),
-            )
-        )
-    else:
-        parts.append(
-            pages.section("Nothing changes", "On this history every reader sees the same under both policies.")
-        )
+    if seen.changes:
+        text = "On how many events a reader gets to see what it did not see before, and the other way round."
+        parts.append(_changes("f1", "Who gains and who loses what", text, "subscriber", seen.changes, shown))
+    if put.changes:
+        text = "On how many events a publisher may put in what it could not before, and the other way round."
+        parts.append(_changes("f2", "Who may publish what", text, "publisher", put.changes, shown))
+    if not comparison.changes:
+        text = "On this history every reader sees the same under both policies, and every publisher may publish it."
+        parts.append(pages.section("Nothing changes", text))
     if comparison.unknown:
         text = f"The history does not tell: {', '.join(comparison.unknown)}. Rights that ask for it count as not given."
         parts.append(pages.section("What is not known", text))
@@ -51,6 +51,9 @@ def whatif_html(
     if comparison.passed_over:
         other = ", ".join(f"{reader.name} ({reader.type.name})" for reader in comparison.passed_over)
         parts.append(pages.section("Not compared", f"Subscribers to types that this history does not hold: {other}."))
+    if comparison.unknown_type:
+        text = f"{comparison.unknown_type:,} events are of types that neither policy has: nobody is given those."
+        parts.append(pages.section("Of unknown types", text))
     footer = f"{pages.made(at)}Policies: before {comparison.before}, after {comparison.after}."
     return pages.page(title, f"{comparison.events:,} events under two policies", facts, parts, footer)
 
@@ -59,10 +62,18 @@ def _what(change: Change) -> str:
     return "whole events" if change.attribute is None else change.name
 
 
-def _changes_table(comparison: Comparison, names: pages.Names) -> str:
+def _changes(  # noqa: PLR0913, PLR0917  # the parts of a section
+    figure: str, title: str, text: str, who: str, changes: Sequence[Change], names: pages.Names
+) -> str:
+    def name(change: Change) -> str:
+        known = change.reader.name
+        return names.principal(known) if change.right is Right.PUBLISH else known
+
+    largest = sorted(changes, key=lambda c: -(c.gained + c.lost))
+    bars = [(f"{name(c)}: {_what(c)}", c.lost, c.gained) for c in largest]
     rows = [
         (
-            change.reader.name,
+            name(change),
             names.principal(str(change.reader.principal)),
             change.reader.type.name,
             _what(change),
@@ -70,10 +81,16 @@ def _changes_table(comparison: Comparison, names: pages.Names) -> str:
             change.lost,
             ", ".join((*change.gained_samples, *change.lost_samples)),
         )
-        for change in comparison.changes
+        for change in changes
     ]
-    columns = ("subscriber", "principal", "type", "what", "gained", "lost", "for example")
-    return pages.table("Every change, with some of the events that it concerns", columns, rows)
+    columns = (who, "principal", "type", "what", "gained", "lost", "for example")
+    return pages.section(
+        title,
+        text,
+        pages.diverging(figure, "Events on which something is lost (left) or gained (right)", bars)
+        + pages.legend(("a", "gained"), ("b", "lost")),
+        pages.table("Every change, with some of the events that it concerns", columns, rows),
+    )
 
 
 def audit_html(

@@ -7,6 +7,8 @@ and after are not evaluated at all.
 
 Seeing an attribute means to receive a value: a null tells nothing, whoever may read it. A filter of the subscriber's
 own is part of what is compared, and sees what the subscriber sees.
+
+What publishers may put in is compared in `whatif_admission`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +50,10 @@ DIFFERENCES: Final = StructType(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reader:
-    """Whom a change concerns: a subscriber, by name and principal, and the type that it reads."""
+    """Whom a change concerns: a subscriber, by name and principal, and the type that it reads.
+
+    Or a publisher: whatever it is called, its name is its principal here.
+    """
 
     name: str
     principal: Principal
@@ -57,7 +62,10 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a reader gains and loses of one attribute, or of whole events where `attribute` is None."""
+    """What a reader gains and loses of one attribute, or of whole events where `attribute` is None.
+
+    With the right to publish it is about what a publisher may put in.
+    """
 
     reader: Reader
     attribute: AttributeId | None
@@ -67,11 +75,12 @@ class Change:
     lost: int
     gained_samples: tuple[str, ...] = ()
     lost_samples: tuple[str, ...] = ()
+    right: Right = Right.SUBSCRIBE
 
     def as_dict(self) -> dict[str, object]:
         """Return the change as plain data."""
         return {
-            "subscriber": self.reader.name,
+            "publisher" if self.right is Right.PUBLISH else "subscriber": self.reader.name,
             "principal": str(self.reader.principal),
             "type": str(self.reader.type),
             "attribute": None if self.attribute is None else str(self.attribute),
@@ -90,7 +99,9 @@ class Comparison:
     `before` and `after` are the policies' revisions, `events` the length of the history, `readers` all that were
     compared. `passed_over` are subscribers to other types than the history's. `unknown` names the guards and the facts
     of the environment that some branch asks for and the history does not tell: branches that need one never hold here.
-    `closed` names attributes of a sealed history that are null here, because no key of them is held.
+    `closed` names attributes of a sealed history that are null here, because no key of them is held. `publishers` are
+    those whose admission was compared, and `unknown_type` counts events of types that neither policy has: they are not
+    among `events`.
     """
 
     before: str
@@ -101,6 +112,8 @@ class Comparison:
     passed_over: tuple[Reader, ...] = ()
     unknown: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    publishers: tuple[Reader, ...] = ()
+    unknown_type: int = 0
 
     @property
     def gains(self) -> tuple[Change, ...]:
@@ -124,10 +137,12 @@ class Comparison:
             self,
             events=self.events + other.events,
             readers=tuple(sorted(readers)),
-            changes=_joined((*self.changes, *other.changes)),
+            changes=joined((*self.changes, *other.changes)),
             passed_over=tuple(sorted({*self.passed_over, *other.passed_over} - readers)),
             unknown=tuple(sorted({*self.unknown, *other.unknown})),
             closed=tuple(sorted({*self.closed, *other.closed})),
+            publishers=tuple(sorted({*self.publishers, *other.publishers})),
+            unknown_type=self.unknown_type + other.unknown_type,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -141,6 +156,8 @@ class Comparison:
             "passed_over": [f"{reader.name}: {reader.type}" for reader in self.passed_over],
             "unknown": list(self.unknown),
             "closed": list(self.closed),
+            "publishers": len(self.publishers),
+            "unknown_type": self.unknown_type,
         }
 
 
@@ -189,25 +206,23 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
         pair = compiler.side(before, old.get(reader, ())), compiler.side(after, new.get(reader, ()))
         if pair[0] != pair[1]:
             pairs.setdefault(pair, []).append(reader)
-    found: dict[tuple[int, int, bool], tuple[int, tuple[str, ...]]] = {}
+    found: Found = {}
     if pairs:
         questions = [compiler.question(number, pair) for number, pair in enumerate(pairs)]
-        viewer = Viewer(sources, environment, guards or {})
-        for row in differences(transit, viewer, questions, samples).collect():
-            found[row.pair, row.bit, row.gained] = (row.events, tuple(sorted(set(row.samples))))
+        found = collected(differences(transit, Viewer(sources, environment, guards or {}), questions, samples))
     ids = [a.id for a in attributes_of(types)]
     changes = [
         change
         for number, pair in enumerate(pairs)
         for reader in pairs[pair]
-        for change in _changes(reader, _names((*new.get(reader, ()), *old.get(reader, ()))), ids, number, found)
+        for change in changes_of(reader, _names((*new.get(reader, ()), *old.get(reader, ()))), ids, number, found)
     ]
     return Comparison(
         before.revision,
         after.revision,
         transit.count(),
         tuple(readers),
-        _joined(changes),
+        joined(changes),
         tuple(reader for reader in everyone if reader.type not in line),
         tuple(sorted(compiler.unknown)),
     )
@@ -290,6 +305,11 @@ def differences(transit: DataFrame, viewer: Viewer, questions: Sequence[Question
     frame = found.select(
         quoted(QUESTION).alias("pair"), quoted(ID).alias("id"), *(word.alias(name) for name, word in words.items())
     )
+    return counted(frame, list(words), samples)
+
+
+def counted(frame: DataFrame, words: Sequence[str], samples: int) -> DataFrame:
+    """Count bits (`DIFFERENCES`) in a frame of `pair`, `id`, and words of what is gained, `g0`, and lost, `l0`."""
     # First by pattern of bits, of which there are few, then by bit.
     grouped = frame.groupBy("pair", *words)
     frame = grouped.agg(F.count(F.lit(1)).alias("n"), _smallest("id", samples).alias("ids"))
@@ -329,13 +349,19 @@ def _names(subscriptions: Iterable[Subscriber]) -> Mapping[AttributeId, str]:
     return {a.id: a.name for a in attributes_of(s.type.event_type for s in subscriptions)}
 
 
-def _changes(
-    reader: Reader,
-    names: Mapping[AttributeId, str],
-    ids: Sequence[AttributeId],
-    number: int,
-    found: Mapping[tuple[int, int, bool], tuple[int, tuple[str, ...]]],
+Found: TypeAlias = dict[tuple[int, int, bool], tuple[int, tuple[str, ...]]]
+"""By pair, bit, and whether it is gained: on how many events, and some of their ids."""
+
+
+def collected(found: DataFrame) -> Found:
+    """Return what differs, of `DIFFERENCES`."""
+    return {(row.pair, row.bit, row.gained): (row.events, tuple(sorted(set(row.samples)))) for row in found.collect()}
+
+
+def changes_of(
+    reader: Reader, names: Mapping[AttributeId, str], ids: Sequence[AttributeId], number: int, found: Found
 ) -> Iterator[Change]:
+    """Yield what one reader gains and loses: what was found under a number."""
     for bit, attribute in enumerate([None, *ids]):
         gained, new = found.get((number, bit, True), (0, ()))
         lost, gone = found.get((number, bit, False), (0, ()))
@@ -344,11 +370,14 @@ def _changes(
             yield Change(reader, attribute, name, gained, lost, new, gone)
 
 
-def _joined(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Add up changes of one reader and attribute, which a parent type has in the histories of its sub-types."""
-    merged: dict[tuple[Reader, str], Change] = {}
+def joined(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Add up changes of one reader and attribute, which a parent type has in the histories of its sub-types.
+
+    Those of readers come before those of publishers.
+    """
+    merged: dict[tuple[Reader, str, Right], Change] = {}
     for change in changes:
-        key = change.reader, change.attribute or ""
+        key = change.reader, change.attribute or "", change.right
         known = merged.get(key)
         if known is not None:
             change = replace(  # noqa: PLW2901  # the change as it now is
@@ -359,7 +388,11 @@ def _joined(changes: Iterable[Change]) -> tuple[Change, ...]:
                 lost_samples=_bounded(known.lost_samples, change.lost_samples),
             )
         merged[key] = change
-    return tuple(sorted(merged.values(), key=lambda change: (change.reader, change.name, change.attribute or "")))
+    return tuple(sorted(merged.values(), key=_order))
+
+
+def _order(change: Change) -> tuple[bool, Reader, str, str]:
+    return change.right is Right.PUBLISH, change.reader, change.name, change.attribute or ""
 
 
 def _bounded(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.quarantine import Quarantine, Sample
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Change, Comparison
+from penstock.trust.capabilities import Right
 
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
@@ -177,23 +178,38 @@ def show_plan(job: Job, planned: Planned, output: str) -> None:
         say_block(text.partition("\n\n")[0])
 
 
-def show_comparison(found: Comparison, done: Done | None, output: str) -> None:
+def show_comparison(found: Comparison, done: Done | None, names: Petnames, output: str) -> None:
     """Show who gains and who loses what."""
     if output == JSON:
         say_json({**found.as_dict(), **({} if done is None else {"run": _done_data(done)})})
         return
-    rows = [
-        (c.reader.name, c.reader.type.name, c.name or "whole events", f"{c.gained:,}", f"{c.lost:,}", _samples(c))
-        for c in found.changes
-    ]
-    if rows:
-        paint.grid(("subscriber", "type", "attribute", "gains", "loses", "such as"), rows)
-    else:
+    for right, who in ((Right.SUBSCRIBE, "subscriber"), (Right.PUBLISH, "publisher")):
+        rows = [
+            (
+                _cell(c.reader.name, names) if right is Right.PUBLISH else c.reader.name,
+                c.reader.type.name,
+                c.name or "whole events",
+                f"{c.gained:,}",
+                f"{c.lost:,}",
+                _samples(c),
+            )
+            for c in found.changes
+            if c.right is right
+        ]
+        if rows:
+            paint.grid((who, "type", "attribute", "gains", "loses", "such as"), rows)
+    if not found.changes:
         say("nothing changes")
     if found.unknown:
         say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
     _show_closed(found.closed)
-    say(f"{counted(found.events, 'event')} under two policies, {counted(len(found.readers), 'reader')} compared")
+    if found.passed_over:
+        others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
+        say(f"not compared, because the history is of other types: {others}")
+    if found.unknown_type:
+        say(f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those")
+    compared = f"{counted(len(found.readers), 'reader')} compared, and {counted(len(found.publishers), 'publisher')}"
+    say(f"{counted(found.events, 'event')} under two policies, {compared}")
 
 
 def _samples(change: Change) -> str:
