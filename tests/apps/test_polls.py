@@ -122,6 +122,17 @@ def test_a_rule_of_several_is_relaxed_by_all_of_them(plant: Shell) -> None:
     assert "2 of 3 approve of delete-attributes: step" in tally(plant).out
 
 
+def test_to_vote_again_replaces_a_vote(plant: Shell) -> None:
+    ask(plant, "--out", "d.question")
+    again = ("--accept", "add-attributes")
+    for said, number in ((("--refuse",), 1), (again, 2), (again, 2), (("--refuse",), 3), (again, 4)):
+        assert vote(plant, "acme", *said, "-o", "json").json["number"] == number
+    assert "[poll.contradicted]" not in tally(plant, "acme.vote").err
+    other = ("vote", "d.question", "--refuse", "--key", "acme.key", "--number", "4", "--out", "other.vote")
+    plant.ok("moderator", *other)
+    assert "[poll.contradicted]" in tally(plant, "other.vote").err
+
+
 def test_what_does_not_count(plant: Shell) -> None:
     ask(plant, "--out", "d.question")
     assert vote(plant, "eve", "--accept", "add-attributes").code == "poll.not-asked"

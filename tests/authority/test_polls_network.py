@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.authority.kit import K1, K2, K3, MODERATOR, NAME
 from tests.authority.poll_kit import K4, contested, polls_in
-from tests.moderator.kit import P4
+from tests.moderator.kit import P1, P4
 from tests.trust.kit import key
 
 from penstock.authority.polls import Polls
@@ -203,6 +203,60 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
         return store
 
     RuleBook.open(asyncio.run(whole()).ledger(NAME)).verify()
+
+
+async def answer(fabric: Fabric, clock: ManualClock, policy: Policy) -> None:
+    """Let K1 answer by a policy for some time."""
+    told: list[object] = []
+    whose = [MODERATOR.principal]
+    async with Answering(fabric, K1, whose, policy, clock, asked=lambda _, vote: told.append(vote)):
+        await until(lambda: told, clock)
+        await settle(clock, 20)
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "policies", "wanted"),
+    [
+        # What somebody cast by hand stays, whatever would be answered by itself.
+        (Ballot(frozenset([FOLLOW])), [tightenings, refusals], ({FOLLOW}, 1)),
+        (Ballot(), [tightenings], (set(), 1)),
+        # What was answered by itself gives way to another policy, and stays under the same one.
+        (None, [tightenings, refusals], (set(), 2)),
+        (None, [tightenings, tightenings, refusals, refusals], (set(), 2)),
+        (None, [refusals, tightenings, refusals], (set(), 3)),
+    ],
+)
+def test_who_answers_again_contradicts_itself_never(
+    by_hand: Ballot | None, policies: list[Policy], wanted: tuple[set[Strategy], int]
+) -> None:
+    async def whole() -> Poll:
+        clock, polls = ManualClock(), polls_in(contested())
+        async with EmbeddedFabric(clock=clock) as fabric, Asking(polls, fabric, clock) as asking:
+            poll = await asking.ask("m", deadline(clock, 10_000))
+            if by_hand is not None:
+                await send_vote(fabric, poll.question, K1, by_hand)
+            for policy in policies:
+                await answer(fabric, clock, policy)
+            await until(lambda: any(vote.value.number == wanted[1] for vote in polls.kept[poll.id].poll.votes))
+            return polls.kept[poll.id].poll
+
+    poll = asyncio.run(whole())
+    assert poll.tally().answers[P1] is Answer.VOTED
+    (vote,) = poll.votes
+    assert (set(vote.value.approves), vote.value.number) == wanted
+    assert vote.value.automatic is (by_hand is None)
+
+
+def test_by_hand_the_same_vote_is_sent_once_and_takes_the_place_of_one_by_a_policy() -> None:
+    async def whole() -> list[tuple[int, bool]]:
+        clock, polls = ManualClock(), polls_in(contested())
+        async with EmbeddedFabric(clock=clock) as fabric, Asking(polls, fabric, clock) as asking:
+            poll = await asking.ask("m", deadline(clock, 10))
+            await answer(fabric, clock, refusals)
+            sent = [await send_vote(fabric, poll.question, K1, Ballot(frozenset(said))) for said in ([], [], [ADD])]
+            return [(each.value.number, each.value.automatic) for each in sent]
+
+    assert asyncio.run(whole()) == [(2, False), (2, False), (3, False)]
 
 
 def votes(polls: Polls) -> int:

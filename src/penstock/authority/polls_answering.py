@@ -2,6 +2,9 @@
 
 A policy says what to answer without anybody looking; it has no way to say that a rule may be relaxed unless it names
 the consent. `tightenings` never does: whatever a moderator claims, its votes take nothing from a rule of the voter.
+
+What the voter has said before is read from the topic of votes, also after a restart: another vote takes its place, and
+of two of one number neither would count. A policy leaves alone what somebody cast by hand.
 """
 
 import asyncio
@@ -30,7 +33,7 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.fabric import Clock, Fabric, Sample
 from penstock.model.principals import Principal
 from penstock.moderator.ballots import Outcome, Question, Vote
-from penstock.moderator.poll import Tally, cast, verify_outcome
+from penstock.moderator.poll import Tally, cast_again, verify_outcome
 from penstock.moderator.steps import Strategy
 from penstock.trust.signed import Claim, SignedValue, read_signed
 
@@ -127,15 +130,19 @@ class Answering:
             return
         if asked.deadline <= instant(self._clock):
             return
-        self._questions[question.digest] = question
         ballot = self._policy(asked, self._key.principal)
-        vote = None if ballot is None else cast(question, self._key, ballot.approves, ballot.consents)
+        vote = None if ballot is None else await self._cast(question, ballot)
+        self._questions[question.digest] = question
         if vote is not None:
             self._votes[question.digest] = vote
         if self._told_asked is not None:
             self._told_asked(question, vote)
         if vote is not None:
             await self._sending[asked.moderator].send(vote_key(vote.value), vote.to_bytes())
+
+    async def _cast(self, question: SignedValue[Question], ballot: Ballot) -> SignedValue[Vote]:
+        earlier = await own_votes(self._fabric, question, self._key.principal)
+        return cast_again(question, self._key, ballot.approves, ballot.consents, earlier, automatic=True)
 
     def _end(self, outcome: SignedValue[Outcome]) -> None:
         question = self._questions.get(outcome.value.poll)
@@ -189,16 +196,22 @@ async def send_vote(
 
     Raises what `cast`, `Fabric.state` and `Publisher.publish` raise.
     """
-    topic, numbers = votes_topic(question.value.moderator), [0]
-    await fabric.declare(topic, QOS)
-    for sample in await fabric.state(topic):
-        with suppress(MalformedError, RefusedError):
-            earlier = said_by(key.principal, sample, Vote)
-            numbers.append(earlier.value.number if earlier.value.poll == question.digest else 0)
-    vote = cast(question, key, ballot.approves, ballot.consents, number=max(numbers) + 1)
-    async with await fabric.publisher(topic) as publisher:
+    earlier = await own_votes(fabric, question, key.principal)
+    vote = cast_again(question, key, ballot.approves, ballot.consents, earlier)
+    async with await fabric.publisher(votes_topic(question.value.moderator)) as publisher:
         await publisher.publish(vote.to_bytes(), key=vote_key(vote.value))
     return vote
+
+
+async def own_votes(fabric: Fabric, question: SignedValue[Question], voter: Principal) -> tuple[SignedValue[Vote], ...]:
+    """Return what a fabric has of somebody's votes for a question. Raises what `Fabric.state` raises."""
+    topic, found = votes_topic(question.value.moderator), []
+    await fabric.declare(topic, QOS)
+    for sample in await fabric.state(topic):
+        # Anybody can write to the topic.
+        with suppress(MalformedError, RefusedError):
+            found.append(said_by(voter, sample, Vote))
+    return tuple(vote for vote in found if vote.value.poll == question.digest)
 
 
 def said_by(who: Principal, sample: Sample, kind: type[V]) -> SignedValue[V]:

@@ -4,18 +4,20 @@
                    (options <option> …) (voters <principal> …) (time <date>) (deadline <date>) (until <date>))
     <rule>    (<form>) | (<form> <stated>)
     <option>  (<strategy> (relaxes <principal> …) (forms <form> …))
-    (poll-vote (poll <digest>) (voter <principal>) (number <n>) (approves <strategy> …) (consents <signed consent> …))
+    (poll-vote (poll <digest>) (voter <principal>) (number <n>) (approves <strategy> …) (consents <signed consent> …)
+               [(automatic)])
     (poll-outcome (moderator <principal>) (poll <digest>) (time <date>) (chosen [<strategy>]) (votes <signed vote> …))
 
 A poll is named by the digest of its question, so a vote is for all that its voter was shown: the rules as they are,
-what would become of each, who else is asked, and until when. Of several votes of one voter the highest number counts.
+what would become of each, who else is asked, and until when. Of several votes of one voter the highest number counts;
+one that a policy cast says so, because it gives way to one that was cast by hand.
 Who agrees that its own rule is relaxed adds a consent for this poll, which is what a rule book goes by. What the votes
 come to is for `poll` to say.
 """
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.sexp import field as sexp_field
@@ -38,6 +40,8 @@ from penstock.trust.signed import (
     read_time,
     time_field,
 )
+
+_AUTOMATIC: Final = b"automatic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class Vote:
     number: int
     approves: frozenset[Strategy] = frozenset()
     consents: tuple[UnverifiedValue[Consent], ...] = field(default=(), repr=False)
+    #: cast by a policy, without anybody looking
+    automatic: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= DEFAULT_LIMITS.poll_votes:
@@ -194,6 +200,7 @@ class Vote:
             (b"number", b"%d" % self.number),
             (b"approves", *(strategy.encode() for strategy in sorted(self.approves))),
             (b"consents", *(consent.to_sexp() for consent in self.consents)),
+            *([(_AUTOMATIC,)] if self.automatic else []),
         )
 
     @classmethod
@@ -205,6 +212,7 @@ class Vote:
             read_count(one(body, b"number")),
             frozenset(map(_read_strategy, _all(body, b"approves"))),
             tuple(read_signed(consent, Consent) for consent in _all(body, b"consents")),
+            sexp_field(body, _AUTOMATIC) is not None,
         )
 
 

@@ -246,13 +246,14 @@ class Proof:
     outcome: UnverifiedValue[Outcome]
 
 
-def cast(
+def cast(  # noqa: PLR0913  # what a vote says
     question: SignedValue[Question],
     key: SigningKey,
     approves: Iterable[Strategy],
     consents: Iterable[Strategy] = (),
     *,
     number: int = 1,
+    automatic: bool = False,
 ) -> SignedValue[Vote]:
     """Sign a vote; what is consented to is approved too.
 
@@ -272,9 +273,37 @@ def cast(
                 hint="consent to what relaxes your own rule, and approve of all else",
             )
     signed = (sign_value(asked.consent(voter, option), key) for option in options if option.strategy in agreed)
-    vote = sign_value(Vote(question.digest, voter, number, approved, tuple(each.unverified() for each in signed)), key)
+    given = tuple(each.unverified() for each in signed)
+    vote = sign_value(Vote(question.digest, voter, number, approved, given, automatic), key)
     check_vote(question, vote)
     return vote
+
+
+def cast_again(  # noqa: PLR0913  # what a vote says, and what was said before
+    question: SignedValue[Question],
+    key: SigningKey,
+    approves: Iterable[Strategy],
+    consents: Iterable[Strategy],
+    earlier: Iterable[SignedValue[Vote]],
+    *,
+    automatic: bool = False,
+) -> SignedValue[Vote]:
+    """Sign a vote that takes the place of earlier ones of the voter; return the last of them where that says the same.
+
+    What a policy would cast leaves alone what was cast by hand. Raises what `cast` raises.
+    """
+    mine = [vote for vote in earlier if (vote.value.poll, vote.value.voter) == (question.digest, key.principal)]
+    last = max((vote.value.number for vote in mine), default=0)
+    standing = [vote for vote in mine if vote.value.number == last]
+    if automatic:
+        by_hand = next((vote for vote in standing if not vote.value.automatic), None)
+        if by_hand is not None:
+            return by_hand
+    if len(standing) == 1:
+        same = cast(question, key, approves, consents, number=last, automatic=automatic)
+        if same.digest == standing[0].digest:
+            return same
+    return cast(question, key, approves, consents, number=last + 1, automatic=automatic)
 
 
 def check_vote(question: SignedValue[Question], signed: SignedValue[Vote]) -> None:

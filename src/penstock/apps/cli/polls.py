@@ -26,7 +26,7 @@ from penstock.apps.cli.polls_answers import (
 )
 from penstock.apps.cli.polls_options import nats_login, nats_options, read_said, unknown_poll
 from penstock.apps.cli.polls_voting import vote
-from penstock.apps.cli.session import Session, say_block, say_json
+from penstock.apps.cli.session import Session, Warned, say_block, say_json, warn
 from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
@@ -36,7 +36,7 @@ from penstock.fabric.nats_login import NatsLogin
 from penstock.model.instants import parse_instant
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.ballots import Vote
-from penstock.moderator.poll import Poll
+from penstock.moderator.poll import Answer, Poll
 
 _PERIOD: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -194,8 +194,12 @@ def tally(
             with within(file):
                 found = polls.hear(vote.unverified(), session.now)
             heard.append(vote_data(vote.value, found.question.value, cast))
+            who = cast.show(vote.value.voter)
             if output != JSON:
-                paint.line(f"{cast.show(vote.value.voter)}: {vote_text(vote.value, found.question.value)}")
+                paint.line(f"{who}: {vote_text(vote.value, found.question.value)}")
+            if found.tally().answers[vote.value.voter] is Answer.CONTRADICTED:
+                said = f"{who} has said two things at once, which refuses, until a vote comes with a higher --number"
+                warn(Warned("poll.contradicted", said))
         ended = polls.advance(session.now)
         if output == JSON:
             say_json({"heard": heard, "ended": [kept_data(kept, cast) for kept in ended]})

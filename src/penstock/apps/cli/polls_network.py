@@ -13,7 +13,7 @@ from penstock.apps.cli.net_client import talk, until
 from penstock.apps.cli.polls_answers import poll_name, show_question, show_votes, vote_text
 from penstock.apps.cli.session import Session, Warned, warn
 from penstock.authority.polls import Polls
-from penstock.authority.polls_answering import Answering, Ballot, Ended, Policy, open_questions, send_vote
+from penstock.authority.polls_answering import Answering, Ballot, Ended, Policy, open_questions, own_votes, send_vote
 from penstock.authority.polls_asking import Asking
 from penstock.authority.polls_records import Kept
 from penstock.crypto import SigningKey
@@ -95,6 +95,15 @@ class Network:
         async def whole(_: asyncio.Event) -> SignedValue[Vote]:
             async with self._connected() as fabric:
                 return await send_vote(fabric, question, key, ballot)
+
+        return talk(whole)
+
+    def own_votes(self, question: SignedValue[Question], voter: Principal) -> tuple[SignedValue[Vote], ...]:
+        """Return what the servers have of somebody's votes for a question."""
+
+        async def whole(_: asyncio.Event) -> tuple[SignedValue[Vote], ...]:
+            async with self._connected() as fabric:
+                return await own_votes(fabric, question, voter)
 
         return talk(whole)
 

@@ -1,5 +1,6 @@
 """`penstock moderator vote`: a publisher answers a moderator that asks how a rule is to be settled."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,11 +17,11 @@ from penstock.apps.cli.polls_options import nats_login, nats_options, read_said,
 from penstock.apps.cli.session import Session, say_block, say_json
 from penstock.authority.polls_answering import Ballot, Policy, refusals, tightenings
 from penstock.codec.sexp import advanced, transport
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Question
-from penstock.moderator.poll import cast as cast_vote
+from penstock.moderator.ballots import Question, Vote
+from penstock.moderator.poll import cast, cast_again
 from penstock.moderator.steps import Strategy
 from penstock.trust.signed import SignedValue
 
@@ -36,7 +37,9 @@ _POLICIES: Final[dict[str, Policy]] = {"tighten": tightenings, "refuse": refusal
 @click.option("--relax", multiple=True, type=STRATEGIES, help="One by which your own rule may demand less; repeat it.")
 @click.option("--refuse", is_flag=True, help="Refuse everything.")
 @click.option(
-    "--number", type=click.IntRange(1, DEFAULT_LIMITS.poll_votes), help="One more than that of your last vote."
+    "--number",
+    type=click.IntRange(1, DEFAULT_LIMITS.poll_votes),
+    help="One more than that of your last vote (default: that of the file which is replaced decides, or 1).",
 )
 @click.option("--auto", type=click.Choice([*_POLICIES]), help="Answer all questions so, until stopped.")
 @click.option("--moderator", "moderator_name", **WHO, help="Whose questions you answer; needed with --nats.")
@@ -59,7 +62,9 @@ def vote(session: Session, /, **how: Any) -> None:
 
     QUESTION is a file, or with --nats the first digits of a poll. Without an answer the question is shown; with --nats
     and no QUESTION, all that are open. What would relax your own rule has to be named by --relax, and is signed as your
-    consent; what you do not name you refuse. To vote again, before the deadline, replaces your vote.
+    consent; what you do not name you refuse. To vote again, before the deadline, replaces your vote: over NATS, or
+    where --overwrite replaces the file with your last one. Else give --number: two of one number that differ refuse.
+    What you answer yourself is not replaced by --auto.
     """
     voter = _Voter(session, **how)
     if voter.policy is not None:
@@ -148,7 +153,7 @@ class _Voter:
         if sent:
             signed = self._network().send(asked, self._key, ballot)
         else:
-            signed = cast_vote(asked, self._key, ballot.approves, ballot.consents, number=self._number or 1)
+            signed = self._sign(asked, ballot)
             self._destination.put(signed.to_sexp())
         if self._output == JSON:
             said = {"vote": transport(signed.to_sexp()).decode(), **self._destination.as_dict()}
@@ -159,6 +164,25 @@ class _Voter:
             file = self._destination.file
             done = "voted" if sent else "would vote" if file is None else self._destination.line()
             paint.line(f"{done}: {vote_text(signed.value, asked.value)}")
+
+    def _sign(self, asked: SignedValue[Question], ballot: Ballot) -> SignedValue[Vote]:
+        """Sign a vote that is not sent."""
+        if self._number is not None:
+            return cast(asked, self._key, ballot.approves, ballot.consents, number=self._number)
+        return cast_again(asked, self._key, ballot.approves, ballot.consents, self._earlier(asked))
+
+    def _earlier(self, asked: SignedValue[Question]) -> tuple[SignedValue[Vote], ...]:
+        """Return what is known of earlier votes: those that the servers have, or the one in the file to be replaced."""
+        if self._login is not None:
+            return self._network().own_votes(asked, self._key.principal)
+        file = self._destination.file
+        if file is None or not Path(file).exists():
+            return ()
+        try:
+            return (read_said(file, Vote),)
+        except PenstockError:
+            # Whatever it is, it is to be replaced.
+            return ()
 
     def answer_all(self, policy: Policy) -> None:
         """Answer by a policy until stopped."""
