@@ -36,6 +36,16 @@ def test_what_a_holder_has_shown_counts_until_it_shows_something_else() -> None:
     assert evidence.unseen([ONE]) == {ONE}
 
 
+def test_what_somebody_shows_who_joins_is_taken_in_at_once() -> None:
+    core, evidence = begun()
+    core.disclosed[ONE] = SHOWN
+    evidence.joined(ONE)
+    evidence.joined(OTHER)
+    core.disclosed.clear()
+    evidence.look([ONE, OTHER])
+    assert (evidence.of(ONE), evidence.unseen([ONE, OTHER])) == (SHOWN, frozenset([OTHER]))
+
+
 def test_those_are_judged_who_show_something_else_and_everybody_where_nobody_does() -> None:
     core, evidence = begun()
     assert evidence.news() is None

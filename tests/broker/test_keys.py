@@ -1,20 +1,27 @@
 """Sealed types at nodes that run: keys from a manager, brokers that carry what they cannot read, and lost rights."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
+import pytest
+from tests.broker.node_kit import BROKERS, LIMITS, Broker, bag, client_of, refused, run, running, settings, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.carrying import Carried
+from penstock.broker.door import Sources
 from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_refreshing import Refreshing
 from penstock.broker.keys import Managing
+from penstock.broker.node_settings import TrustSettings
+from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
+from penstock.crypto import SigningKey
+from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
@@ -23,9 +30,12 @@ from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
-from penstock.trust.key_messages import KeyGroup
+from penstock.trust.credentials import Credentials
+from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.revocations import Revocations
+from penstock.trust.signed import sign_value
 
 SEALED = replace(NEWS, sealing=Sealing.ATTRIBUTE)
 READING, WRITING = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)
@@ -240,6 +250,55 @@ def test_a_broker_for_which_there_is_no_place_gets_to_know_why() -> None:
             # Others are not held up by it.
             manager.keys.evict(KeyGroup(NEWS.name.key), manager.core.principal)
             await until(lambda: holds(other) == 1)
+
+    run(test())
+
+
+def ask_to_join(node: Broker, key: SigningKey) -> None:
+    """Let a broker pass on what somebody has signed, as any on the way can."""
+    group, public = KeyGroup(NEWS.name.key), SealingKey(secrets.token_bytes).public
+    node.keys.forward(sign_value(KeyRequest(Wish.JOIN, key.principal, group, now(), 0, 0, public), key))
+
+
+@pytest.mark.parametrize("trust", [TrustSettings(), TrustSettings(unsafe_open=UnsafeOpen(everyone=True))])
+def test_clients_get_no_keys_whatever_they_may_read_and_brokers_do(trust: TrustSettings) -> None:
+    async def test() -> None:
+        types, group = (signed(SEALED),), KeyGroup(NEWS.name.key)
+        policy = (*POLICY, grant(BROKERS[1], NEWS, Right.SUBSCRIBE))
+        async with (
+            running(*policy, types=types, managing=managing(), trust=trust) as manager,
+            running(*policy, key=BROKERS[1], types=types, peers=(manager.address,), trust=trust) as other,
+        ):
+            await until(lambda: holds(manager) == holds(other) == 4)
+            # Both may read all of the type, and be in the network.
+            for client in (PDA, REPORTER):
+                ask_to_join(other, client)
+            await until(lambda: [one.code for one in manager.told].count("keys.not-broker") == 2)
+            assert manager.keys.manager.holders(group) == {BROKERS[0].principal, BROKERS[1].principal}
+
+    run(test())
+
+
+def test_a_broker_that_may_carry_a_type_no_longer_loses_its_keys() -> None:
+    """Also while it shows nothing: what it has shown last is what is asked about."""
+
+    async def test() -> None:
+        types, group, other = (signed(SEALED),), KeyGroup(NEWS.name.key), BROKERS[1].principal
+        policy = (*POLICY, grant(BROKERS[1], NEWS, Right.SUBSCRIBE))
+        route = grant(BROKERS[1], NEWS, Right.ROUTE)
+        without = [one for one in bag(*policy) if one != route]
+        made = replace(settings(), credentials=Credentials.of(*without), types=types)
+        async with Broker(made, managing=managing()) as manager:
+            async with running(*policy, key=BROKERS[1], types=types, peers=(manager.address,)):
+                await until(lambda: other in manager.keys.manager.holders(group))
+                assert other in manager.core.disclosed
+            manager.core.disclose(other, None)
+            manager.core.change_sources(Sources(Credentials.of(*without, READING)))
+            assert other in manager.keys.manager.holders(group)
+            assert not manager.keys.manager._wish(group).evict
+            revoked = Revocations({AGENCY.principal: frozenset([route.id])})
+            manager.core.change_sources(Sources(Credentials.of(*without), revocations=revoked))
+            await until(lambda: other not in manager.keys.manager.holders(group))
 
     run(test())
 

@@ -21,6 +21,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_messages import KeyGroup
+from penstock.trust.key_refusals import NOT_BROKER
 
 _NOTHING: Final = Credentials()
 MEMBERS: Final = (Right.PUBLISH, Right.SUBSCRIBE)
@@ -71,8 +72,37 @@ class KeyClaims:
         asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
         return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
 
+    def is_broker(self, broker: Principal, of_type: TypeKey, shown: Credentials = _NOTHING) -> bool:
+        """Say whether somebody is a broker to the owner of a type, who trusts it to carry the type's events (`route`).
+
+        By what it shows now, and `shown` before. Clients have no such right, and no key: brokers decide for them.
+        """
+        core = self._core
+        if broker == core.principal or core.overlay.may_route(core.now(), of_type, broker):
+            return True
+        asked = (EventRequest(broker, Right.ROUTE, verified, core.now()) for verified in self.sealed(of_type))
+        return bool(len(shown)) and all(settled(self._ask(request, shown).decision) for request in asked)
+
+    def _takes_part(self, broker: Principal) -> bool:
+        """Say whether somebody has been heard of as a broker of the network."""
+        core = self._core
+        return broker == core.principal or broker in core.disclosed or broker in core.router.view.links
+
+    def joining(self, broker: Principal, group: KeyGroup) -> Grounds:
+        """Decide about a broker that asks to join, and record it. Raises `RefusedError` (`keys.not-broker`)."""
+        is_open = self._core.settings.trust.unsafe_open.covers(group.type.owner)
+        if not self.is_broker(broker, group.type) or (is_open and not self._takes_part(broker)):
+            raise RefusedError(
+                NOT_BROKER,
+                f"{broker.short} is no broker that may carry `{group.type.name}`, and others get no keys",
+                hint="the owner grants `route` to the brokers that it trusts",
+            )
+        yield from self.decided(broker, group, MEMBERS)
+
     def grounds_of(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
         """Consider the rights of a broker, by what it shows now, and `shown` before; nobody has asked."""
+        if not self.is_broker(broker, group.type, shown):
+            return
         for found, request in self._considered(broker, group, MEMBERS, shown):
             yield request, found.decision
 

@@ -46,6 +46,12 @@ class KeyEvidence:
         shown = {broker: disclosed.get(broker, known.get(broker)) for broker in holders}
         self._shown = {broker: bag for broker, bag in shown.items() if bag is not None}
 
+    def joined(self, broker: Principal) -> None:
+        """Take in what somebody shows who joins: it may have gone when others are looked at."""
+        shown = self._core.disclosed.get(broker)
+        if shown is not None:
+            self._shown[broker] = shown
+
     def of(self, broker: Principal) -> Credentials:
         """Return what a broker has shown last."""
         return self._shown.get(broker, Credentials())

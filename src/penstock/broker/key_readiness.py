@@ -13,11 +13,12 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.key_messages import KeyGroup
-from penstock.trust.key_refusals import NO_PLACE
+from penstock.trust.key_refusals import NO_PLACE, NOT_BROKER
 
 #: what managers answer to who asks to join, and what can be done about it
 _REFUSALS: Final = {
-    NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer")
+    NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer"),
+    NOT_BROKER: ("this broker may not carry the type", "the type's owner grants it `route`"),
 }
 
 

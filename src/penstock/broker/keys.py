@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
-from penstock.broker.key_claims import MEMBERS, KeyClaims, KeyLook
+from penstock.broker.key_claims import KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
@@ -264,7 +264,9 @@ class Keys:
         value = request.value
         match value.wish:
             case Wish.JOIN:
-                return manager.join(now, request, self._claims.decided(value.broker, value.group, MEMBERS))
+                said = manager.join(now, request, self._claims.joining(value.broker, value.group))
+                self._evidence.joined(value.broker)
+                return said
             case Wish.LEAVE:
                 return manager.leave(now, request)
             case Wish.PATH:
