@@ -46,6 +46,18 @@ def test_a_store_is_made_and_shown(penstock: Shell) -> None:
     assert penstock.ok("log", "verify", URL, "-o", "json").json == {"ok": True, "store": URL, "ledgers": []}
 
 
+def test_nothing_is_kept_in_memory(filled: Shell) -> None:
+    filled.ok("store", "backup", URL, "b")
+    Path("rules.yaml").write_text("scope: upward\nowner: plant\ntypes: {Line: }\n", encoding="utf-8")
+    for more in ((), ("--dry-run",)):
+        assert filled("store", "restore", "b", "memory:", *more).code == "store.memory"
+        assert filled("store", "backup", "memory:", "c", *more).code == "store.memory"
+        assert filled("store", "migrate", "memory:", *more).code == "store.memory"
+        begun = filled("moderator", "init", "rules.yaml", "--store", "memory:", "--unsigned", "--as", "plant", *more)
+        assert (begun.status, begun.code) == (2, "store.memory")
+    assert not Path("c").exists()
+
+
 def test_show_names_the_ledgers(filled: Shell) -> None:
     shown = filled.ok("store", "show", URL, "-o", "json").json
     assert [(one["ledger"], one["changes"]) for one in shown["ledgers"]] == [("moderator", 4), ("other", 1)]

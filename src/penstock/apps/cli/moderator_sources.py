@@ -15,6 +15,7 @@ from penstock.apps.cli import options
 from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.session import SPOKEN, Warned, warn
+from penstock.apps.cli.store_answers import check_lasting
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml
@@ -247,7 +248,7 @@ def store_at(url: str, *, create: bool = False) -> Store:
 
 
 def named_store(store_url: str | None) -> str:
-    """Return the store that was named. Raises `MalformedError` (`cli.usage`) where none was."""
+    """Return the store that was named. Raises `MalformedError` (`cli.usage`) where none was, and as `check_lasting`."""
     if store_url is None:
         takes_file = "file" in click.get_current_context().params
         raise MalformedError(
@@ -255,6 +256,7 @@ def named_store(store_url: str | None) -> str:
             "nothing says where the rules are",
             hint="give --store sqlite:PATH, or set PENSTOCK_STORE" + ("; or --file FILE" if takes_file else ""),
         )
+    check_lasting(store_url)
     return store_url
 
 

@@ -20,6 +20,16 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything but
 _HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)
 
 
+def check_lasting(store_url: str) -> None:
+    """Check that a store outlives a command. Raises `MalformedError` (`store.memory`)."""
+    if store_url == "memory:":
+        raise MalformedError(
+            "store.memory",
+            "a store in memory ends with the command, and nothing would be kept",
+            hint="name a file, `sqlite:PATH`, or a database, `postgresql://USER@HOST/DATABASE`",
+        )
+
+
 def head_text(ledger: str, head: Head) -> str:
     """Write a head so that `--head` takes it."""
     return f"{ledger}:{head.number}:{head.hash.hex()}"

@@ -10,7 +10,7 @@ from penstock.apps.cli.files import check_target
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.session import say, say_json
-from penstock.apps.cli.store_answers import STORE, counting, dry_run_option, head_data, show_heads
+from penstock.apps.cli.store_answers import STORE, check_lasting, counting, dry_run_option, head_data, show_heads
 from penstock.errors import FailedError
 from penstock.store import schema
 from penstock.store.backups import put_back, read_backup, verify_room, write_backup
@@ -55,6 +55,7 @@ def migrate(*, store_url: str, dry_run: bool, output: str) -> None:
     Changes stay as they are. There is no way back but a backup, and an older Penstock will refuse the store: take one
     first.
     """
+    check_lasting(store_url)
     before, after = _migrated(store_url, dry_run=dry_run)
     url = shown_url(store_url)
     if output == JSON:
@@ -92,6 +93,7 @@ def backup(*, store_url: str, file: str, overwrite: bool, dry_run: bool, output:
     Everything is verified on the way: of what is broken there is no backup. The file is the same whichever database it
     comes from, so it also moves a store from SQLite to PostgreSQL, and back.
     """
+    check_lasting(store_url)
     check_target(file, overwrite=overwrite)
     with open_store(store_url) as opened, counting("verified" if dry_run else "written") as told:
         if dry_run:
@@ -120,6 +122,7 @@ def restore(*, file: str, store_url: str, dry_run: bool, output: str) -> None:
     All of the file is verified before anything is written. Ledgers that STORE has already, change for change, are left
     as they are, so a restore that was cut off is completed by doing it again; one with other changes is refused.
     """
+    check_lasting(store_url)
     with counting("read" if dry_run else "restored") as told:
         # All of it is read before a store is made for it.
         heads = read_backup(Path(file), told if dry_run else quiet)
