@@ -88,6 +88,8 @@ class Limits:
     record_hours: int = 87_840
     #: files, or batches of the job before, that one batch of a stream takes
     batch_files: int = 1_000_000
+    #: Parquet files that are asked for their columns at once
+    table_files: int = 100_000
 
     #: a policy file: bytes, files that it names, subscribers, and the length of a subscriber's name
     policy_bytes: int = 16 << 20

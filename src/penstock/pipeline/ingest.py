@@ -17,7 +17,7 @@ A record is good if `Event.of` would take it. Every other one is in quarantine u
     attributes  ingest.unknown-attribute  ingest.kind  ingest.range  ingest.domain
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -30,6 +30,7 @@ from penstock.model.types import EventType
 from penstock.pipeline.envelopes import check_envelopes
 from penstock.pipeline.frames import METADATA, attributes_of, quoted
 from penstock.pipeline.mapping import BoundMapping
+from penstock.pipeline.parquet_files import files_lacking as files_lacking
 from penstock.pipeline.records import read_csv as read_csv
 from penstock.pipeline.records import read_lines as read_lines
 from penstock.pipeline.records import read_parquet as read_parquet
@@ -94,13 +95,14 @@ def ingest_envelopes(records: DataFrame, types: Iterable[VerifiedType], at: date
     return Ingested(tag(check_envelopes(records, known), at), known)
 
 
-def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime) -> Ingested:
+def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking: Sequence[str] = ()) -> Ingested:
     """Read rows of CSV or Parquet files by a mapping; `at` is the time of ingest.
 
-    Raises `MalformedError` (`mapping.column`) for a Parquet column that is absent or of a wrong type; never for a
-    record.
+    `lacking` are the Parquet files that lack a column of the mapping (`files_lacking`): Spark would make nulls of it. A
+    CSV file says so itself. Raises `MalformedError` (`mapping.column`) for a Parquet column that no file has, or of a
+    wrong type; never for a record.
     """
-    return Ingested(tag(check_table(records, bound), at), (bound.event_type,))
+    return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
 
 
 @dataclass(frozen=True, slots=True)

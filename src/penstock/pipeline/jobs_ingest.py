@@ -1,7 +1,7 @@
 """The job `ingest`: records of files, or of a stream (`jobs_messages`), become events or go to quarantine."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from penstock.errors import FailedError
 from penstock.pipeline.ingest import (
     Ingested,
     Stored,
+    files_lacking,
     ingest_envelopes,
     ingest_table,
     read_csv,
@@ -21,7 +22,8 @@ from penstock.pipeline.ingest import (
 from penstock.pipeline.ingest import run as run_ingest
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving, read_part
 from penstock.pipeline.mapping import BoundMapping, TableFormat
-from penstock.pipeline.strict_files import Reader
+from penstock.pipeline.parquet_files import Seen
+from penstock.pipeline.strict_files import Reader, reading
 from penstock.trust.event_types import VerifiedType
 
 EVENTS = "events"
@@ -82,6 +84,7 @@ class Tables:
 
     path: str
     bound: BoundMapping
+    seen: Seen = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -98,14 +101,22 @@ class Tables:
         mapping, reader = self.bound.mapping, _files(spark, streaming)
         if mapping.format is TableFormat.CSV:
             return read_csv(reader, self.path, mapping.csv)
+        # Of files that differ in their columns, those which lack some are put aside with all that they have.
+        merge = {"mergeSchema": str(bool(self._lacking(spark))).lower()}
         if streaming is not None:
             # A stream of Parquet files must be told its schema; it is that of the files that are there.
-            reader = reader.schema(spark.read.parquet(self.path).schema)
-        return read_parquet(reader, self.path)
+            reader = reader.schema(reading(spark).options(**merge).parquet(self.path).schema)
+        return read_parquet(reader.options(**merge), self.path)
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them."""
-        return ingest_table(records, self.bound, at)
+        """Return what becomes of them. Raises `LimitError` (`ingest.files`)."""
+        return ingest_table(records, self.bound, at, self._lacking(records.sparkSession))
+
+    def _lacking(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return the Parquet files that lack a column."""
+        if self.bound.mapping.format is TableFormat.CSV:
+            return ()
+        return files_lacking(spark, self.path, self.bound.columns, self.seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from penstock.pipeline.columns import literal
 from penstock.pipeline.convert import Converted, Problem, constant, from_column, from_text, given
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.mapping import BoundMapping, FromColumn, Origin, TableFormat
-from penstock.pipeline.records import COLUMNS, FIELDS, ORIGINAL, PLACE, ROW
+from penstock.pipeline.records import COLUMNS, FIELDS, FILE, ORIGINAL, PLACE, ROW
 from penstock.pipeline.tagging import Checked, Version
 
 _TEXT: Final = AttributeSpec(Kind.STRING)
@@ -55,14 +55,14 @@ class _Table:
     problems: Sequence[Problem]
 
 
-def check_table(records: DataFrame, bound: BoundMapping) -> Checked:
-    """Check records against a mapping.
+def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] = ()) -> Checked:
+    """Check records against a mapping; `lacking` are Parquet files that lack one of its columns.
 
     Raises `MalformedError` (`mapping.column`) for a Parquet column that is absent, or of a type that cannot be an
     attribute of its kind.
     """
     mapping = bound.mapping
-    table = _csv(records, bound) if mapping.format is TableFormat.CSV else _parquet(records, bound)
+    table = _csv(records, bound) if mapping.format is TableFormat.CSV else _parquet(records, bound, lacking)
     values = {
         name: _converted(f"attribute `{name}`", bound.event_type.by_name[name].spec, origin, table.cells)
         for name, origin in mapping.attributes.items()
@@ -107,7 +107,7 @@ def _index(name: str, declared: tuple[str, ...] | None) -> Column:
     return (F.array_position(quoted(COLUMNS), F.lit(name)) - F.lit(1)).cast("int")
 
 
-def _parquet(records: DataFrame, bound: BoundMapping) -> _Table:
+def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) -> _Table:
     row = records.schema[ROW].dataType
     there = {f.name: f.dataType for f in row.fields} if isinstance(row, StructType) else {}
     cells: dict[str, _Cell] = {}
@@ -121,7 +121,11 @@ def _parquet(records: DataFrame, bound: BoundMapping) -> _Table:
             )
         cells[name] = _Cell(quoted(ROW).getField(name), there[name])
     texts = [cell.column for cell in cells.values() if isinstance(cell.type, StringType)]
-    return _Table(records, cells, [Problem(~F.is_valid_utf8(text), "ingest.utf8", "not UTF-8") for text in texts])
+    problems = [Problem(~F.is_valid_utf8(text), "ingest.utf8", "not UTF-8") for text in texts]
+    if lacking:
+        header = Problem(quoted(FILE).isin(*lacking), "ingest.header", "the file lacks a column that the mapping needs")
+        problems.insert(0, header)
+    return _Table(records, cells, problems)
 
 
 def _converted(what: str, spec: AttributeSpec, origin: Origin, cells: Mapping[str, _Cell]) -> Converted:
