@@ -57,6 +57,8 @@ def test_callers_and_the_log(tmp_path: Path) -> None:
         assert records[3]["id"] == f"{both.headers['x-decision-id']}-1"
         first = records[0]["data"]
         assert (first["caller"], first["request"], first["revision"]) == ("gateway", "r-1", pdp.revision)
+        assert [one["data"]["because"] for one in records] == [["policy:urn:penstock:example:authzen"]] * 4
+        assert all(type(one["data"]["took"]) is int and one["data"]["took"] >= 0 for one in records)
         assert not re.search(f"hush|{GATEWAY}", log.read_text())
         assert log.stat().st_mode & 0o077 == 0
         metrics = pdp.send("GET", "/metrics").body.decode()

@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.guard.london import (
@@ -31,6 +33,8 @@ from tests.guard.london import (
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
 
+from penstock.apps.http.journal import Asking, Journal
+from penstock.apps.http.journal import Decided as Answered
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.guard import EventRequest
@@ -47,6 +51,7 @@ from penstock.pipeline import audit as room
 from penstock.pipeline.audit import audit, log_frame, read_log, within
 from penstock.pipeline.columns import micros
 from penstock.pipeline.policy import Policy
+from penstock.policy.results import MISSING_ATTRIBUTE, Decision
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
@@ -188,6 +193,43 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
     for line in impossible:
         with pytest.raises(MalformedError):
             read_revocation(line)
+
+
+ASKING = Asking("q", NOW, "/access/v1/evaluation", "rev", '["policy:todo"]', 90, "gateway", None)
+ANSWERS = [
+    Answered(Decision.PERMIT, ("user", "rick"), "can_read", ("todo", "1")),
+    Answered(Decision.PERMIT, ("user", "rick"), "publish", ("", "all")),
+    Answered(Decision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
+    Answered(Decision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
+    Answered(Decision.NOT_APPLICABLE, ("user", "beth"), "fly", ("todo", "1")),
+    Answered(Decision.INDETERMINATE_DP, status=MISSING_ATTRIBUTE),
+]
+
+
+def test_answers_of_policies_are_audited_too(spark: SparkSession, tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "log", "urn:penstock:pdp:0")
+    journal.write(ASKING, ANSWERS[:5])
+    journal.write(msgspec.structs.replace(ASKING, id="r", took=1_000), ANSWERS[5:])
+    journal.close()
+    whole = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    wrong = [whole[0] | {"data": whole[0]["data"] | change} for change in (
+        {"because": None}, {"took": None}, {"decision": "Perhaps"}, {"subject": None}, {"resource": None}
+    )]  # fmt: skip
+    lines = spark.createDataFrame([(json.dumps(one),) for one in (*whole, *wrong)], "value string")
+    good, bad = read_log(lines)
+    assert [row.reason for row in bad.collect()] == ["log.field"] * len(wrong)
+    log = good.persist()
+    assert {row[:3] for row in rows(room.rights_used(log))} == {("policy:todo", 2, 0)}
+    assert {row[:6] for row in rows(room.refusals(log))} == {
+        ("user/beth", "can_read", "todo/1", "deny", "pdp.denied", 2),
+        ("user/beth", "fly", "todo/1", "deny", "pdp.not-applicable", 1),
+        (None, "", None, "indeterminate", "missing-attribute", 1),
+    }
+    assert [row.id for row in room.slowest(log, 1).collect()] == ["r-0"]
+    taken = {(row[0], row[1], row[-1]) for row in rows(room.durations(log))}
+    assert taken == {("can_read", 3, 18), ("", 1, 1_000), ("fly", 1, 18), ("publish", 1, 18)}
+    assert rows(room.flows(log)) == set(), "an action of that name is no event"
+    log.unpersist()
 
 
 def test_a_period_has_its_beginning_and_not_its_end(log: DataFrame) -> None:

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from tests.policy.random_policies import ATTRIBUTES, Maker
 from tests.policy.test_compiled import Elsewhere
 from tests.trust.kit import refused
 
-from penstock.apps.http import journal
+from penstock.guard.decision_log import ANSWERED
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline import evaluate_job
+from penstock.pipeline.audit_log import read_log
 from penstock.pipeline.conflicts_input import Table
 from penstock.pipeline.evaluate import Policies
 from penstock.pipeline.evaluate_answers import COLUMNS, Answer, answer_of
@@ -308,6 +310,8 @@ SCHEMA = pa.schema(
         "time": pa.timestamp("us", "UTC"),
     }
 )
+TOOK = 45_000
+"""Nanoseconds from one look at the clock to the next."""
 REFERRING = Policies(read_text_policy(WARD), (read_text_policy(CLOSED),))
 
 
@@ -321,7 +325,8 @@ def laid_out(folder: Path) -> Evaluate:
         '[columns.role]\ncategory = "subject"\n[columns.age]\ncategory = "subject"\ntype = "integer"\n'
         '[columns.tags]\ncategory = "resource"\nmany = true\n'
     )
-    return Evaluate(Table.at(str(source)), columns, REFERRING, lambda: NOW, log="run")
+    times = count(step=TOOK)
+    return Evaluate(Table.at(str(source)), columns, REFERRING, lambda: NOW, "run", lambda: next(times))
 
 
 def test_a_table_is_decided_and_nothing_of_the_policies_is_shown(session: SparkSession, tmp_path: Path) -> None:
@@ -350,8 +355,16 @@ def test_a_table_is_decided_and_nothing_of_the_policies_is_shown(session: SparkS
         assert Answer(*(row[name] for name in COLUMNS)) == expected(REFERRING.root, facts, sources)
     files = (tmp_path / "once" / DECISIONS).glob("*/*.txt")
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert {record["type"] for record in records} == {journal.KIND}
+    assert {record["type"] for record in records} == {ANSWERED}
     assert sorted(record["data"]["decision"] for record in records) == sorted(row["@decision"] for row in rows)
+    by = {record["data"]["decision"]: record["data"]["because"] for record in records}
+    staff, closed, ward = (f"policy:ward.{one}" for one in ("staff", "closed", "all"))
+    rests = {"Permit": [staff, ward], "Deny": [staff, closed, ward], "NotApplicable": [], "Indeterminate": [ward]}
+    assert by == rests
+    assert {record["data"]["took"] for record in records} == {TOOK // 1_000 // len(REQUESTS)}
+    good, bad = read_log(session.read.text(str(tmp_path / "once" / DECISIONS)))
+    assert sorted(good.groupBy("effect").count().collect()) == [("deny", 2), ("indeterminate", 1), ("permit", 2)]
+    assert bad.isEmpty()
 
 
 @pytest.mark.long
@@ -374,6 +387,5 @@ def test_a_revision_is_of_what_policies_say() -> None:
     assert len({Policies(one).revision, Policies(other).revision, Policies(one, (other,)).revision}) == 3
 
 
-def test_records_are_of_the_kind_of_the_decision_service() -> None:
-    assert evaluate_job.KIND == journal.KIND
+def test_decisions_are_counted_by_all_words_that_there_are() -> None:
     assert {decision.plain for decision in Decision} == {*evaluate_job.WORDS}

@@ -8,6 +8,9 @@ type, and events by those of the second.
 A record of type `io.penstock.revocation` says that one broker has carried out a revocation: when it was ordered, and
 when nothing passed any more by what was revoked.
 
+A record of type `io.penstock.pdp.decision` is the answer of policies to a question about anything: the decision service
+writes it, and `penstock pipeline evaluate`.
+
 A record names principals, types and credentials, and carries codes in place of messages: no attribute value of any
 event stands in it, and no secret. The caller chooses ids, reads the clock and takes the time: see `Recorder`.
 """
@@ -31,6 +34,7 @@ from penstock.trust.capabilities import Right
 DECIDED: Final = "io.penstock.decision"
 ENFORCED: Final = "io.penstock.decision.enforced"
 REVOKED: Final = "io.penstock.revocation"
+ANSWERED: Final = "io.penstock.pdp.decision"
 
 Resource: TypeAlias = TypeName | NetworkName
 

@@ -1,6 +1,5 @@
 """Audit: what a decision log tells about the rights that are in use.
 
-    read_log          lines of CloudEvents  ->  decisions, and the lines that are none
     rights_used       decisions  ->  credentials that permissions rested on
     rights_unused     decisions and a policy  ->  credentials that none did
     requests_made     decisions  ->  who asked for what, and how often it was permitted
@@ -11,75 +10,38 @@
     over_time         decisions  ->  effects by period
     revocations       decisions  ->  how long it took until what was revoked counted nowhere
 
-A frame of decisions has the schema `DECISIONS`; records of revocations stand in it too. Decisions are counted by the
-records that decide, events by those that enforce: what came of a decision may be recorded as often as one likes. Each
-transform gives a frame of the schema of the same name; `audit` runs them all and collects what a report shows, which is
-bounded.
+A frame of decisions has the schema `DECISIONS` (`penstock.pipeline.audit_log`). Decisions are counted by the records
+that decide, events by those that enforce: what came of a decision may be recorded as often as one likes. Each transform
+gives a frame of the schema of the same name; `audit` runs them all and collects what a report shows, which is bounded.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Effect
-from penstock.guard.decision_log import DECIDED, ENFORCED, REVOKED, DecisionRecord, RevocationRecord
+from penstock.guard.decision_log import ANSWERED, DECIDED, REVOKED
 from penstock.model.instants import in_utc
 from penstock.model.values import Kind
-from penstock.pipeline.columns import literal, micros
+from penstock.pipeline.audit_log import DECISIONS as DECISIONS
+from penstock.pipeline.audit_log import QUARANTINE as QUARANTINE
+from penstock.pipeline.audit_log import log_frame as log_frame
+from penstock.pipeline.audit_log import read_log as read_log
+from penstock.pipeline.audit_log import schema_of as _schema
+from penstock.pipeline.columns import literal
 from penstock.pipeline.policy import Policy
 from penstock.trust.capabilities import Right, describe_tag
 from penstock.trust.certificates import Naming, Statement
 from penstock.trust.subjects import Name, Subject
 
-_TEXT, _LONG, _TIME, _TEXTS = StringType(), LongType(), TimestampType(), ArrayType(StringType())
-
-
-def _schema(**fields: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in fields.items()])
-
-
-DECISIONS: Final = _schema(
-    id=_TEXT,
-    source=_TEXT,
-    type=_TEXT,
-    time=_TIME,
-    principal=_TEXT,
-    domain=_TEXT,
-    action=_TEXT,
-    resource=_TEXT,
-    owner_domain=_TEXT,
-    effect=_TEXT,
-    because=_TEXTS,
-    errors=_TEXTS,
-    revision=_TEXT,
-    took=_LONG,
-    decision=_TEXT,
-    passed=_LONG,
-    refused=_LONG,
-    ordered=_TIME,
-)
-"""A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
-`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
-revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; what is left is null."""
-
+_TEXT, _LONG, _TIME = StringType(), LongType(), TimestampType()
 KEPT_BACK: Final = "kept back"
 """In the place of an effect, for events that a permission does not cover."""
-QUARANTINE: Final = _schema(line=_TEXT, reason=_TEXT)
 RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
 RIGHTS_UNUSED: Final = _schema(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
 REQUESTS_MADE: Final = _schema(
@@ -107,98 +69,6 @@ REVOCATIONS: Final = _schema(
 )
 OVER_TIME: Final = _schema(start=_TIME, permit=_LONG, deny=_LONG, indeterminate=_LONG)
 
-_ENVELOPE: Final = (
-    "specversion string, id string, source string, type string, time string, data struct<principal: string, domain:"
-    " string, action: string, resource: struct<kind: string, owner: string, name: string, version: string>,"
-    " `owner-domain`: string, effect: string, because: array<string>, errors: array<string>, revision: string,"
-    " took: bigint, decision: string, passed: bigint, refused: bigint, owner: string, revocation: string,"
-    " ordered: string>, _corrupt string"
-)
-
-
-def log_frame(spark: SparkSession, records: Iterable[DecisionRecord | RevocationRecord]) -> DataFrame:
-    """Return a frame of decisions from records that are at hand."""
-    times = {field.name for field in DECISIONS if field.dataType == _TIME}
-    raw = StructType([StructField(f.name, _LONG if f.name in times else f.dataType) for f in DECISIONS])
-    made = spark.createDataFrame([_row(found) for found in records], raw)
-    return made.select(*(F.timestamp_micros(n).alias(n) if n in times else n for n in DECISIONS.names))
-
-
-def _row(r: DecisionRecord | RevocationRecord) -> tuple[object, ...]:
-    if isinstance(r, RevocationRecord):
-        known = {"id": r.id, "source": r.source, "type": REVOKED, "time": micros(r.time), "principal": str(r.owner)}
-        known |= {"because": list(r.because), "decision": r.revocation, "ordered": micros(r.ordered)}
-        return tuple(known.get(name) for name in DECISIONS.names)
-    counts = (None, None) if r.counts is None else (r.counts.passed, r.counts.refused)
-    asked = (str(r.principal), r.domain, str(r.action), str(r.resource), r.owner_domain)
-    answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took, r.decision or r.id)
-    return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts, None)
-
-
-def _moment(written: Column) -> Column:
-    return F.try_to_timestamp(F.when(written.rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), written))
-
-
-def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Split lines of JSON (a column `value`) into decisions (`DECISIONS`) and those that are none (`QUARANTINE`).
-
-    Every line is in one of the two. This looks at shape, not at the grammar of names; `read_record` is stricter.
-    """
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
-    parsed = lines.select(
-        F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
-    )
-    moment, ordered = _moment(F.col("e.time")), _moment(F.col("e.data.ordered"))
-    data, kind = F.col("e.data"), F.col("e.data.resource.kind")
-    name = F.concat(data["resource"]["owner"], F.lit("/"), data["resource"]["name"])
-    resource = F.when(kind == "network", name).when(
-        kind == "type", F.concat(name, F.lit("@"), data["resource"]["version"])
-    )
-    enforced, revoked = _yes(F.col("e.type") == ENFORCED), _yes(F.col("e.type") == REVOKED)
-    types = F.col("e.type").isin(DECIDED, ENFORCED, REVOKED)
-    no_decision = (
-        _absent(resource, *(data[name] for name in ("principal", "errors", "revision", "took")))
-        | ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))
-        | (enforced & _absent(data["decision"], data["passed"], data["refused"]))
-    )
-    no_revocation = _absent(data["owner"], data["revocation"]) | ~_yes(
-        (F.size(data["because"]) > 0) & (ordered <= moment)
-    )
-    wrong = [
-        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull()),
-        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & types)),
-        ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
-        ("log.field", _absent(moment, data["because"]) | F.when(revoked, no_revocation).otherwise(no_decision)),
-    ]
-    reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
-    known = {
-        "time": moment,
-        "resource": resource,
-        "owner_domain": data["owner-domain"],
-        "principal": F.when(revoked, data["owner"]).otherwise(data["principal"]),
-        "decision": F.when(enforced, data["decision"]).when(revoked, data["revocation"]).otherwise(F.col("e.id")),
-        "ordered": F.when(revoked, ordered),
-        **{n: F.col(f"e.{n}") for n in ("id", "source", "type")},
-    }
-    columns = [known.get(field.name, data[field.name]).alias(field.name) for field in DECISIONS]
-    # A list of one, for the planner: otherwise it moves the reason, which is long, into what asks for it, and that back
-    # to before the line is parsed.
-    judgement = F.explode(F.array(F.struct("line", reason.alias("reason"), *columns)))
-    judged = parsed.select(judgement.alias("judged")).select("judged.*")
-    good = judged.where(F.col("reason").isNull()).select(*DECISIONS.names)
-    return good, judged.where(F.col("reason").isNotNull()).select("line", "reason")
-
-
-def _absent(*columns: Column) -> Column:
-    found = F.lit(False)
-    for column in columns:
-        found |= column.isNull()
-    return found
-
-
-def _yes(condition: Column) -> Column:
-    return F.coalesce(condition, F.lit(False))
-
 
 def within(log: DataFrame, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
     """Return the decisions of a period, its end excluded.
@@ -213,7 +83,7 @@ def within(log: DataFrame, since: datetime | None = None, until: datetime | None
 
 
 def _decides() -> Column:
-    return F.col("type") == DECIDED
+    return F.col("type").isin(DECIDED, ANSWERED)
 
 
 def _revokes() -> Column:
@@ -318,7 +188,7 @@ def flows(log: DataFrame) -> DataFrame:
     """Return how much passes from domain to domain (`FLOWS`): to readers from owners, from publishers to owners."""
     actions = [str(Right.PUBLISH), str(Right.SUBSCRIBE)]
     reads = F.col("action") == str(Right.SUBSCRIBE)
-    passing = log.where(_permitted() & F.col("action").isin(*actions))
+    passing = log.where(_permitted() & F.col("action").isin(*actions) & (F.col("type") != ANSWERED))
     origin = F.when(reads, F.col("owner_domain")).otherwise(F.col("domain")).alias("origin")
     target = F.when(reads, F.col("domain")).otherwise(F.col("owner_domain")).alias("target")
     found = passing.groupBy(origin, target, "action").agg(
@@ -462,11 +332,12 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     requests = requests_made(log).orderBy(F.desc(F.col("permitted") + F.col("refused")), *asked)
     refused = refusals(log).orderBy(F.desc(F.col("decisions") + F.col("events")), *asked, "effect", "code")
     flowing = flows(log).orderBy(F.desc("events"), F.desc("decisions"), "origin", "target", "action")
-    taken = _table(durations(log).orderBy("action"), len(Right))
+    # Policies may be asked about any action.
+    taken = _table(durations(log).orderBy(F.desc("decisions"), "action"), max(top, len(Right)))
     return AuditReport(
         since=since,
         until=until,
-        decisions=sum(int(str(row[1])) for row in taken.rows),
+        decisions=log.where(_decides()).count() if taken.more else sum(int(str(row[1])) for row in taken.rows),
         rights_used=_table(used, top),
         rights_unused=None if unused is None or policy is None else _table(unused, max(len(policy.credentials), 1)),
         requests_made=_table(requests, top),

@@ -4,9 +4,10 @@
 
 `decided/` has the rows with the answers beside them, in a folder `@revision=…` that says by which policies, which Spark
 and others read as a column; `decisions/`, where it is wanted, a record for each of them, as
-the decision service writes them (docs/reference/pdp.md).
+the decision service writes them (docs/reference/decision-log.md).
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,9 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError
+from penstock.guard.decision_log import ANSWERED
 from penstock.pipeline.conflicts_input import Table, TableFormat
 from penstock.pipeline.evaluate import Policies, evaluate
-from penstock.pipeline.evaluate_answers import DECISION, STATUS
+from penstock.pipeline.evaluate_answers import DECISION, POLICIES, STATUS
 from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum
@@ -31,8 +33,6 @@ from penstock.policy.results import Decision
 DECIDED: Final = "decided"
 REVISION: Final = "@revision"
 """The column that says which policies have decided."""
-KIND: Final = "io.penstock.pdp.decision"
-"""The type of a record, which is that of the decision service."""
 WORDS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
 """The decisions, as they are counted."""
 #: what is no row of a table stops the job: nobody could say what was asked
@@ -49,6 +49,8 @@ class Evaluate:
     policies: Policies
     clock: Callable[[], datetime]
     log: str | None = None
+    #: nanoseconds, from any beginning
+    timer: Callable[[], int] = time.perf_counter_ns
     name: str = "evaluate"
     parts: tuple[str, ...] = (DECIDED, DECISIONS)
 
@@ -98,10 +100,11 @@ class Evaluate:
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write answers and records, and count them. Raises `FailedError` (`pipeline.lost`)."""
-        now = self.clock()
+        now, began = self.clock(), self.timer()
         found = evaluate(events, self.policies, self.columns, now)
         path = f"{output.part(DECIDED, batch)}/{REVISION}={self.policies.revision}"
         found.write.mode("overwrite").parquet(path)
+        took = self.timer() - began
         stored = output.spark.read.schema(found.schema).parquet(path)
         told = stored.groupBy(quoted(DECISION), quoted(STATUS)).count().collect()
         by = {(str(row[0]), row[1]): int(row[2]) for row in told}
@@ -109,12 +112,14 @@ class Evaluate:
         read = events.count()
         check_sum(read, counts)
         if self.log is not None:
-            lines = self._records(stored, f"{self.log}-{batch}", now)
+            # Rows are decided many at a time, and each has the same share of it.
+            share = took // max(read, 1) // 1_000
+            lines = self._records(stored, f"{self.log}-{batch}", now, share)
             lines.write.mode("overwrite").text(output.part(DECISIONS, batch))
         reasons = {status: count for (_, status), count in by.items() if status is not None}
         return {"counts": {"read": read, **counts}, "reasons": reasons, "revision": self.policies.revision}
 
-    def _records(self, decided: DataFrame, run: str, now: datetime) -> DataFrame:
+    def _records(self, decided: DataFrame, run: str, now: datetime, took: int) -> DataFrame:
         """Return a CloudEvent for each decision, as a line: about whom and what, and no other attributes."""
         subject, action, resource = (
             self._text(category, name)
@@ -123,7 +128,9 @@ class Evaluate:
         data = F.struct(
             F.lit(self.name).alias("endpoint"),
             quoted(DECISION).alias("decision"),
+            self._because().alias("because"),
             F.lit(self.policies.revision).alias("revision"),
+            F.lit(took).alias("took"),
             F.struct(F.lit("").alias("type"), subject.alias("id")).alias("subject"),
             action.alias("action"),
             F.struct(F.lit("").alias("type"), resource.alias("id")).alias("resource"),
@@ -133,12 +140,20 @@ class Evaluate:
             F.lit("1.0").alias("specversion"),
             F.concat(F.lit(f"{run}-"), F.monotonically_increasing_id()).alias("id"),
             F.lit(f"penstock-pipeline/{self.name}").alias("source"),
-            F.lit(KIND).alias("type"),
+            F.lit(ANSWERED).alias("type"),
             F.lit(now.isoformat()).alias("time"),
             F.lit("application/json").alias("datacontenttype"),
             data.alias("data"),
         )
         return decided.select(F.to_json(record).alias("value"))
+
+    def _because(self) -> Column:
+        """Return the policies that a decision rests on: those that applied, or the one that decides."""
+        nothing, root = F.array().cast("array<string>"), F.array(F.lit(f"policy:{self.policies.root.id}"))
+        ids = F.from_json(quoted(POLICIES), "array<string>")
+        applied = F.transform(ids, lambda id_: F.concat(F.lit("policy:"), id_))
+        applies = quoted(DECISION) != Decision.NOT_APPLICABLE.plain
+        return F.when(applies, F.coalesce(applied, root)).otherwise(nothing)
 
     def _text(self, category: str, name: str) -> Column:
         """Return an attribute as text; empty where no column has it."""

@@ -51,6 +51,8 @@ class Bundle:
     #: the policy for usual questions, and what answers them; the others are for `policy` as a whole
     straight: Straight | None = None
     quick: Quick | None = None
+    #: the policy that decides, as records name it: a list in JSON
+    because: str = "[]"
     #: answers that took longer, by endpoint and question
     answers: dict[tuple[str, bytes], tuple[bytes, tuple[Decided, ...]]] = field(default_factory=dict)
 
@@ -133,6 +135,7 @@ def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = 
         timeless=not any(map(_asks_time, designators([first, *others.policies]))),
         straight=ask,
         quick=None if ask is None else Quick(ask, entities),
+        because=json.dumps([f"policy:{first.id}"]),
     )
 
 

@@ -1,7 +1,8 @@
 """The decision log of the service: a CloudEvent a line, for each decision, written before it is told.
 
-Who asked, about whom and what, what was decided and under which revision; no properties, which may be anybody's
-secrets. One write for all decisions of a question; the file is opened anew when it was moved away.
+Who asked, about whom and what, what was decided, by which policy and under which revision, and how long it took; no
+properties, which may be anybody's secrets. One write for all decisions of a question; the file is opened anew when it
+was moved away. What audits read of it is in docs/reference/decision-log.md.
 """
 
 import os
@@ -14,9 +15,9 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import FailedError
+from penstock.guard.decision_log import ANSWERED
 from penstock.policy.results import Decision
 
-KIND: Final = "io.penstock.pdp.decision"
 _SAID: Final = {one: one.value for one in Decision}
 _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
 
@@ -38,6 +39,10 @@ class Asking(Struct, frozen=True, gc=False):
     time: datetime
     endpoint: str
     revision: str
+    #: the policy that decides, as a list in JSON
+    because: str
+    #: microseconds, of which each decision has the same share
+    took: int
     caller: str | None
     request_id: str | None
 
@@ -53,7 +58,11 @@ class Journal:
 
     def write(self, asking: Asking, decided: Sequence[Decided]) -> None:
         """Append the decisions of a question."""
-        lines = "".join(self._line(asking, place, one) for place, one in enumerate(decided)).encode()
+        if len(decided) == 1:
+            lines = self._line(asking, 0, decided[0], asking.took).encode()
+        else:
+            took = asking.took // (len(decided) or 1)
+            lines = "".join(self._line(asking, place, one, took) for place, one in enumerate(decided)).encode()
         try:
             if self._file is None:
                 # For its owner alone: who asks for what is nobody else's business.
@@ -87,9 +96,10 @@ class Journal:
             os.close(self._file)
             self._file = None
 
-    def _line(self, asking: Asking, place: int, one: Decided) -> str:
+    def _line(self, asking: Asking, place: int, one: Decided, took: int) -> str:
         """Return a record: written by hand, since it is half of what a known question costs; each text is quoted."""
         (who, whose), (what, which) = one.subject, one.resource
+        because = "[]" if one.decision is Decision.NOT_APPLICABLE else asking.because
         rest = f',"status":{_quoted(one.status)}' if one.status else ""
         if asking.caller:
             rest += f',"caller":{_quoted(asking.caller)}'
@@ -97,9 +107,9 @@ class Journal:
             rest += f',"request":{_quoted(asking.request_id)}'
         return (
             f'{{"specversion":"1.0","id":{_quoted(f"{asking.id}-{place}")},"source":{self._quoted_source},'
-            f'"type":"{KIND}","time":"{asking.time.isoformat()}","datacontenttype":"application/json",'
+            f'"type":"{ANSWERED}","time":"{asking.time.isoformat()}","datacontenttype":"application/json",'
             f'"data":{{"endpoint":{_quoted(asking.endpoint)},"decision":"{_SAID[one.decision]}",'
-            f'"revision":{_quoted(asking.revision)},"subject":{{"type":{_quoted(who)},"id":{_quoted(whose)}}},'
+            f'"because":{because},"revision":{_quoted(asking.revision)},"took":{took},"subject":{{"type":{_quoted(who)},"id":{_quoted(whose)}}},'
             f'"action":{_quoted(one.action)},"resource":{{"type":{_quoted(what)},"id":{_quoted(which)}}}{rest}}}}}\n'
         )
 

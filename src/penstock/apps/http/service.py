@@ -169,9 +169,10 @@ class DecisionService:
         decision, question = found
         self._number += 1
         counting.decisions[decision] += 1
-        counting.took(settings.timer() - began)
+        took = settings.timer() - began
+        counting.took(took)
         if settings.journal is not None:
-            self._write(asked, caller, EVALUATION, bundle, [_decided(question, decision)])
+            self._write(asked, caller, EVALUATION, (bundle, [_decided(question, decision)], took))
         headers = _NAMED % (self._prefix, self._number, bundle.octets)
         return Answer(_SAID[decision], content_type=JSON, headers=headers)
 
@@ -205,21 +206,24 @@ class DecisionService:
         self._number += 1
         for one in decided:
             self.counting.decisions[one.decision] += 1
-        self.counting.took(self.settings.timer() - began)
+        took = self.settings.timer() - began
+        self.counting.took(took)
         if self.settings.journal is not None:
-            self._write(asked, caller, endpoint, bundle, decided)
+            self._write(asked, caller, endpoint, (bundle, decided, took))
         return _NAMED % (self._prefix, self._number, bundle.octets)
 
     def _write(
-        self, asked: Asked, caller: str | None, endpoint: str, bundle: Bundle, decided: Sequence[Decided]
+        self, asked: Asked, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> None:
         """Write down what was decided. Raises `FailedError`."""
         settings = self.settings
         if settings.journal is None:
             return
+        bundle, decided, took = what
         request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
         name = f"{settings.prefix}-{self._number:x}"
-        asking = Asking(name, settings.clock(), endpoint, bundle.revision, caller, request)
+        micros = int(took * 1e6)
+        asking = Asking(name, settings.clock(), endpoint, bundle.revision, bundle.because, micros, caller, request)
         try:
             settings.journal.write(asking, decided)
         except PenstockError as error:
