@@ -10,10 +10,13 @@ from tests.apps.test_moderator import RULES
 from penstock.testing.postgres import PostgresServer
 
 STORE = "sqlite:rules.db"
-MORE = RULES[: RULES.index("rules:")] + """rules:
+MORE = (
+    RULES[: RULES.index("rules:")]
+    + """rules:
   - {id: wide-3, event: Line.Paint, by: bolt, fnc_s: {role: worker}}
   - {id: wide-4, event: Line.Paint, by: bolt, fnc_s: {role: worker}}
 """
+)
 
 
 @pytest.fixture
@@ -96,6 +99,13 @@ def test_a_rehearsal_changes_nothing(book: Shell) -> None:
     dry = book("moderator", "add", "--from", "rules.yaml", "--key", "ada.key", "--dry-run", "-o", "json").json
     assert [step["number"] for step in dry["steps"]] == [4]
     assert book.ok("moderator", "verify", "-o", "json").json["head"] == before
+
+
+def test_questions_may_be_rehearsed_too(book: Shell) -> None:
+    for words in ("check", "propose line", "explain line", "explain --step 1", "log"):
+        one, two = (book("moderator", *words.split(), *more) for more in ((), ("--dry-run",)))
+        assert one == two, words
+        assert one.out
 
 
 def test_a_way_out_is_chosen_and_taken_back(book: Shell) -> None:

@@ -78,12 +78,19 @@ def test_by_files(plant: Shell) -> None:
     assert "machine = 'M'" in plant.ok("moderator", "vote", "d.question", "--key", "bolt.key").out
     assert vote(plant, "acme", "--accept", "add-attributes").status == 0
     assert vote(plant, "bolt", "--refuse").status == 0
+    assert "acme: approves of add-attributes" in tally(plant, "acme.vote", "--dry-run").out
+    assert plant.ok("moderator", "polls", *STORE, "-o", "json").json["polls"][0]["votes"] == []
     assert "acme: approves of add-attributes" in tally(plant, "acme.vote", "bolt.vote", "acme.vote").out
     assert vote(plant, "bolt", "--accept", "add-attributes", "--number", "2").status == 0
     plant.now = NOW + HOUR / 2
     assert "open, 2 of 3 votes" in tally(plant, "bolt.vote").out
     plant.now = NOW + HOUR
+    before = Path("rules.db").read_bytes()
+    rehearsed = tally(plant, "--dry-run").out
+    assert tally(plant, "--dry-run", "-o", "json").json["written"] is False
+    assert Path("rules.db").read_bytes() == before
     ended = tally(plant).out
+    assert rehearsed == ended + "nothing of this was written\n"
     assert "dora: silent, which refuses" in ended
     assert "2 of 3 approve of add-attributes: step 4" in ended
     assert set(in_force(plant).values()) == {"machine = 'M' AND role = 'engineer'"}

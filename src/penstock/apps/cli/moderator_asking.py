@@ -22,6 +22,7 @@ from penstock.apps.cli.moderator_answers import (
 from penstock.apps.cli.moderator_sources import (
     RULE,
     Source,
+    asking_option,
     book_options,
     from_book,
     known_standing,
@@ -84,6 +85,7 @@ def _show_rule(standing: Standing, source: Source, output: str) -> None:
 @click.command("propose")
 @click.argument("rule", **RULE)
 @source_options
+@asking_option
 @output_option()
 @click.pass_obj
 @example("penstock moderator propose r2 --file rules.yaml")
@@ -127,6 +129,7 @@ def propose_(session: Session, /, *, rule: str, output: str, **where: Any) -> No
 @click.option("--with", "other", metavar="RULE", **RULE, help="Explain what these two have to do with each other.")
 @click.option("--step", "number", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead.")
 @source_options
+@asking_option
 @output_option()
 @click.pass_obj
 @example(

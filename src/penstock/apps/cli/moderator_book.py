@@ -10,7 +10,14 @@ from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import nobody, who_options
 from penstock.apps.cli.moderator_answers import step_data, step_row
-from penstock.apps.cli.moderator_sources import book_options, load_rules, named_store, opened_book, store_at
+from penstock.apps.cli.moderator_sources import (
+    asking_option,
+    book_options,
+    load_rules,
+    named_store,
+    opened_book,
+    store_at,
+)
 from penstock.apps.cli.namebook import remembering
 from penstock.apps.cli.names import Names, check_petname, load_names
 from penstock.apps.cli.options import JSON, key_options, open_key, output_option
@@ -175,6 +182,7 @@ def _remember(rules: RuleFile, names: Names, names_file: str | None, *, dry_run:
 @click.command()
 @click.option("--last", type=click.IntRange(min=1), default=_MANY, show_default=True, metavar="N", help="How many.")
 @book_options
+@asking_option
 @output_option()
 @example("penstock moderator log --store sqlite:rules.db --last 10")
 def log(*, last: int, output: str, **where: Any) -> None:

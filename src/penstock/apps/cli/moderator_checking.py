@@ -9,7 +9,7 @@ from penstock.apps.cli import paint
 from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_answers import conflicts_data, show_rule_conflicts
-from penstock.apps.cli.moderator_sources import Cast, Source, book_options, load_rules, opened_now
+from penstock.apps.cli.moderator_sources import Cast, Source, asking_option, book_options, load_rules, opened_now
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, output_option
 from penstock.apps.cli.pub_progress import showing
@@ -27,6 +27,7 @@ _MANY = 100
 @click.command()
 @click.argument("file", required=False)
 @book_options
+@asking_option
 @output_option()
 @click.pass_obj
 @example(

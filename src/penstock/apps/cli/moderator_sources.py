@@ -58,6 +58,12 @@ def book_options(function: options.F) -> options.F:
     return function
 
 
+#: taken by questions too, since it is the same for all commands of the moderator
+asking_option = click.option(
+    "--dry-run", is_flag=True, expose_value=False, help="Of no effect here: nothing is changed in any case."
+)
+
+
 def source_options(function: options.F) -> options.F:
     """Add `--file` besides, for commands that need no store."""
     return click.option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")(

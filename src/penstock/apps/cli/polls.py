@@ -27,6 +27,7 @@ from penstock.apps.cli.polls_answers import (
 from penstock.apps.cli.polls_options import nats_login, nats_options, read_said, unknown_poll
 from penstock.apps.cli.polls_voting import vote
 from penstock.apps.cli.session import Session, Warned, say_block, say_json, warn
+from penstock.apps.cli.store_answers import dry_run_option
 from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
@@ -37,6 +38,8 @@ from penstock.model.instants import parse_instant
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.ballots import Vote
 from penstock.moderator.poll import Answer, Poll
+from penstock.store.ledgers import Store
+from penstock.store.tried import TriedRecords
 
 _PERIOD: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -44,9 +47,10 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 @contextmanager
 def _opened(
-    key: SigningKey, store_url: str | None, ledger: str, names_file: str | None
+    key: SigningKey, store_url: str | None, ledger: str, names_file: str | None, *, dry_run: bool = False
 ) -> Iterator[tuple[Polls, Cast]]:
-    with existing_store(store_url) as store:
+    with existing_store(store_url) as kept:
+        store = Store(TriedRecords(kept.records)) if dry_run else kept
         book = RuleBook.open(store.ledger(ledger))
         polls = Polls(store.ledger(polls_name(ledger)), book, key)
         yield polls, from_book(book, store.url, load_names(names_file)).cast
@@ -169,16 +173,18 @@ def _deadline(text: str, now: datetime) -> datetime:
 @click.argument("votes", nargs=-1, metavar="[VOTE]...")
 @key_options
 @book_options
+@dry_run_option
 @output_option()
 @click.pass_obj
 @example("penstock moderator tally acme.vote bolt.vote --key plant.key")
-def tally(
+def tally(  # noqa: PLR0913  # one argument an option
     session: Session,
     /,
     *,
     votes: tuple[str, ...],
     key_file: str,
     passphrase_file: str | None,
+    dry_run: bool,
     output: str,
     **where: Any,
 ) -> None:
@@ -188,7 +194,7 @@ def tally(
     again it changes nothing.
     """
     read = [(file, read_said(file, Vote)) for file in votes]
-    with _opened(open_key(key_file, passphrase_file), **where) as (polls, cast):
+    with _opened(open_key(key_file, passphrase_file), **where, dry_run=dry_run) as (polls, cast):
         heard = []
         for file, vote in read:
             with within(file):
@@ -202,7 +208,7 @@ def tally(
                 warn(Warned("poll.contradicted", said))
         ended = polls.advance(session.now)
         if output == JSON:
-            say_json({"heard": heard, "ended": [kept_data(kept, cast) for kept in ended]})
+            say_json({"heard": heard, "ended": [kept_data(kept, cast) for kept in ended], "written": not dry_run})
             return
         for kept in ended:
             show_ended(kept, cast)
@@ -211,6 +217,8 @@ def tally(
             paint.line(f"poll {poll_name(kept.poll.id)}: {kept_row(kept, session.now)[-1]}")
         if not ended and not waiting and not heard:
             paint.line("no poll is open, and there is nothing to count")
+        elif dry_run:
+            paint.line("nothing of this was written")
 
 
 @click.command()
