@@ -67,7 +67,9 @@ def test_from_files_to_views(plant: Shell) -> None:
     data = plant.ok("pipeline", "admit", "ingested", *POLICY_FILE, "--out", "admitted", "-o", "json").json
     assert data["counts"] == {"read": events, "events": passed, "refused": events - passed, "decision records": 8}
     assert data["reasons"] == {"guard.denied": events - passed}
-    plant.ok("pipeline", "deliver", "admitted", *POLICY_FILE, "--layout", "subscriber", "--out", "delivered")
+    deliver = ("pipeline", "deliver", "admitted", *POLICY_FILE, "--layout", "subscriber")
+    given = plant.ok(*deliver, "--out", "delivered").out
+    assert ["statistics", str(passed)] in [row.split() for row in given.splitlines()]
     found = plant.ok("pipeline", "view", "delivered", "engineer", "--limit", "2", "-o", "json").json
     assert found["rows"] == len(seen("engineer", RECORDS))
     first = found["events"][0]
@@ -88,6 +90,7 @@ def test_from_files_to_views(plant: Shell) -> None:
         ("plant", "office", "subscribe", "1", str(2 * passed)),
         ("plant", "plant", "subscribe", "1", str(len(seen("engineer", RECORDS)))),
     }
+    assert "\nslowest\n" in table
     assert "engineer" in table
     assert str(who(5)) not in table
     assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table

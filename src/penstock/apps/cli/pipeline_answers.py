@@ -1,7 +1,7 @@
 """What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
@@ -27,7 +27,12 @@ _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _WIDE: Final = 80
 #: jobs whose quarantine is not of records, and what they do
 _CLOSED: Final = {"seal": "sealed", "unseal": "opened"}
-_SHOWN: Final = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "revocations")
+_SHOWN: Final = (
+    *("rights_used", "rights_unused", "requests_made", "refusals", "flows"),
+    *("durations", "slowest", "revocations"),
+)
+#: subscribers in a summary; JSON has all of them
+_READERS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ def _done_data(done: Done) -> dict[str, object]:
         "counts": dict(done.counts),
         "reasons": dict(done.reasons),
         "closed": list(done.closed),
+        **({"delivered": dict(done.delivered)} if done.delivered else {}),
         "batches": done.batches,
         "seconds": round(done.seconds, 3),
         "rows_per_second": done.rate,
@@ -85,11 +91,22 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
     rows = [(name, f"{count:,}") for name, count in done.counts.items()]
     rows += [(f"  {reason}", f"{count:,}") for reason, count in done.reasons.items()]
     paint.grid((job.name, "rows"), rows)
+    _show_delivered(done.delivered)
     say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
     _show_closed(done.closed)
     say(f"wrote {out}")
     for line in _advice(job, out, done):
         say(line)
+
+
+def _show_delivered(delivered: Mapping[str, int]) -> None:
+    """Show which subscribers were given the most, and how many others there are."""
+    if not delivered:
+        return
+    say()
+    paint.grid(("subscriber", "events"), [(name, f"{count:,}") for name, count in [*delivered.items()][:_READERS]])
+    if others := [*delivered.values()][_READERS:]:
+        say(f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}")
 
 
 def _show_closed(names: Iterable[str]) -> None:

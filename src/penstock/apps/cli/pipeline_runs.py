@@ -3,8 +3,8 @@
 import contextlib
 import io
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.frames import ID, TIME, quoted
-from penstock.pipeline.jobs import Job, Output, Streaming, files_of, run, start, totals
+from penstock.pipeline.jobs import Job, Output, Said, Streaming, files_of, run, start, totals
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Records, Tables
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
@@ -57,6 +57,8 @@ class Done:
     rate: int
     #: attributes of a sealed log that are null, because no key of them is held
     closed: tuple[str, ...] = ()
+    #: events that each subscriber was given, those with the most first
+    delivered: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,20 @@ def execute(job: Job, on: Started, place: Place, on_batch: Callable[[], None] = 
 
 def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
     seconds, rate = watch.seconds, watch.rate
-    reasons: dict[str, int] = {}
-    for said in commits(spark, path).values():
-        found = said.get("reasons")
-        for reason, count in found.items() if isinstance(found, dict) else ():
-            reasons[str(reason)] = reasons.get(str(reason), 0) + int(count)
-    ordered = dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+    said = list(commits(spark, path).values())
+    reasons, delivered = (_most(said, name) for name in ("reasons", "delivered"))
     closed = names_said(spark, path, CLOSED)
-    return Done(totals(spark, path), ordered, watch.batches, seconds, rate, closed)
+    return Done(totals(spark, path), reasons, watch.batches, seconds, rate, closed, delivered)
+
+
+def _most(said: Iterable[Said], name: str) -> dict[str, int]:
+    """Add up one table of numbers over all batches, the largest first."""
+    sums: dict[str, int] = {}
+    for one in said:
+        found = one.get(name)
+        for key, count in found.items() if isinstance(found, dict) else ():
+            sums[str(key)] = sums.get(str(key), 0) + int(count)
+    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def plan(job: Job, spark: SparkSession, place: Place | None) -> Planned:

@@ -1,0 +1,43 @@
+"""What jobs answer: how much each subscriber was given, and the decisions that took longest."""
+
+import json
+
+import pytest
+from tests.trust.kit import NOW
+
+from penstock.apps.cli.pipeline_answers import show_done, show_report
+from penstock.apps.cli.pipeline_runs import Done
+from penstock.model.principals import Petnames
+from penstock.pipeline.audit import SLOWEST, AuditReport, Table
+from penstock.pipeline.jobs_report import Audit
+
+JOB = Audit("in", name="deliver")
+NOTHING = Table((), ())
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_summary_names_those_who_were_given_the_most(capsys: pytest.CaptureFixture[str]) -> None:
+    delivered = {f"reader-{number}": 1_000 - number for number in range(13)}
+    done = Done({"read": 5}, {}, 1, 1.0, 1, delivered=delivered)
+    show_done(JOB, "out", done, "text")
+    found = lines(capsys)
+    assert ["reader-0", "1,000"] in found
+    assert ["reader-9", "991"] in found
+    assert not [line for line in found if "reader-10" in line]
+    assert ["and", "2,967", "events", "to", "3", "other", "subscribers"] in found
+    show_done(JOB, "out", done, "json")
+    assert json.loads(capsys.readouterr().out)["delivered"] == delivered
+    show_done(JOB, "out", Done({"read": 5}, {}, 1, 1.0, 1), "text")
+    assert not [line for line in lines(capsys) if "subscriber" in line]
+
+
+def test_a_report_shows_the_decisions_that_took_longest(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = Table(tuple(SLOWEST.names), (("d1", NOW, "broker", "somebody", "subscribe", "T@0", "deny", 4_321),))
+    report = AuditReport(None, None, 1, NOTHING, None, NOTHING, NOTHING, NOTHING, NOTHING, slow, NOTHING)
+    show_report(report, None, Petnames({}), "text")
+    found = lines(capsys)
+    assert ["slowest"] in found
+    assert any({"d1", "somebody", "4321"} <= {*line} for line in found)
