@@ -33,6 +33,7 @@ COMPARISON = Comparison(
     ),
     (Reader(HOSTILE, OWNER, KEY),),
     (HOSTILE,),
+    (HOSTILE, "org.plant.Reading sensor"),
 )
 
 
@@ -165,6 +166,8 @@ def test_the_numbers_are_there() -> None:
     assert "+1,234" in page
     assert "−42" in page
     assert "and 12 more, in the table" in page
+    assert "org.plant.Reading sensor. All their values count as empty." in page
+    assert "What stays closed" not in PAGES["what-if, nothing"]
     page = PAGES["audit"]
     assert "12,345" in page
     assert "There is more than is shown" in page
