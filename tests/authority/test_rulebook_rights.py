@@ -163,6 +163,20 @@ def test_a_rule_needs_the_word_of_all_whose_it_is(book: RuleBook) -> None:
     book.verify()
 
 
+def test_each_of_several_gives_up_a_rule_for_itself(book: RuleBook) -> None:
+    joint = Add(rule("r1", "A1", of=[P1, P2, P3]))
+    book.ask(K1, joint, NOW, consents=[agreed(book, K2, joint), agreed(book, K3, joint)])
+    refuses(book, "moderator.not-yours", STRANGER, Withdraw("r1"))
+    book.ask(K2, Withdraw("r1"), NOW)
+    assert book.base.standing("r1").stated.publishers == (P1, P3)
+    # That it is of it again is for itself to say.
+    refuses(book, "moderator.not-yours", MODERATOR, Undo(2))
+    refuses(book, "moderator.consent", MODERATOR, Undo(2, replay=True))
+    book.ask(K1, Withdraw("r1"), NOW)
+    assert book.base.standing("r1").status is Status.WITHDRAWN
+    book.verify()
+
+
 def test_nobody_is_subscribed_by_others(book: RuleBook) -> None:
     wanted = Subscribe(SubscribeRule("s1", event("A1"), P2, P1))
     refuses(book, "moderator.consent", K1, wanted)

@@ -35,7 +35,7 @@ class Periods:
             case State.EXPIRED:
                 return each.status not in _OVER
             case State.VALID:
-                return each.status is Status.WAITING and each.stated.stated_by not in self._base.away
+                return each.status is Status.WAITING and not each.stated.rests(self._base.away)
             case _:
                 return False
 

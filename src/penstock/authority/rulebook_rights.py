@@ -3,7 +3,7 @@
 | request | may be asked for by | has to agree |
 |---|---|---|
 | a rule is stated | whoever states it, if the founding names nobody or names it | all whom it binds |
-| a rule is withdrawn | whoever stated it | |
+| a rule is withdrawn | whoever stated it, all whom it binds, each for itself | |
 | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
 | somebody leaves | it, the moderator | it |
 | somebody comes back | it | |
@@ -201,7 +201,7 @@ class Rights:
             case steps.Subscribe(rule):
                 return _Speakers(self._invited(rule.stated_by), frozenset({rule.subscriber}))
             case steps.Withdraw(rule_id):
-                return _Speakers(frozenset({base.stated(rule_id).stated_by}))
+                return _Speakers(base.stated(rule_id).speakers)
             case steps.Resolve(rule_id, _, consents):
                 return _Speakers(frozenset({base.standing(rule_id).stated.stated_by, moderator}), consents)
             case steps.Pass():

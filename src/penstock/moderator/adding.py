@@ -79,7 +79,7 @@ def plan_add(base: RuleBase, rule: PublishRule, note: Note, customs: Customs = D
         if rule.validity.state(instant_key(note.when)) is State.NOT_YET:
             conflicts = ()
             draft.stand({rule.id: Standing(rule, Status.WAITING)})
-        elif rule.stated_by in base.away:
+        elif rule.rests(base.away):
             raise RefusedError("moderator.away", "the publisher of the rule has left", hint="let it come back first")
         else:
             resolution = enter(draft, rule, customs)
@@ -109,7 +109,7 @@ def plan_resolve(base: RuleBase, request: Resolve, note: Note, customs: Customs 
     """
     standing = base.standing(request.rule_id)
     rule = standing.stated
-    if standing.status is not Status.REJECTED or rule.stated_by in base.away:
+    if standing.status is not Status.REJECTED or rule.rests(base.away):
         raise RefusedError(
             "moderator.not-rejected", f"rule `{rule.id}` is {standing.status}", hint="only rejected rules are resolved"
         )
@@ -182,8 +182,16 @@ def check_period(rule: Rule, note: Note) -> None:
 
 
 def check_own(rule: Rule, note: Note) -> None:
-    """Check that somebody speaks for a rule. Raises `RefusedError` (`moderator.not-yours`)."""
+    """Check that somebody states a rule itself. Raises `RefusedError` (`moderator.not-yours`)."""
     if note.who != rule.stated_by:
-        raise RefusedError(
-            "moderator.not-yours", f"rule `{rule.id}` was stated by somebody else", hint="whoever stated it has to ask"
-        )
+        raise _not_yours(rule, "whoever stated it has to ask")
+
+
+def check_speaker(rule: Rule, note: Note) -> None:
+    """Check that somebody stated a rule, or is bound by it. Raises `RefusedError` (`moderator.not-yours`)."""
+    if note.who not in rule.speakers:
+        raise _not_yours(rule, "whoever stated it has to ask, or one of those that it is of")
+
+
+def _not_yours(rule: Rule, hint: str) -> RefusedError:
+    return RefusedError("moderator.not-yours", f"rule `{rule.id}` was stated by somebody else", hint=hint)

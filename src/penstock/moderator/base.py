@@ -133,9 +133,13 @@ class RuleBase:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules in force, of publishers and of subscribers, as `allow.Subscriptions` wants them."""
+        """All rules in force, of publishers and of subscribers, as `allow.Subscriptions` wants them.
+
+        Who is away is not among the publishers of a rule that others go on to stand for.
+        """
         wanted = (wish.stated for _, wish in sorted(self._tables.wishes.items()) if wish.status is Status.IN_FORCE)
-        return (*(rule for _, rule in sorted(self.detector.rules.items())), *wanted)
+        there = (rule.without(self._tables.away) for _, rule in sorted(self.detector.rules.items()))
+        return (*there, *wanted)
 
     @property
     def away(self) -> frozenset[Principal]:

@@ -143,7 +143,7 @@ class Delta:
         """Say whether a later delta depends on this one: it changes the same, or they need a type of each other.
 
         That is a type that this one added and the later one is about, or one that it is about and the later one
-        removed.
+        removed. A rule of several came to rest, or back, because the others were away or there.
         """
         added = {event for event, change in self.types.items() if change.before is None}
         removed = {event for event, change in other.types.items() if change.after is None}
@@ -154,6 +154,7 @@ class Delta:
             and self.types.keys().isdisjoint(other.types)
             and self.log.keys().isdisjoint(other.log)
             and self.away.keys().isdisjoint(other.away)
+            and self.away.keys().isdisjoint(other.resting)
         )
 
     @property
@@ -180,6 +181,12 @@ class Delta:
             if after is not None and after.status in _STANDING
             if before is None or before.status in _FORSAKEN
         }
+
+    @property
+    def resting(self) -> frozenset[Principal]:
+        """Those whose rules come to rest, or rest no longer."""
+        sides = (side for _, *both in self._standings() for side in both)
+        return frozenset().union(*(side.stated.speakers for side in sides if side and side.status is Status.LEFT))
 
     def _standings(self) -> Iterator[tuple[str, Standing | Wish | None, Standing | Wish | None]]:
         yield from ((rule_id, change.before, change.after) for rule_id, change in self.rules.items())

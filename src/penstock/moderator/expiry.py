@@ -31,7 +31,7 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
         pass_wishes(draft, note.when)
         restored = take_out(draft, ended, note.when, customs)
         for rule in begun:
-            if rule.stated_by not in base.away:
+            if not rule.rests(base.away):
                 enter(draft, rule, customs)
         # To resolve conflicts of these, rules in force may have changed again.
         restored += bring_back(draft, note.when, customs)
@@ -39,16 +39,19 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
 
 
 def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a publisher that goes away: the rules that it stated rest.
+    """Plan what comes of a publisher that goes away: the rules rest that it stated, or that are of nobody else.
+
+    Of rules of several it is a publisher no longer, as long as it is away (`RuleBase.rules`).
 
     Raises `RefusedError` (`moderator.away`) when it is away already.
     """
     if publisher in base.away:
         raise RefusedError("moderator.away", f"{publisher.short} has left already")
+    away = base.away | {publisher}
     going = {
         rule_id: Status.LEFT
         for rule_id, standing in base.standings.items()
-        if standing.status is Status.IN_FORCE and standing.stated.stated_by == publisher
+        if standing.status is Status.IN_FORCE and standing.stated.rests(away)
     }
     with base.draft() as draft:
         rest_wishes(draft, publisher)
@@ -75,6 +78,7 @@ def plan_return(base: RuleBase, publisher: Principal, note: Note, customs: Custo
 def _state_again(draft: Draft, publisher: Principal, note: Note, customs: Customs) -> None:
     now = instant_key(note.when)
     for _, standing in sorted(draft.base.standings.items()):
-        rests = standing.status in (Status.LEFT, Status.WAITING) and standing.stated.stated_by == publisher
-        if rests and standing.stated.validity.state(now) is State.VALID:
-            enter(draft, standing.stated, customs)
+        stated = standing.stated
+        rested = standing.status in (Status.LEFT, Status.WAITING) and publisher in stated.speakers
+        if rested and not stated.rests(draft.base.away) and stated.validity.state(now) is State.VALID:
+            enter(draft, stated, customs)

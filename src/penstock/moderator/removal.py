@@ -12,6 +12,7 @@ where it finds what it deletes.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain, islice
 from typing import Final
@@ -19,10 +20,10 @@ from typing import Final
 from penstock.errors import RefusedError
 from penstock.model.instants import instant_key
 from penstock.model.names import TypeKey
-from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_own, settle_on
+from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_speaker, settle_on
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Function
-from penstock.moderator.deltas import Logged, LoggedAs, Standing, Status
+from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Standing, Status
 from penstock.moderator.history import Reason
 from penstock.moderator.lists import parts
 from penstock.moderator.propose import find, implies
@@ -33,17 +34,44 @@ from penstock.trust.validity import State
 
 
 def plan_withdraw(base: RuleBase, request: Withdraw, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a rule being taken back by whoever stated it.
+    """Plan what comes of a rule being taken back by whoever stated it, or by one of those that it is of.
+
+    Of several publishers one takes back that it is of it; the rule goes on to be that of the others.
 
     Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-yours`, `moderator.gone`.
     """
     standing = base.standing(request.rule_id)
-    check_own(standing.stated, note)
+    check_speaker(standing.stated, note)
     if standing.status in (Status.WITHDRAWN, Status.ENDED):
         raise RefusedError("moderator.gone", f"rule `{request.rule_id}` is {standing.status} already")
+    stated = standing.stated
     with base.draft() as draft:
-        restored = take_out(draft, {request.rule_id: Status.WITHDRAWN}, note.when, customs)
+        if note.who == stated.stated_by or stated.publishers == (note.who,):
+            restored = take_out(draft, {request.rule_id: Status.WITHDRAWN}, note.when, customs)
+        else:
+            restored = _step_out(draft, standing, note, customs)
         return Plan(Step(base.next_number, note, request, draft.delta, restored))
+
+
+def _step_out(draft: Draft, standing: Standing, note: Note, customs: Customs) -> tuple[Logged, ...]:
+    """Let a rule of several be one of the others alone, and all that the log has of it; return what came back."""
+    gone, base, rule_id = (note.who,), draft.base, standing.stated.id
+    stated, restored = standing.stated.without(gone), tuple[Logged, ...]()
+    if standing.status is Status.IN_FORCE and stated.rests(base.away):
+        # None of the others is there.
+        restored = take_out(draft, {rule_id: Status.LEFT}, note.when, customs)
+    now = base.standings[rule_id]
+    entries = {
+        entry.place: Change(
+            entry,
+            replace(entry, rules=tuple(rule.without(gone) if rule.id == rule_id else rule for rule in entry.rules)),
+        )
+        for entry in base.history.on(stated.event)
+        if any(rule.id == rule_id for rule in entry.rules)
+    }
+    after = Standing(stated, now.status, None if now.form is None else now.form.without(gone))
+    draft.change(Delta(rules={rule_id: Change(now, after)}, log=entries))
+    return (*restored, *bring_back(draft, note.when, customs))
 
 
 def take_out(draft: Draft, going: dict[str, Status], now: datetime, customs: Customs) -> tuple[Logged, ...]:
@@ -125,13 +153,13 @@ def _lacks(
     base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED
 ) -> frozenset[Reason] | None:
     """Return why an entry may not come back: nothing but time if there are no reasons; None if it may."""
-    progress = False
+    progress, away = False, base.away
     for rule in entry.rules:
         standing = base.standings[rule.id]
         if standing.status not in statuses:
             return frozenset({rule.id})
-        if standing.stated.stated_by in base.away:
-            return frozenset({rule.id, standing.stated.stated_by})
+        if standing.stated.rests(away):
+            return frozenset({rule.id, *(away & standing.stated.speakers)})
         if standing.stated.validity.state(instant_key(now)) is not State.VALID:
             return frozenset()
         if standing.form == rule:

@@ -12,7 +12,8 @@ alone. A rule is a claim that whoever stated it signs (`penstock.trust.signed`);
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
@@ -65,6 +66,16 @@ class PublishRule:
     def speakers(self) -> frozenset[Principal]:
         """Whoever stated the rule, and those whom it binds with it."""
         return frozenset({self.stated_by, *self.publishers})
+
+    def rests(self, away: Collection[Principal]) -> bool:
+        """Say whether it rests while some are away: whoever stated it, or all publishers that it is of."""
+        return self.stated_by in away or all(publisher in away for publisher in self.publishers)
+
+    def without(self, away: Collection[Principal]) -> "PublishRule":
+        """Return what it says while some are away, of those who are there. Raises as the rule where none is."""
+        if not any(publisher in away for publisher in self.publishers):
+            return self
+        return replace(self, publishers=tuple(publisher for publisher in self.publishers if publisher not in away))
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
@@ -120,6 +131,10 @@ class SubscribeRule:
     def speakers(self) -> frozenset[Principal]:
         """Whoever stated the rule, and whoever is subscribed by it."""
         return frozenset({self.stated_by, self.subscriber})
+
+    def rests(self, away: Collection[Principal]) -> bool:
+        """Say whether it rests while some are away: whoever stated it, or whoever is subscribed by it."""
+        return self.stated_by in away or self.subscriber in away
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""

@@ -60,7 +60,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Whoever stated a rule takes it back."""
+    """Whoever stated a rule takes it back, or one of those that it is of takes back to be among them."""
 
     rule_id: str
 

@@ -1,6 +1,6 @@
 """The tables of a rule base, but for its tree, and what holds for any change of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeVar
 
@@ -74,13 +74,13 @@ class Tables:
 
     def check_away(self, delta: Delta) -> None:
         """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
-        leaving = {who for who, change in delta.away.items() if change.after}
-        if not leaving:
+        if not any(change.after for change in delta.away.values()):
             return
+        away = self._away_after(delta)
         for rule_id, after in self._standing_after(delta):
-            if after.status is Status.IN_FORCE and after.stated.stated_by in leaving:
+            if after.status is Status.IN_FORCE and after.stated.rests(away):
                 raise RefusedError(
-                    "moderator.away", f"rule `{rule_id}` would be in force without whoever stated it", rule=rule_id
+                    "moderator.away", f"rule `{rule_id}` would be in force without whoever it is of", rule=rule_id
                 )
 
     def _check_before(self, delta: Delta, tree: TypeTree) -> None:
@@ -122,15 +122,20 @@ class Tables:
                     raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
 
     def _check_present(self, delta: Delta) -> None:
-        """Check that no rule comes into force that somebody has stated who is away."""
+        """Check that no rule comes into force that rests, since those are away whose it is."""
         changed: list[tuple[str, Standing | Wish]] = [*_after({}, delta.rules), *_after({}, delta.wishes)]
-        for rule_id, after in changed:
-            who = after.stated.stated_by
-            away = delta.away[who].after if who in delta.away else who in self.away
-            if away and after.status is Status.IN_FORCE:
+        away = self._away_after(delta)
+        for rule_id, after in changed if away else ():
+            if after.status is Status.IN_FORCE and after.stated.rests(away):
                 raise RefusedError(
-                    "moderator.away", f"whoever stated rule `{rule_id}` has left", hint="let it come back first"
+                    "moderator.away", f"whoever rule `{rule_id}` is of has left", hint="let it come back first"
                 )
+
+    def _away_after(self, delta: Delta) -> Collection[Principal]:
+        """Return who will be away."""
+        if not delta.away:
+            return self.away
+        return (self.away - delta.away.keys()) | {who for who, change in delta.away.items() if change.after}
 
     def _standing_after(self, delta: Delta) -> Iterator[tuple[str, Standing | Wish]]:
         """Yield how all rules will stand."""

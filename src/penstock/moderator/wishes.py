@@ -9,7 +9,7 @@ from datetime import datetime
 from penstock.errors import RefusedError
 from penstock.model.instants import instant_key
 from penstock.model.principals import Principal
-from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_own, check_period
+from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_own, check_period, check_speaker
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.deltas import Status, Wish
 from penstock.moderator.removal import bring_back
@@ -35,20 +35,20 @@ def plan_subscribe(base: RuleBase, rule: SubscribeRule, note: Note) -> Plan:
         raise duplicate(rule.id)
     check_own(rule, note)
     check_period(rule, note)
-    if rule.stated_by in base.away:
-        raise RefusedError("moderator.away", "whoever stated the rule has left", hint="let it come back first")
+    if rule.rests(base.away):
+        raise RefusedError("moderator.away", "whoever the rule is of has left", hint="let it come back first")
     with base.draft() as draft:
         draft.wish({rule.id: Wish(rule, _status(rule, note.when))})
         return Plan(Step(base.next_number, note, Subscribe(rule), draft.delta))
 
 
 def plan_unsubscribe(base: RuleBase, request: Withdraw, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a subscriber's rule being taken back by whoever stated it.
+    """Plan what comes of a subscriber's rule being taken back by whoever stated it, or is subscribed by it.
 
     Raises `RefusedError`: `moderator.not-yours`, `moderator.gone`.
     """
     wish = base.wishes[request.rule_id]
-    check_own(wish.stated, note)
+    check_speaker(wish.stated, note)
     if wish.status in _GONE:
         raise RefusedError("moderator.gone", f"rule `{request.rule_id}` is {wish.status} already")
     with base.draft() as draft:
@@ -68,7 +68,7 @@ def pass_wishes(draft: Draft, now: datetime) -> None:
             or (
                 wish.status is Status.WAITING
                 and _status(wish.stated, now) is Status.IN_FORCE
-                and wish.stated.stated_by not in draft.base.away
+                and not wish.stated.rests(draft.base.away)
             )
         }
     )
@@ -80,7 +80,7 @@ def rest_wishes(draft: Draft, who: Principal) -> None:
         {
             rule_id: Wish(wish.stated, Status.LEFT)
             for rule_id, wish in draft.base.wishes.items()
-            if wish.status is Status.IN_FORCE and wish.stated.stated_by == who
+            if wish.status is Status.IN_FORCE and who in wish.stated.speakers
         }
     )
 
@@ -92,7 +92,8 @@ def state_wishes_again(draft: Draft, who: Principal, now: datetime) -> None:
             rule_id: Wish(wish.stated, Status.IN_FORCE)
             for rule_id, wish in draft.base.wishes.items()
             if wish.status in (Status.LEFT, Status.WAITING)
-            and wish.stated.stated_by == who
+            and who in wish.stated.speakers
+            and not wish.stated.rests(draft.base.away)
             and _status(wish.stated, now) is Status.IN_FORCE
         }
     )
