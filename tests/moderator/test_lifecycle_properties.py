@@ -65,20 +65,21 @@ numbers = st.integers(0, 6)
 def stated(draw: st.DrawFn, events: Sequence[TypeKey] = EVENTS) -> Add:
     number = draw(numbers)
     by = WHO[number % len(WHO)]
+    others = st.lists(st.sampled_from(WHO), min_size=1, unique=True).map(tuple)
+    of = draw(st.one_of(st.just((by,)), st.just((by,)), others))
     begin, end = draw(st.sampled_from([(None, None)] * 4 + [(None, 1), (1, None), (1, 2)]))
     period = Validity.between(*(None if days is None else NOW + timedelta(days) for days in (begin, end)))
     fnc_p = draw(st.sampled_from((ALWAYS, ALWAYS, ALWAYS, listing(("company", "A")))))
     fnc_s = draw(st.sampled_from(FORMULAS))
-    return Add(PublishRule(f"r{number}", draw(st.sampled_from(events)), (by,), by, fnc_p, fnc_s, period))
+    return Add(PublishRule(f"r{number}", draw(st.sampled_from(events)), of, by, fnc_p, fnc_s, period))
 
 
 def requests(base: RuleBase) -> st.SearchStrategy[Request]:
     """Ask for what may be possible, and often is not."""
     types = [*base.tree.parents]
-    known = st.sampled_from(types)
+    known, consents = st.sampled_from(types), st.sampled_from([frozenset(WHO), frozenset()])
     wanted: list[tuple[int, st.SearchStrategy[Request]]] = [(5, stated(types))]
     if rejected := [rule_id for rule_id, each in base.standings.items() if each.status is Status.REJECTED]:
-        consents = st.sampled_from([frozenset(WHO), frozenset()])
         wanted += [(6, st.builds(Resolve, st.sampled_from(rejected), st.sampled_from([*Strategy]), consents))]
     if base.standings:
         wanted += [(3, st.builds(Withdraw, st.sampled_from([*base.standings])))]
@@ -88,26 +89,28 @@ def requests(base: RuleBase) -> st.SearchStrategy[Request]:
     if base.steps:
         wanted += [(2, st.builds(Undo, st.integers(1, len(base.steps)), st.booleans()))]
     if len(types) > 2:
-        wanted += [(1, st.builds(MoveType, known, known)), (1, st.builds(RemoveType, known))]
+        settled = st.builds(MoveType, known, known, st.sampled_from([*Strategy]), consents)
+        wanted += [(1, st.builds(MoveType, known, known)), (2, settled), (1, st.builds(RemoveType, known))]
     wanted += [(1, st.one_of(st.builds(AddType, st.just(NEW), known), st.builds(RenameType, known, st.just(NEW))))]
     weighted = [kind for weight, kind in wanted for _ in range(weight)]
     return st.integers(0, len(weighted) - 1).flatmap(weighted.__getitem__)
 
 
-def speaker(base: RuleBase, request: Request) -> Note:
-    """Let each request be made by whoever may."""
+def speaker(base: RuleBase, request: Request, *, other: int = 0) -> Note:
+    """Let each request be made by whoever may: of several, by one or the other."""
     days = len(base.steps) // 4
     match request:
         case Add(rule):
             who = rule.stated_by
         case Withdraw(rule_id) if rule_id in base.standings:
-            who = base.standings[rule_id].stated.stated_by
+            stated = base.standings[rule_id].stated
+            who = (stated.stated_by, *stated.publishers)[other % (1 + len(stated.publishers))]
         case _:
             who = OWNER
     return Note(who, NOW + timedelta(days=days))
 
 
-def check(base: RuleBase, customs: Customs, request: Request, now: datetime) -> None:
+def check(base: RuleBase, request: Request, now: datetime) -> None:
     rules = list(base.detector.rules.values())
     vocabulary = base.detector.vocabulary
     assert not any(find_conflicts(rule, rules, vocabulary, base.mode) for rule in rules)
@@ -117,8 +120,8 @@ def check(base: RuleBase, customs: Customs, request: Request, now: datetime) -> 
     if isinstance(request, SEARCHING):
         assert not fits
     assert open_before.issuperset(entry.place for entry in fits), "what is kept out does not fit"
-    if customs.heuristic.name != "paper":
-        assert not any(rule.stated_by in base.away for rule in rules)
+    assert not any(base.away & rule.speakers for rule in base.rules), "who is away has no rule in force"
+    assert all(rule.publishers == base.standings[rule.id].stated.publishers for rule in rules)
 
 
 def fitting(base: RuleBase, now: datetime) -> list[Logged]:
@@ -145,7 +148,7 @@ def test_whatever_is_asked_for(
     customs = Customs(strategy, heuristic)  # type: ignore[arg-type]  # of HEURISTICS
     for _ in range(data.draw(st.integers(5, 16))):
         request = data.draw(requests(base))
-        note = speaker(base, request)
+        note = speaker(base, request, other=data.draw(st.integers(0, 3)) if isinstance(request, Withdraw) else 0)
         before = base.image()
         try:
             planned = (
@@ -161,7 +164,7 @@ def test_whatever_is_asked_for(
             base.history.release_all()
             assert plan(base, request, note, customs).step == planned.step, "all of the log comes to the same"
         base.apply(planned.step)
-        check(base, customs, request, note.when)
+        check(base, request, note.when)
         after = base.image()
 
         undoing = plan_undo(base, Undo(planned.step.number), note, customs).step.delta
