@@ -25,6 +25,7 @@ from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
+from penstock.trust.key_refusals import NOT_MEMBER, KeyRefusal
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import Validity
 
@@ -213,10 +214,16 @@ class World:
                 outputs = self.ask(number, request)
             except RefusedError as error:
                 self.refusals.append(error.code)
-                if error.code == "keys.not-member":
-                    broker.take(broker.member.dismissed())
+                if error.code == NOT_MEMBER and self.manager.was_evicted(request.value):
+                    refusal = sign_value(self.refusal(request), key(MANAGER))
+                    broker.take(broker.member.refused(self.now, refusal.unverified()))
             else:
                 self.run(outputs)
+
+    def refusal(self, request: SignedValue[KeyRequest], code: str = NOT_MEMBER) -> KeyRefusal:
+        value = request.value
+        about = value.public or request.digest
+        return KeyRefusal(who(MANAGER), value.group, value.broker, about, code, self.now)
 
     def ask(self, number: int, request: SignedValue[KeyRequest]) -> list[Output]:
         unverified = request.unverified()

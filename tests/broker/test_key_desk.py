@@ -264,3 +264,26 @@ def test_epochs_are_forgotten_when_the_log_has_forgotten_them_and_not_before() -
             assert [type(read_record(one).value) for one in log.records] == [KeyCheckpoint]
 
     run(test())
+
+
+def test_a_broker_that_was_evicted_knows_it_and_says_so() -> None:
+    async def test() -> None:
+        async with (
+            two() as (manager, other),
+            client_of(manager, AGENCY) as owner,
+            client_of(other, AGENCY) as operator,
+        ):
+            await owner.keys(KeyWord.EVICT, TYPE, evicted=BROKERS[1].principal)
+            await until(lambda: all(member.evicted for member in other.keys.members.values()))
+            assert (holds(other), [*other.core.ring.items()]) == (0, [])
+            held = part(await operator.keys(KeyWord.STATUS), "held", str(TYPE))
+            assert (part(held, "evicted"), part(held, "epoch"), part(held, "seals")) == (True, 0, False)
+            other.keys.readiness.tick(datetime.now(UTC) + timedelta(milliseconds=2 * LIMITS.key_retry))
+            assert [one.code for one in other.told].count("keys.not-member") == 4
+            assert "keys.no-manager" not in other.codes
+            await operator.keys(KeyWord.JOIN)
+            await until(lambda: holds(other) == 4)
+            held = part(await operator.keys(KeyWord.STATUS), "held", str(TYPE))
+            assert (part(held, "evicted"), part(held, "seals")) == (False, True)
+
+    run(test())

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from tests.broker.key_kit import GROUP, MANAGER, PLATES, Broker, World, at
+from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.key_manager import Reply, Tell
-from penstock.broker.key_member import Refused
+from penstock.broker.key_member import Ask, Refused
 from penstock.model.limits import Limits
 from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
-from penstock.trust.key_refusals import NO_PLACE, KeyRefusal
+from penstock.trust.key_refusals import NO_PLACE, NOT_MEMBER, KeyRefusal
 from penstock.trust.signed import SignedValue, sign_value
 
 
@@ -153,6 +153,7 @@ def test_who_is_dismissed_while_it_joins_anew_goes_on_joining() -> None:
     world.join(20)
     assert world.refusals == ["keys.not-member"]
     assert broker.keys == {world.epoch: world.key()}
+    assert not broker.member.evicted
 
 
 def test_who_leaves_forgets_everything() -> None:
@@ -288,3 +289,64 @@ def test_a_refusal_counts_for_who_asked_of_who_manages_and_asking_goes_on() -> N
     assert broker.take(member.tick(at(5))[0]) == ["ask"]
     world = World(20)
     assert world.brokers[20].member.refused(NOW, genuine) == []
+
+
+def seeking(world: World, number: int) -> list[SignedValue[KeyRequest]]:
+    """Return what a broker asks that has heard of an epoch which it cannot follow; nobody has answered."""
+    asks = world.brokers[number].asks
+    assert {ask.value.wish for ask in asks} == {Wish.PATH}
+    return asks
+
+
+def test_who_was_evicted_is_told_so_and_forgets_its_keys() -> None:
+    world = World(20, 21)
+    world.pass_time(601)
+    world.evict(21)
+    broker = world.brokers[21]
+    [request] = seeking(world, 21)
+    assert (request.value.first, request.value.last) == (3, 3)
+    assert not broker.member.evicted
+    world.post(21)
+    assert (broker.member.evicted, broker.keys, broker.member.epoch, broker.seals) == (True, {}, 0, False)
+    # It does not go on asking.
+    world.pass_time(60)
+    assert broker.asks == []
+    world.join(21)
+    assert (broker.member.evicted, broker.seals, world.epoch) == (False, True, 4)
+    assert world.brokers[20].keys[4] == broker.keys[4]
+
+
+def test_that_somebody_was_evicted_is_believed_about_its_last_request_alone() -> None:
+    world = World(20, 21)
+    world.pass_time(601)
+    world.evict(21)
+    [first] = seeking(world, 21)
+    member = world.brokers[21].member
+    later = [one.request for one in member.tick(at(607))[0] if isinstance(one, Ask)]
+    genuine = [sign_value(world.refusal(request), key(MANAGER)).unverified() for request in (first, *later)]
+    assert member.refused(world.now, genuine[0]) == []
+    with refused("keys.untrusted"):
+        forged = replace(world.refusal(later[0]), manager=who(99))
+        member.refused(world.now, sign_value(forged, key(99)).unverified())
+    no_place = sign_value(world.refusal(later[0], NO_PLACE), key(MANAGER)).unverified()
+    assert member.refused(world.now, no_place) == []
+    assert not world.brokers[21].member.evicted
+    assert Refused(GROUP, NOT_MEMBER) in member.refused(world.now, genuine[1])
+    assert member.evicted
+    # Who has come back since then does not believe what was said before.
+    world.join(21)
+    assert world.brokers[21].member.refused(world.now, genuine[1]) == []
+    assert world.brokers[21].seals
+
+
+def test_a_replica_that_is_behind_does_not_say_who_was_evicted() -> None:
+    world = World(20, 21)
+    world.evict(21)
+    behind = manager(REPLICA)
+    catch_up(world.now, behind, world.log)
+    asked = seeking(world, 21)[-1].value
+    assert behind.was_evicted(asked)
+    assert not behind.was_evicted(replace(asked, broker=who(20)))
+    world.post(21)
+    world.join(21)
+    assert not behind.was_evicted(replace(asked, last=world.brokers[21].member.epoch))

@@ -97,7 +97,10 @@ class KeyDesk:
     def _held(self) -> Iterator[tuple[str, Wire]]:
         now = self._core.now()
         for group, member in sorted(self._keys.members.items(), key=lambda item: item[0].scope):
-            yield group.scope, {**self._about(group, member.word), "seals": member.seals(now)}
+            yield (
+                group.scope,
+                {**self._about(group, member.word), "seals": member.seals(now), "evicted": member.evicted},
+            )
 
     def _managed(self, asker: Asker, *, operator: bool) -> Iterator[tuple[str, Wire]]:
         for group in self._keys.managed():

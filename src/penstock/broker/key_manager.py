@@ -137,6 +137,14 @@ class KeyManager:
         missed = self._fold.missed(state, holder, request.first)
         return [self._answers.path(state, request.broker, holder, missed)]
 
+    def was_evicted(self, request: KeyRequest) -> bool:
+        """Say whether somebody was evicted, who has heard of no later epoch than there is here.
+
+        Who is back has heard of one: it began when it joined, and a replica that is behind has not read of it.
+        """
+        state = self._state(request.group)
+        return request.broker in state.evicted and state.epoch >= request.last
+
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
         """Take in a member's word that it has sealed as much as it may under one key.
 

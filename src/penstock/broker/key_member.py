@@ -48,7 +48,7 @@ from penstock.trust.key_messages import (
     Word,
     join_parts,
 )
-from penstock.trust.key_refusals import KeyRefusal
+from penstock.trust.key_refusals import NOT_MEMBER, KeyRefusal
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 Heard: TypeAlias = KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice
@@ -96,8 +96,12 @@ class KeyMember:
         self._asked: datetime | None = None
         #: how often it has asked for the same
         self._tries = 0
+        #: the digest of the last request for its path, if it was not answered
+        self._seeking: bytes | None = None
         self._told: datetime | None = None
         self._holds = True
+        #: whether a manager says that it was evicted: it is no member then, until it joins again
+        self.evicted = False
         #: blocks that were sealed here in this epoch
         self._blocks = 0
 
@@ -106,7 +110,7 @@ class KeyMember:
     def join(self, now: datetime) -> list[Output]:
         """Ask to join, or to have a right renewed; asked again until a manager answers."""
         self._private = self._private or SealingKey(self._random)
-        self._wish, self._asked, self._tries = Wish.JOIN, None, 0
+        self._wish, self._asked, self._tries, self.evicted = Wish.JOIN, None, 0, False
         return self._ask(now)
 
     def leave(self, now: datetime) -> list[Output]:
@@ -167,26 +171,29 @@ class KeyMember:
     def refused(self, now: datetime, unverified: UnverifiedValue[KeyRefusal]) -> list[Output]:
         """Take in that a manager does not give what was asked for; nothing where it was asked by others, or long ago.
 
-        A request to join goes on: there may be a place another time. Raises `RefusedError`: `keys.untrusted`, and what
-        signatures raise.
+        A request to join goes on: there may be a place another time. Who was evicted forgets everything. Raises
+        `RefusedError`: `keys.untrusted`, and what signatures raise.
         """
         value = unverified.value
-        asked = self._private.public if self._private is not None and self._wish is Wish.JOIN else None
+        asked = self._seeking if value.code == NOT_MEMBER else self._joining
         if (value.group, value.broker, value.public) != (self.group, self._key.principal, asked):
             return []
         unverified.verify()
         self._check_manager(now, value.manager)
-        return [Refused(self.group, value.code)]
+        said = self.dismissed() if value.code == NOT_MEMBER else []
+        # Who joins already is about to be a member again.
+        self.evicted = self._wish is None
+        return [*said, Refused(self.group, value.code)]
 
     def dismissed(self) -> list[Output]:
-        """Forget everything, since a manager says that this broker is not in the group (`keys.not-member`).
+        """Forget everything, since this broker is not in the group any more.
 
         A request to join goes on: the manager may not have had it yet.
         """
         epochs = sorted({*self._closing, *(() if self._word is None else (self._word.epoch,))})
         said: list[Output] = [Closed(self.group, epoch) for epoch in epochs]
         said += [Hold(self.group)] if not self._holds else []
-        self._leaf = self._path = self._word = None
+        self._leaf = self._path = self._word = self._seeking = None
         self._wish = self._wish if self._wish is Wish.JOIN else None
         self._parts, self._closing, self._known, self._holds = {}, {}, 0, True
         return said
@@ -241,6 +248,11 @@ class KeyMember:
             return self._retry
         return min(self._retry, self._retry / _PATIENCE * (1 << min(self._tries, _PATIENCE)))
 
+    @property
+    def _joining(self) -> bytes | None:
+        """The key of the request to join, if it was not answered."""
+        return self._private.public if self._private is not None and self._wish is Wish.JOIN else None
+
     def _check(self, now: datetime, word: Word) -> None:
         if word.group != self.group:
             raise RefusedError("keys.wrong-group", "a statement about another key group")
@@ -285,7 +297,7 @@ class KeyMember:
 
     def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
-        self._wish, self._asked, self._tries = None, None, 0
+        self._wish, self._asked, self._seeking, self._tries = None, None, None, 0
         if word.epoch < self.epoch:
             return []
         if place.startswith(UNPLACED) and len(place) == _UNPLACED_BYTES:
@@ -361,9 +373,12 @@ class KeyMember:
         if self._wish is None or (self._asked is not None and now < self._asked + self._pause):
             return []
         self._asked, self._tries = now, self._tries + 1
-        public = self._private.public if self._wish is Wish.JOIN and self._private is not None else b""
-        first = self.epoch + 1 if self._wish is Wish.PATH else 0
-        return [Ask(self._request(now, self._wish, first, public=public))]
+        public = self._joining or b""
+        # What it has missed, as far as it has heard: a manager that knows of less cannot tell whether it is a member.
+        missed = (self.epoch + 1, max(self.epoch, self._known)) if self._wish is Wish.PATH else (0, 0)
+        request = self._request(now, self._wish, *missed, public)
+        self._seeking = request.digest if self._wish is Wish.PATH else self._seeking
+        return [Ask(request)]
 
     def _request(
         self, now: datetime, wish: Wish, first: int = 0, last: int = 0, public: bytes = b""

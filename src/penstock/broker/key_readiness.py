@@ -13,11 +13,12 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.key_messages import KeyGroup
-from penstock.trust.key_refusals import NO_PLACE, NOT_BROKER
+from penstock.trust.key_refusals import NO_PLACE, NOT_BROKER, NOT_MEMBER
 
 #: what managers answer to who asks to join, and what can be done about it
 _REFUSALS: Final = {
     NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer"),
+    NOT_MEMBER: ("this broker was evicted", "`penstock keys join` asks for its keys again, where it is to have them"),
     NOT_BROKER: ("this broker may not carry the type", "the type's owner grants it `route`"),
 }
 
@@ -94,7 +95,7 @@ def _no_manager(group: KeyGroup) -> FailedError:
     return FailedError(
         "keys.no-manager",
         f"no key of `{group.scope}` is current: publications wait for one",
-        hint="is a key manager running, and reached? a broker that was evicted waits for `penstock keys join`",
+        hint="is a key manager running, and reached?",
     )
 
 

@@ -254,7 +254,9 @@ class Keys:
         try:
             self._tell(self._answer(now, manager, request))
         except PenstockError as error:
-            if error.code in ANSWERED.get(value.wish, ()):
+            # A replica that is behind does not know who is a member.
+            certain = value.wish is not Wish.PATH or manager.was_evicted(value)
+            if certain and error.code in ANSWERED.get(value.wish, ()):
                 self._refuse(now, request, error.code)
             raise
 

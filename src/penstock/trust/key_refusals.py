@@ -19,14 +19,19 @@ from penstock.model.principals import Principal
 from penstock.trust.key_messages import KeyGroup, Wish
 from penstock.trust.signed import malformed, one, read_owner, read_time, time_field
 
-#: why: no right, nothing to give, no place left, not for clients
+#: why: no right, nothing to give, no place left, not for clients, not for who was evicted
 NOT_ENTITLED: Final = "keys.not-entitled"
 NO_HISTORY: Final = "keys.no-history"
 NO_PLACE: Final = "keys.members"
 NOT_BROKER: Final = "keys.not-broker"
+NOT_MEMBER: Final = "keys.not-member"
 #: which refusals are answered. Others are not: who asks too early is to ask again, and copies are not answered
 ANSWERED: Final[Mapping[Wish, frozenset[str]]] = MappingProxyType(
-    {Wish.JOIN: frozenset((NO_PLACE, NOT_BROKER)), Wish.HISTORY: frozenset((NOT_ENTITLED, NO_HISTORY))}
+    {
+        Wish.JOIN: frozenset((NO_PLACE, NOT_BROKER)),
+        Wish.PATH: frozenset((NOT_MEMBER,)),
+        Wish.HISTORY: frozenset((NOT_ENTITLED, NO_HISTORY)),
+    }
 )
 REASONS: Final = frozenset().union(*ANSWERED.values())
 

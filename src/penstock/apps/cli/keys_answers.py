@@ -66,6 +66,8 @@ def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
     until = one.get("until")
     if one.get("seals") is True and isinstance(until, datetime):
         seals = f"✓ until {value_text(until)} at the latest"
+    elif one.get("evicted") is True:
+        seals = "✗ evicted, and no member: `penstock keys join` asks again"
     else:
         seals = "✗ publications wait for a key" if one.get("epoch") == 0 else "✗ publications wait for a new epoch"
     return _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), seals

@@ -1,0 +1,12 @@
+"""What people are shown about keys."""
+
+import pytest
+
+from penstock.apps.cli.keys_answers import show_keys
+from penstock.apps.cli.names import Names
+
+
+@pytest.mark.parametrize(("evicted", "shown"), [(True, "no member"), (False, "wait for a key")])
+def test_a_broker_that_was_evicted_says_so(*, evicted: bool, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_keys({"held": {"t": {"type": "t", "epoch": 0, "seals": False, "evicted": evicted}}}, Names.of({}))
+    assert shown in capsys.readouterr().out
