@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from tests.authority.book_writer import LEDGER, MODERATOR, begin, fingerprint
 from tests.store.test_crashes import Crash
 
@@ -40,6 +41,13 @@ class BookCrash(Crash):
         return len(steps)
 
 
+class LongBookCrash(BookCrash):
+    """Writers of one rule book that change it a thousand times."""
+
+    changes: ClassVar = 1000
+    patience: ClassVar = 250.0
+
+
 def test_a_book_in_sqlite_survives_its_writers(tmp_path: Path) -> None:
     crash = BookCrash(f"sqlite:{tmp_path}/rules.db", tmp_path)
     with crash.writers():
@@ -55,3 +63,28 @@ def test_a_book_in_postgresql_survives_its_writers_and_its_server(postgres: Post
         postgres.start()
         crash.wait(2 * crash.changes // 3)
     assert 2 * crash.changes // 3 <= crash.verify() < crash.changes
+
+
+@pytest.mark.long
+def test_a_thousand_changes_of_a_book_in_sqlite(tmp_path: Path) -> None:
+    crash = LongBookCrash(f"sqlite:{tmp_path}/rules.db", tmp_path)
+    with crash.writers():
+        crash.wait(crash.changes // 2)
+    assert crash.changes // 2 <= crash.verify() < crash.changes
+    with crash.writers() as writers:
+        assert writers.wait(crash.patience) == 0
+    assert crash.verify() >= crash.changes
+
+
+@pytest.mark.long
+def test_a_thousand_changes_of_a_book_in_postgresql(postgres: PostgresServer, tmp_path: Path) -> None:
+    crash = LongBookCrash(postgres.url(postgres.new_database()), tmp_path)
+    with crash.writers():
+        crash.wait(crash.changes // 3)
+    assert crash.changes // 3 <= crash.verify() < crash.changes
+    with crash.writers() as writers:
+        crash.wait(2 * crash.changes // 3)
+        postgres.kill()
+        postgres.start()
+        assert writers.wait(crash.patience) == 0
+    assert crash.verify() >= crash.changes

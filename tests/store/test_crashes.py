@@ -27,6 +27,8 @@ class Crash:
 
     program: ClassVar = PROGRAM
     changes: ClassVar = CHANGES
+    #: seconds that writers may take
+    patience: ClassVar = PATIENCE
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -55,7 +57,7 @@ class Crash:
 
     def wait(self, acknowledged: int) -> None:
         """Wait until so many are acknowledged."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while len(self.acknowledged()) < acknowledged:
             assert time.monotonic() < deadline, "the writers are too slow, or failed"
             time.sleep(0.01)
