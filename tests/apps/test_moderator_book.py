@@ -304,6 +304,7 @@ def test_time_is_let_pass_once(book: Shell) -> None:
     book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
     book.now += timedelta(days=2)
     assert "step 5: let time pass: done" in book.ok("moderator", "pass").out
+    assert "the clock" in book.ok("moderator", "log").out
     assert "no period" in book.ok("moderator", "pass").out
     assert book.ok("moderator", "show", "-o", "json").json["steps"] == 5
 

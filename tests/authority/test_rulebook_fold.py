@@ -17,7 +17,7 @@ from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.deltas import Change, Delta, Standing, Status
 from penstock.moderator.records import image_to_sexp
-from penstock.moderator.steps import Add, Note, Pass, Request, Step, Undo, Withdraw
+from penstock.moderator.steps import CLOCK, Add, Note, Pass, Request, Step, Undo, Withdraw
 from penstock.store.folds import refold
 from penstock.store.ledgers import Ledger
 from penstock.trust.signed import sign_value
@@ -115,7 +115,7 @@ def test_a_step_that_was_planned_is_not_taken_for_another(place: Ledger) -> None
     plan = book.plan(Pass(), Note(P2, NOW))
     write(place, take(replace(plan.step, delta=relaxed(place)), None))
     with refused("moderator.book"):
-        book.take_unsigned(Pass(), Note(P2, NOW))
+        book.take_unsigned(Pass(), Note(CLOCK, NOW))
     with refused("moderator.book"):
         other.refresh()
 

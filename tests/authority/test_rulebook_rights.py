@@ -9,8 +9,10 @@ from tests.moderator.kit import OWNER, P1, P2, P3, event, rule
 from tests.trust.kit import key, refused
 
 from penstock.authority.rulebook import RuleBook
+from penstock.authority.rulebook_records import take
 from penstock.authority.signed_requests import Asked
 from penstock.crypto import SigningKey
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Tightening
@@ -18,6 +20,7 @@ from penstock.moderator.consents import Consent, poll_reason, request_digest, su
 from penstock.moderator.deltas import Status
 from penstock.moderator.rules import SubscribeRule
 from penstock.moderator.steps import (
+    CLOCK,
     Add,
     AddType,
     Leave,
@@ -123,8 +126,45 @@ def test_a_request_counts_in_one_book(book: RuleBook) -> None:
 def test_only_the_passing_of_time_needs_no_signature(book: RuleBook) -> None:
     with refused("moderator.unsigned"):
         book.take_unsigned(Add(rule("r1", "A1")), Note(P1, NOW))
-    assert book.take_unsigned(Pass(), Note(P3, NOW)).step.number == 1
+    assert book.take_unsigned(Pass(), Note(CLOCK, NOW)).step.number == 1
     book.verify()
+
+
+def test_that_time_passes_is_in_nobodys_name_who_has_not_signed_it(book: RuleBook) -> None:
+    for who in (P3, MODERATOR.principal):
+        head = book.head
+        with refused("moderator.unsigned"):
+            book.take_unsigned(Pass(), Note(who, NOW))
+        assert book.head == head
+    assert book.ask(K3, Pass(), NOW).step.note.who == P3
+    ended = replace(rule("r1", "A1"), validity=Validity.between(None, NOW + DAY))
+    book.ask(K1, Add(ended), NOW)
+    # It is not the moderator's either, nor theirs who asked for something else.
+    book.ask(K2, Add(rule("r2", "A1", AT_A, of=[P2])), NOW + 2 * DAY)
+    assert [(taken.step.note.who, taken.word is None) for taken in book.log()] == [
+        (P3, False),
+        (P1, False),
+        (CLOCK, True),
+        (P2, False),
+    ]
+    book.verify()
+
+
+@pytest.mark.parametrize("who", [P3, MODERATOR.principal])
+def test_what_was_written_in_a_name_that_nobody_signed_for_is_read_as_nobodys(book: RuleBook, who: Principal) -> None:
+    """Books of old have such steps, and who can write to a ledger writes any name."""
+    step = replace(book.plan(Pass(), Note(CLOCK, NOW)).step, note=Note(who, NOW, "of old"))
+    book.ledger.append(book.head, [*take(step, None).entries(DEFAULT_LIMITS)])
+    again = RuleBook.open(book.ledger)
+    assert [each.note for each in again.base.steps] == [Note(CLOCK, NOW, "of old")]
+    assert [taken.step.note.who for taken in again.log()] == [CLOCK]
+    again.verify()
+    again.ask(K1, Add(rule("r1", "A1")), NOW)
+
+
+def test_nobody_is_the_clock() -> None:
+    assert CLOCK.digest == bytes(32)
+    assert str(CLOCK).startswith("ed25519:aaaa")
 
 
 def test_a_book_without_signatures_says_so() -> None:
@@ -336,7 +376,7 @@ def test_a_consent_to_an_undoing_names_the_rules_that_go_by_it(book: RuleBook) -
 def test_nobody_but_the_moderator_turns_back_time(book: RuleBook) -> None:
     ended = replace(rule("r1", "A1"), validity=Validity.between(None, NOW + DAY))
     book.ask(K1, Add(ended), NOW)
-    book.take_unsigned(Pass(), Note(P1, NOW + 2 * DAY))
+    book.take_unsigned(Pass(), Note(CLOCK, NOW + 2 * DAY))
     with refused("moderator.not-yours"):
         book.ask(K1, Undo(2), NOW + 2 * DAY)
     book.ask(K1, Pass(), NOW + 2 * DAY)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledger
-from tests.moderator.kit import P1, P2, P3, rule
+from tests.moderator.kit import P1, P2, rule
 from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
@@ -16,9 +16,10 @@ from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.deltas import Status
-from penstock.moderator.steps import Add, Note, Pass, Request, Withdraw
+from penstock.moderator.steps import CLOCK, Add, Note, Pass, Request, Withdraw
 from penstock.store.ledgers import Ledger
 from penstock.store.records import ticks
+from penstock.trust.validity import Validity
 
 DAY = timedelta(days=1)
 #: clocks that are wrong: so far that the book sees it, and less
@@ -34,7 +35,7 @@ def place() -> Ledger:
 
 def test_clocks_may_differ_a_little(place: Ledger) -> None:
     book = RuleBook.open(place)
-    step = book.take_unsigned(Pass(), Note(P1, NOW - DAY)).step
+    step = book.take_unsigned(Pass(), Note(CLOCK, NOW - DAY)).step
     assert step.note.when == NOW
     book.verify()
 
@@ -43,7 +44,7 @@ def test_time_does_not_leap_on_anybodys_word(place: Ledger) -> None:
     book = RuleBook.open(place)
     head = book.head
     with refused("moderator.untimely"):
-        book.take_unsigned(Pass(), Note(P3, FAR))
+        book.take_unsigned(Pass(), Note(CLOCK, FAR))
     with refused("moderator.untimely"):
         # That it says that it is of the moderator is not the moderator's word.
         book.take_unsigned(Pass(), Note(MODERATOR.principal, FAR))
@@ -96,7 +97,7 @@ def test_the_moderator_sets_right_what_a_wrong_clock_did(place: Ledger, wrong: R
     if by == "moderator":
         book.ask(MODERATOR, Pass(), FAR)
     elif isinstance(wrong, Pass):
-        book.take_unsigned(wrong, Note(P3, NEAR))
+        book.take_unsigned(wrong, Note(CLOCK, NEAR))
     else:
         book.ask(K2, wrong, NEAR)
     ahead = book.head.when
@@ -118,9 +119,9 @@ def test_the_moderator_sets_right_what_a_wrong_clock_did(place: Ledger, wrong: R
     book.keep(MODERATOR)
     again = RuleBook.open(place)
     assert again.base.standings["r1"].status is Status.WITHDRAWN
-    again.take_unsigned(Pass(), Note(P3, NOW + 3 * DAY))
+    again.take_unsigned(Pass(), Note(CLOCK, NOW + 3 * DAY))
     with refused("moderator.untimely"):
-        again.take_unsigned(Pass(), Note(P3, NOW))
+        again.take_unsigned(Pass(), Note(CLOCK, NOW))
     again.verify()
     assert [taken.step.note.when for taken in again.log()][-2:] == [NOW + 2 * DAY, NOW + 3 * DAY]
 
@@ -132,4 +133,20 @@ def test_where_nobody_signs_the_moderator_says_so() -> None:
         book.take_unsigned(Pass(), Note(P1, NOW))
     book.take_unsigned(Pass(), Note(MODERATOR.principal, NOW))
     book.take_unsigned(Pass(), Note(P1, NOW))
+    book.verify()
+
+
+def test_where_nobody_signs_the_moderator_sets_the_time_by_asking() -> None:
+    book = RuleBook.create_unsigned(ledger(), founding(unsafe_unsigned=True), NOW)
+    ending = replace(rule("r1", "A1"), validity=Validity.between(None, NOW + DAY))
+    book.take_unsigned(Add(ending), Note(P1, NOW))
+    with refused("moderator.untimely"):
+        book.take_unsigned(Add(rule("r2", "A2", of=[P2])), Note(P2, FAR))
+    book.take_unsigned(Add(rule("m", "A2", of=[MODERATOR.principal])), Note(MODERATOR.principal, FAR))
+    book.take_unsigned(Add(rule("r2", "A2", of=[P2])), Note(P2, FAR))
+    assert [step.note.who for step in book.base.steps] == [P1, *[MODERATOR.principal] * 2, P2]
+    # Where time did not leap it is nobody's.
+    book.take_unsigned(Add(replace(ending, id="r3", validity=Validity.between(None, FAR + DAY))), Note(P1, FAR))
+    book.take_unsigned(Withdraw("m"), Note(MODERATOR.principal, FAR + 2 * DAY))
+    assert book.base.steps[-2].note.who == CLOCK
     book.verify()

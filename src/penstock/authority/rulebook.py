@@ -35,7 +35,7 @@ from penstock.moderator.consents import Consent
 from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof
-from penstock.moderator.steps import Note, Pass, Request
+from penstock.moderator.steps import CLOCK, Note, Pass, Request
 from penstock.moderator.undo import plan_request
 from penstock.store.folds import View, refold, state_at
 from penstock.store.ledgers import Ledger, Told, quiet
@@ -260,7 +260,8 @@ class RuleBook:
     def take_unsigned(self, request: Request, note: Note) -> Plan:
         """Take the step that a request comes to, where nothing has to be signed. Raises as `take`.
 
-        Where requests have to be signed, that is only that time passes; `moderator.unsigned` for others.
+        Where requests have to be signed, that is only that time passes, in the name of the clock (`steps.CLOCK`);
+        `moderator.unsigned` for others.
         """
         return self._take(self._unsigned(request, note))
 
@@ -293,7 +294,7 @@ class RuleBook:
 
     def _unsigned(self, request: Request, note: Note) -> _Turn:
         def planned(now: Note) -> tuple[Plan, Word | None]:
-            self._book.rights.check_unsigned(request)
+            self._book.rights.check_unsigned(request, now.who)
             return self._plan(request, now), None
 
         mine = self.founding.unsafe_unsigned and note.who == self.founding.moderator
@@ -307,11 +308,11 @@ class RuleBook:
             self._written(Taken(plan.step, word))
             return plan
 
-    def _passing(self, when: datetime) -> Plan | None:
-        """Plan what comes of the time that has passed, in no other name than that of the moderator."""
+    def _passing(self, when: datetime, who: Principal = CLOCK) -> Plan | None:
+        """Plan what comes of the time that has passed, in nobody's name."""
         if not self._periods.due(when):
             return None
-        plan = self._plan(Pass(), Note(self.founding.moderator, when, _PASSED))
+        plan = self._plan(Pass(), Note(who, when, _PASSED))
         return None if plan.step.delta == NO_CHANGE else plan
 
     def _sets_time(self, key: SigningKey, when: datetime) -> bool:
@@ -326,7 +327,9 @@ class RuleBook:
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
             now = self._now(turn.note, moderator=turn.moderator)
-            passing = None if isinstance(turn.request, Pass) else self._passing(now.when)
+            # Where nobody signs, the moderator sets the time by asking.
+            sets = turn.moderator and self.founding.unsafe_unsigned and self.needs_time(now.when)
+            passing = None if isinstance(turn.request, Pass) else self._passing(now.when, now.who if sets else CLOCK)
             try:
                 if passing is not None:
                     # Where the request is refused then, nothing is written at all.

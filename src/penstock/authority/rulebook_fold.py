@@ -14,6 +14,7 @@ from penstock.authority.rulebook_records import (
     Taken,
     Whole,
     malformed,
+    nobodys,
     read_found,
     read_taken,
     read_ticks,
@@ -84,7 +85,8 @@ class RuleBookFold:
             if state.book is None:
                 state.book = self._found(whole)
             else:
-                self._take(state.book, read_taken(state.book.base.next_number, whole))
+                taken = read_taken(state.book.base.next_number, whole)
+                self._take(state.book, taken if state.book.founding.unsafe_unsigned else nobodys(taken))
         except PenstockError as error:
             raise RefusedError(
                 "moderator.book",
@@ -166,7 +168,7 @@ def read_log(ledger: Ledger, count: int | None = None) -> Iterator[Taken]:
     Raises `MalformedError` (`moderator.record`, and what its parts raise), `RefusedError` (`store.broken`).
     """
     parts: list[Change] = []
-    number = 0
+    number, unsigned = 0, False
     for change in ledger.read():
         parts.append(change)
         if change.kind == PART:
@@ -174,8 +176,11 @@ def read_log(ledger: Ledger, count: int | None = None) -> Iterator[Taken]:
         whole = Whole.of(parts)
         parts.clear()
         # What comes later shows that nobody has put others in the place of these.
-        if number and (count is None or number <= count):
-            yield read_taken(number, whole)
+        if not number:
+            unsigned = read_found(whole.after).unsafe_unsigned
+        elif count is None or number <= count:
+            taken = read_taken(number, whole)
+            yield taken if unsigned else nobodys(taken)
         number += 1
 
 

@@ -14,7 +14,7 @@ stands before and after. They are added as a whole.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -28,7 +28,7 @@ from penstock.moderator.consents import Consent
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof
 from penstock.moderator.records import Record, from_record, to_record, wide
-from penstock.moderator.steps import Note, Step
+from penstock.moderator.steps import CLOCK, Note, Pass, Step
 from penstock.store.ledgers import Ledger
 from penstock.store.records import Change, Entry, from_ticks, ticks
 from penstock.trust.signed import UnverifiedValue, read_count, read_signed
@@ -149,6 +149,16 @@ def read_taken(number: int, whole: Whole) -> Taken:
             raise malformed("a step is kept with the word that it rests on, or with none")
     note = Note(whole.who, when, whole.why)
     return Taken(from_record(number, note, Record(whole.kind, whole.before, after)), word)
+
+
+def nobodys(taken: Taken) -> Taken:
+    """Return a step as what it is where words have to be signed: one that rests on none is nobody's but the clock's.
+
+    Who wrote it may have put any name there, and books of old have that of the moderator.
+    """
+    if taken.word is not None or not isinstance(taken.step.request, Pass):
+        return taken
+    return Taken(replace(taken.step, note=replace(taken.step.note, who=CLOCK)), None)
 
 
 def _read_poll(polled: Sequence[SExp]) -> Proof | None:

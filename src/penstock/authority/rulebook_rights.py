@@ -12,7 +12,7 @@
 | another step is undone | whoever asked for it, the moderator | whose rules turn round by it |
 | a step is undone with a replay | the moderator | whoever stated or withdrew what is undone, whose rules turn round |
 | that time passed is undone | the moderator | whose rules are relaxed by it |
-| time passes | anybody, without a signature | |
+| time passes | anybody, without a signature and in nobody's name | |
 
 Rules turn round by an undoing when they are relaxed, go out of force, or stand again though they were withdrawn, had
 left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all whom they bind.
@@ -39,7 +39,7 @@ from penstock.moderator.consents import Consent, poll_reason, subject_of
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof, verify_outcome
 from penstock.moderator.propose import relaxed_by, tightened_by
-from penstock.moderator.steps import SEARCHING, Pass, Request, Step, Undo
+from penstock.moderator.steps import CLOCK, SEARCHING, Pass, Request, Step, Undo
 from penstock.trust.signed import SignedValue, UnverifiedValue
 
 _OWN: Final = (steps.Add, steps.Subscribe, steps.Withdraw)
@@ -71,17 +71,28 @@ class Rights:
         """
         step, word = taken.step, taken.word
         if word is None:
-            self.check_unsigned(step.request)
+            self.check_unsigned(step.request, step.note.who)
             return
         asked = self.admit(base, word.asked, step.note.when).value
         if (asked.by, asked.why, asked.request) != (step.note.who, step.note.why, step.request):
             raise MalformedError("moderator.record", "a step is not what was asked for")
         self.verify_consents(base, step, word.consents, word.poll)
 
-    def check_unsigned(self, request: Request) -> None:
-        """Check that a request needs no signature. Raises `RefusedError` (`moderator.unsigned`)."""
-        if not self._founding.unsafe_unsigned and not isinstance(request, Pass):
+    def check_unsigned(self, request: Request, who: Principal) -> None:
+        """Check that a request needs no signature and is in nobody's name, unless this is a book in which nobody signs.
+
+        Raises `RefusedError` (`moderator.unsigned`).
+        """
+        if self._founding.unsafe_unsigned:
+            return
+        if not isinstance(request, Pass):
             raise RefusedError("moderator.unsigned", "requests to this rule book are signed", hint="sign the request")
+        if who != CLOCK:
+            raise RefusedError(
+                "moderator.unsigned",
+                f"{who.short} has not signed that time passes",
+                hint="sign the request, or let time pass in nobody's name",
+            )
 
     def admit(self, base: RuleBase, asked: UnverifiedValue[Asked], when: datetime) -> SignedValue[Asked]:
         """Verify a request before it is planned.

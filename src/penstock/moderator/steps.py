@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
+from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.moderator.deltas import NO_CHANGE, Delta, Logged
 from penstock.moderator.rules import PublishRule, SubscribeRule
 
@@ -24,6 +24,10 @@ class Strategy(StrEnum):
     ADD = "add-attributes"
     #: all involved demand what they have in common: Algorithm 4
     DELETE = "delete-attributes"
+
+
+CLOCK: Final = Principal(bytes(DIGEST_BYTES))
+"""Whose step it is that time passes where nobody signed for it. It is the digest of no key: nobody can sign as it."""
 
 
 @dataclass(frozen=True, slots=True)

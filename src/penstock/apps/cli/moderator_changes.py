@@ -16,7 +16,7 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.moderator.notation import parse_function
 from penstock.moderator.propose import find
 from penstock.moderator.rules import PublishRule, SubscribeRule
-from penstock.moderator.steps import Add, Leave, Pass, Resolve, Return, Strategy, Subscribe, Undo, Withdraw
+from penstock.moderator.steps import CLOCK, Add, Leave, Pass, Resolve, Return, Strategy, Subscribe, Undo, Withdraw
 from penstock.selector import ALWAYS, Selector, conjunction
 
 STRATEGIES = click.Choice([strategy.value for strategy in Strategy])
@@ -233,7 +233,7 @@ def pass_(session: Session, /, **how: Any) -> None:
     """
     with acting(session, passes=True, **how) as act:
         if act.is_due() or act.sets_time():
-            act.do(Pass(), act.book.founding.moderator if act.who is None else act.who)
+            act.do(Pass(), CLOCK if act.who is None else act.who)
         elif act.output == JSON:
             say_json({"written": False, "outcome": "nothing is due"})
         else:

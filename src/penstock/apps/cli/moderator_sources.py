@@ -30,7 +30,7 @@ from penstock.moderator.deltas import NO_CHANGE, Standing
 from penstock.moderator.requests import plan
 from penstock.moderator.rule_bundle import RuleBundle, read_bundle
 from penstock.moderator.rule_file import RuleFile, joined, read_rule_file
-from penstock.moderator.steps import Note
+from penstock.moderator.steps import CLOCK, Note
 from penstock.store.ledgers import Store
 from penstock.trust.validity import State
 
@@ -111,6 +111,8 @@ class Cast:
 
     def show(self, principal: Principal) -> str:
         """Return what a principal is called."""
+        if principal == CLOCK:
+            return "the clock"
         if principal in self.names.petnames:
             return self.names.show(principal)
         return self.called.get(principal, principal.short)
