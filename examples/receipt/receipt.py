@@ -5,7 +5,8 @@ grants rights by group: whoever works in a group sees the tasks of that group, t
 not who works on it, the controller sees times but no cases.
 
 Run it with `python examples/receipt/receipt.py path/to/receipt.csv`, or set PENSTOCK_SUITES to a folder that has
-`events/receipt.csv`.
+`events/receipt.csv`. README.md does the same with commands. Both work with the files beside this one; those that are
+signed were made here, and `--sign FOLDER` makes them again.
 """
 
 import argparse
@@ -18,15 +19,16 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
+from penstock.codec.sexp import advanced
 from penstock.crypto import SigningKey
 from penstock.model import AttributeDefinition, AttributeSpec, Enumerated, Kind, TypeDefinition, TypeName
-from penstock.pipeline.frames import transit_sources
+from penstock.pipeline.deliver import SUBSCRIBER, deliver
+from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest import Ingested, Tally, ingest_table, read_csv, reconcile
-from penstock.pipeline.mapping import BoundMapping, read_mapping
-from penstock.pipeline.policy import Policy
-from penstock.pipeline.restrict import deliver_one, environment_sources, mask
+from penstock.pipeline.mapping import read_mapping
+from penstock.pipeline.policy_file import LoadedPolicy, load_policy
 from penstock.trust import Authorisation, Certificate, Credentials, Right, Validity, event_tag, issue, sign_type
-from penstock.trust.event_types import VerifiedType, verify_type
+from penstock.trust.event_types import UnverifiedType, verify_type
 
 NOW = datetime(2012, 3, 1, tzinfo=UTC)
 PERIOD = Validity.between(datetime(2010, 1, 1, tzinfo=UTC), datetime(2012, 12, 31, tzinfo=UTC))
@@ -43,8 +45,8 @@ MUNICIPALITY = key("municipality")
 READERS = {name: key(name) for name in ("Group 1", "Group 3", "Experts", "Help desk", "Controller", "Visitor")}
 
 
-def define_type() -> VerifiedType:
-    """Define and sign the type, and verify it as whoever reads it would."""
+def define_type() -> UnverifiedType:
+    """Define and sign the type."""
     text, moment = AttributeSpec(Kind.STRING), AttributeSpec(Kind.TIMESTAMP)
     channels = AttributeSpec(Kind.STRING, Enumerated(frozenset({"Internet", "Desk", "Post", "e-mail", "Intern"})))
     specs = {
@@ -52,18 +54,12 @@ def define_type() -> VerifiedType:
         "planned": moment, "ended": moment, "deadline": moment, "activity": text, "group": text, "resource": text,
     }  # fmt: skip
     attributes = tuple(AttributeDefinition(name, str(uid), spec) for uid, (name, spec) in enumerate(specs.items()))
-    return verify_type(sign_type(TypeDefinition(TypeName(MUNICIPALITY.principal, TASK), attributes), MUNICIPALITY), NOW)
+    return sign_type(TypeDefinition(TypeName(MUNICIPALITY.principal, TASK), attributes), MUNICIPALITY)
 
 
-def bind_mapping(verified: VerifiedType) -> BoundMapping:
-    """Read the mapping file; the key of the example stands in for the publisher."""
-    text = (FOLDER / "receipt.toml").read_text(encoding="utf-8")
-    return read_mapping(text.replace("SOURCE", str(MUNICIPALITY.principal))).bind(verified)
-
-
-def rules(verified: VerifiedType) -> Credentials:
+def rules() -> dict[str, tuple[Certificate, ...]]:
     """Grant rights by group. `forced` gives only the events that have that value."""
-    uid = {attribute.name: attribute.id for attribute in verified.event_type.attributes}
+    uid = {attribute.name: attribute.id for attribute in verify_type(define_type(), NOW).event_type.attributes}
 
     def grant(reader: str, shown: Iterable[str], **only: str) -> Certificate:
         tag = event_tag(
@@ -77,48 +73,62 @@ def rules(verified: VerifiedType) -> Credentials:
         return issue(Authorisation(MUNICIPALITY.principal, READERS[reader].principal, tag, False, PERIOD), MUNICIPALITY)
 
     work = ["case", "activity", "deadline", "group", "resource", "responsible"]
-    return Credentials.of(
-        grant("Group 1", work, group="Group 1"),
-        grant("Group 3", work, group="Group 3"),
+    return {
+        "Group 1": (grant("Group 1", work, group="Group 1"),),
+        "Group 3": (grant("Group 3", work, group="Group 3"),),
         # Two rights: all of the department's own cases, and the bare progress of those that came in by post.
-        grant("Experts", uid, department="Experts"),
-        grant("Experts", ["case", "channel", "activity"], channel="Post"),
-        grant("Help desk", ["case", "channel", "activity", "planned"]),
-        grant("Controller", ["department", "activity", "started", "planned", "ended", "deadline"]),
-    )
+        "Experts": (
+            grant("Experts", uid, department="Experts"),
+            grant("Experts", ["case", "channel", "activity"], channel="Post"),
+        ),
+        "Help desk": (grant("Help desk", ["case", "channel", "activity", "planned"]),),
+        "Controller": (grant("Controller", ["department", "activity", "started", "planned", "ended", "deadline"]),),
+    }
 
 
-def ingest(spark: SparkSession, path: str, verified: VerifiedType) -> Ingested:
-    """Read the log."""
-    bound = bind_mapping(verified)
+def sign(folder: Path) -> None:
+    """Write what is signed: the type, and a file of certificates for each group; and the names of all keys."""
+    (folder / "certs").mkdir(parents=True, exist_ok=True)
+    (folder / "receipt.type").write_text(f"{advanced(define_type().to_sexp())}\n", encoding="utf-8")
+    for group, certificates in rules().items():
+        text = advanced(Credentials.of(*certificates).to_sexp())
+        (folder / "certs" / f"{group.lower().replace(' ', '-')}.cert").write_text(f"{text}\n", encoding="utf-8")
+    names = {"municipality": MUNICIPALITY, **READERS}
+    lines = [f'"{name}" = "{of.principal}"\n' for name, of in names.items()]
+    (folder / "names.toml").write_text("".join(lines), encoding="utf-8")
+
+
+def ingest(spark: SparkSession, path: str, loaded: LoadedPolicy) -> Ingested:
+    """Read the log, as the mapping file says."""
+    (verified,) = loaded.types
+    bound = read_mapping((FOLDER / "receipt.toml").read_text(encoding="utf-8")).bind(verified)
     return ingest_table(read_csv(spark.read, path, bound.mapping.csv), bound, NOW)
 
 
-def views(events: DataFrame, verified: VerifiedType) -> Iterator[tuple[str, DataFrame]]:
-    """Yield what each reader gets."""
-    policy = Policy(rules(verified))
-    for name, reader in READERS.items():
-        decision = policy.decide(reader.principal, Right.SUBSCRIBE, verified)
-        masked = mask(
-            decision.restriction, verified.event_type, transit_sources([verified.event_type]), environment_sources()
-        )
-        yield name, deliver_one(events, masked, verified.event_type)
+def seen(events: DataFrame, loaded: LoadedPolicy) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Return how many events each reader gets, and which attributes it sees of some; in one pass for all of them."""
+    (verified,) = loaded.types
+    names = {str(attribute.id): attribute.name for attribute in verified.event_type.attributes}
+    rows = deliver(events, [verified.event_type], loaded.policy).by_subscriber()
+    counted = rows.groupBy(SUBSCRIBER).agg(F.count("*"), *(F.count(quoted(uid)) for uid in names))
+    return {
+        reader: (whole, tuple(name for name, count in zip(names.values(), counts, strict=True) if count))
+        for reader, whole, *counts in counted.collect()
+    }
 
 
 def summary(spark: SparkSession, path: str) -> Iterator[str]:
     """Yield the lines of the report."""
-    verified = define_type()
-    ingested = ingest(spark, path, verified)
+    loaded = load_policy(str(FOLDER / "policy.toml"), NOW)
+    ingested = ingest(spark, path, loaded)
     kept = Ingested(ingested.tagged.persist(), ingested.types)
     tally: Tally = reconcile(kept)
     yield str(tally)
     yield from (f"  {count:,} × {reason}" for reason, count in tally.reasons)
-    names = list(verified.event_type.by_name)
-    for reader, view in views(kept.good, verified):
-        counted = view.agg(F.count("*"), *(F.count(F.col(name)) for name in names)).first()
-        assert counted is not None  # noqa: S101  # an aggregate without groups has one row
-        shown = ", ".join(name for name, count in zip(names, counted[1:], strict=True) if count)
-        yield f"{reader}: {counted[0]:,} events{f' with {shown}' if shown else ''}"
+    found = seen(kept.good, loaded)
+    for subscriber in loaded.policy.subscribers:
+        events, shown = found.get(subscriber.name, (0, ()))
+        yield f"{subscriber.name}: {events:,} events{' with ' if shown else ''}{', '.join(shown)}"
     kept.tagged.unpersist()
 
 
@@ -132,7 +142,12 @@ def main() -> None:
     """Run the example."""
     parser = argparse.ArgumentParser(description="What each group of a municipality may see of an event log.")
     parser.add_argument("path", nargs="?", default=default_path(), help="the file receipt.csv")
-    path = parser.parse_args().path
+    parser.add_argument("--sign", metavar="FOLDER", type=Path, help="only make the files that are signed")
+    asked = parser.parse_args()
+    if asked.sign is not None:
+        sign(asked.sign)
+        return
+    path = asked.path
     if path is None:
         parser.error("give the path of receipt.csv, or set PENSTOCK_SUITES")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
