@@ -188,14 +188,16 @@ class Admit(OfEvents):
         spark = output.spark
         stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
         refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
-        counts = {"read": events.count(), "events": stored.count(), "refused": refused.count()}
+        # What is stored is counted once: everybody's events, and the refusals by their reasons.
+        passed, why = _by(stored, TYPE, SOURCE), _by(refused, REASON)
+        counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
         # Whoever has no right may come under any number of names.
         most = DEFAULT_LIMITS.record_principals
-        kept = _by(refused, TYPE, SOURCE, most=most + 1)
-        self._record(_by(stored, TYPE, SOURCE), dict(list(kept.items())[:most]))
+        kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
+        self._record(passed, dict(list(kept.items())[:most]))
         counts[RECORDS] = self.desk.write_records(output, batch)
-        reasons = {key[0]: count for key, count in _by(refused, REASON).items()}
+        reasons = {key[0]: count for key, count in why.items()}
         said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
         return {"counts": counts, "reasons": reasons, **said}
 
@@ -263,6 +265,8 @@ class Deliver(OfEvents):
 def _by(frame: DataFrame, *columns: str, most: int | None = None) -> dict[tuple[str, ...], int]:
     """Count rows by some columns, the most frequent first."""
     found = frame.groupBy(*(quoted(name) for name in columns)).count()
-    found = found.orderBy(F.desc("count"), *(quoted(name) for name in columns))
-    rows = (found if most is None else found.limit(most)).collect()
-    return {tuple(str(value) for value in row[:-1]): int(row[-1]) for row in rows}
+    if most is not None:
+        found = found.orderBy(F.desc("count"), *(quoted(name) for name in columns)).limit(most)
+    counted = {tuple(str(value) for value in row[:-1]): int(row[-1]) for row in found.collect()}
+    # Here, because Spark would go through the rows once more to sort them.
+    return dict(sorted(counted.items(), key=lambda one: (-one[1], one[0])))
