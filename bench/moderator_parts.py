@@ -1,8 +1,8 @@
 """What bench_moderator measures with: trees, rules over them that agree with each other, candidates that do not."""
 
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -24,6 +24,7 @@ MOST = 3
 #: attributes that anybody demands, and that those who disagree demand
 LETTERS = "abc"
 ATTRIBUTES = 4
+_SPARE = [f"{letter}{number}" for letter in "bc" for number in range(2, ATTRIBUTES + 1)]
 
 Demanded = tuple[tuple[str, int], ...]
 """Attributes and their values."""
@@ -96,7 +97,7 @@ class World:
                 made = AttributeList(tuple(Entry(name, str(value)) for name, value in demanded)).selector
             else:
                 # Each part reads two attributes, so that no box says it.
-                made = parse(" AND ".join(f"({name} = '{v}' OR {_next(name)} = '{v}')" for name, v in demanded))
+                made = parse(" AND ".join(_parts(demanded)))
             self._functions[demanded] = made
         return self._functions[demanded]
 
@@ -113,6 +114,24 @@ class World:
         publisher = Principal(candidate.publisher.to_bytes(32, "big"))
         function = self.function(candidate.demanded)
         return PublishRule(candidate.id, self.keys[candidate.event], (publisher,), publisher, fnc_s=function)
+
+    def unseen(self, count: int, *, seed: int, prefix: str = "unseen") -> list[PublishRule]:
+        """Return rules whose functions nobody has stated before, on types drawn at random, as many of each kind.
+
+        Each function has something that hardly any other has: a list three attributes more, a formula a part of its
+        own. That part says nothing that the formula does not say, but where the rule demands more than was agreed on.
+        """
+        drawn = random.Random(seed)  # noqa: S311  # the same rules in each run
+        found = []
+        for says in Says:
+            for candidate in self.draw(count // len(Says), seed=seed, says=says, prefix=f"{prefix}-{says.name}-"):
+                more = [(name, drawn.randrange(VALUES)) for name in drawn.sample(_SPARE, MOST)]
+                if self.lists:
+                    function = self.function((*candidate.demanded, *more))
+                else:
+                    function = parse(" AND ".join(_parts(candidate.demanded, more, redundant=says is not Says.MORE)))
+                found.append(replace(self.rule(candidate), fnc_s=function))
+        return found
 
     def rules(self, candidates: Iterable[Candidate]) -> list[PublishRule]:
         return [self.rule(candidate) for candidate in candidates]
@@ -139,6 +158,14 @@ def _changed(demanded: Demanded, says: Says, drawn: random.Random) -> Demanded:
             name, value = changed[at]
             changed[at] = (name, (value + drawn.randint(1, VALUES - 1)) % VALUES)
             return tuple(changed)
+
+
+def _parts(demanded: Demanded, more: Sequence[tuple[str, int]] = (), *, redundant: bool = False) -> list[str]:
+    """Return the parts of a formula, and one more; a redundant one begins with one of the others, if there is one."""
+    parts = [f"{name} = '{value}' OR {_next(name)} = '{value}'" for name, value in demanded]
+    if more:
+        parts.append(" OR ".join([*(parts[-1:] if redundant else ()), *(f"{name} = '{v}'" for name, v in more)]))
+    return [f"({part})" for part in parts]
 
 
 def _next(name: str) -> str:
