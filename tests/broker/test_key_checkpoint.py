@@ -10,7 +10,7 @@ from tests.trust.kit import NOW, key, refused, who
 from penstock.broker.key_log import MemoryLog, read_record
 from penstock.broker.key_manager import Append, Forget, KeyManager, Output
 from penstock.crypto.wrapping import Secret
-from penstock.model.limits import Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import sign_value
@@ -215,8 +215,10 @@ def test_nothing_is_forgotten_before_a_checkpoint_is_whole() -> None:
     assert not world.manager.has_forgotten(at(9_999), 0)
 
 
-def test_who_wants_less_to_be_kept_while_a_checkpoint_is_written_gets_another_one() -> None:
-    world = aged()
+@pytest.mark.parametrize("limits", [SMALL, DEFAULT_LIMITS])
+def test_who_wants_less_to_be_kept_while_a_checkpoint_is_written_gets_another_one(limits: Limits) -> None:
+    """Also where the only part of it, or the last, is under way."""
+    world = aged(limits)
     place = world.log_length
     outputs = world.manager.condense(world.now, at(700))
     assert world.manager.condense(world.now, at(1_202)) == []

@@ -339,6 +339,17 @@ def test_that_somebody_was_evicted_is_believed_about_its_last_request_alone() ->
     assert world.brokers[21].seals
 
 
+def test_who_is_back_does_not_believe_an_answer_that_comes_late() -> None:
+    world = World(20, 21)
+    world.evict(21)
+    broker = world.brokers[21]
+    late = sign_value(world.refusal(seeking(world, 21)[-1]), key(MANAGER)).unverified()
+    broker.asks.clear()
+    world.join(21)
+    assert broker.member.refused(world.now, late) == []
+    assert (broker.seals, broker.member.evicted) == (True, False)
+
+
 def test_a_replica_that_is_behind_does_not_say_who_was_evicted() -> None:
     world = World(20, 21)
     world.evict(21)
