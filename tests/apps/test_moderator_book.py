@@ -233,11 +233,14 @@ def test_the_moderator_sets_the_time_of_a_book(book: Shell) -> None:
 def test_time_passes_before_anything_is_decided(book: Shell) -> None:
     short = ("--event", "Line.Press", "--fnc-s", "role = 'engineer'", "--days", "1")
     book.ok("moderator", "add", "short", *short, "--key", "bolt.key")
+    allowed = ("moderator", "allow", "Line.Press", "--publisher", "bolt", "--subscriber", "ada")
+    assert book(*allowed).status == 0
     book.now += timedelta(days=2)
     assert statuses(book)["short"] == "ended"
     shown = book.ok("moderator", "show")
     assert "[moderator.due]" in shown.err
     assert "[moderator.due]" in book.ok("moderator", "export", "--in-force").err
+    assert book(*allowed).status == 1
     assert book.ok("moderator", "show", "-o", "json").json["steps"] == 4
     out = book.ok("moderator", "leave", "bolt", "--key", "bolt.key").out
     assert "let time pass" in out
