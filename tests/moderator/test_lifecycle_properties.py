@@ -1,6 +1,7 @@
 """Whatever is asked for, in whatever order: nothing in force collides, what was undone is as before, nothing waits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from penstock.moderator.propose import implies
 from penstock.moderator.records import from_record, to_record
 from penstock.moderator.removal import candidates, restore
 from penstock.moderator.requests import plan
-from penstock.moderator.rules import PublishRule
+from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.steps import (
     SEARCHING,
     Add,
@@ -36,6 +37,7 @@ from penstock.moderator.steps import (
     Resolve,
     Return,
     Strategy,
+    Subscribe,
     Undo,
     Withdraw,
 )
@@ -74,6 +76,14 @@ def stated(draw: st.DrawFn, events: Sequence[TypeKey] = EVENTS) -> Add:
     return Add(PublishRule(f"r{number}", draw(st.sampled_from(events)), of, by, fnc_p, fnc_s, period))
 
 
+@st.composite
+def wished(draw: st.DrawFn, events: Sequence[TypeKey]) -> Subscribe:
+    number, of = draw(numbers), draw(st.sampled_from(WHO))
+    end = draw(st.sampled_from((None, None, NOW + timedelta(2))))
+    rule_ = SubscribeRule(f"s{number}", draw(st.sampled_from(events)), of, WHO[number % len(WHO)])
+    return Subscribe(replace(rule_, validity=Validity.between(None, end)))
+
+
 def requests(base: RuleBase) -> st.SearchStrategy[Request]:
     """Ask for what may be possible, and often is not."""
     types = [*base.tree.parents]
@@ -81,8 +91,9 @@ def requests(base: RuleBase) -> st.SearchStrategy[Request]:
     wanted: list[tuple[int, st.SearchStrategy[Request]]] = [(5, stated(types))]
     if rejected := [rule_id for rule_id, each in base.standings.items() if each.status is Status.REJECTED]:
         wanted += [(6, st.builds(Resolve, st.sampled_from(rejected), st.sampled_from([*Strategy]), consents))]
+    wanted += [(1, wished(types))]
     if base.standings:
-        wanted += [(3, st.builds(Withdraw, st.sampled_from([*base.standings])))]
+        wanted += [(3, st.builds(Withdraw, st.sampled_from([*base.standings, *base.wishes])))]
         wanted += [(1, st.builds(Leave, st.sampled_from(WHO))), (1, st.just(Pass()))]
     if base.away:
         wanted += [(3, st.builds(Return, st.sampled_from(sorted(base.away))))]
@@ -100,8 +111,10 @@ def speaker(base: RuleBase, request: Request, *, other: int = 0) -> Note:
     """Let each request be made by whoever may: of several, by one or the other."""
     days = len(base.steps) // 4
     match request:
-        case Add(rule):
+        case Add(rule) | Subscribe(rule):
             who = rule.stated_by
+        case Withdraw(rule_id) if rule_id in base.wishes:
+            who = base.wishes[rule_id].stated.stated_by
         case Withdraw(rule_id) if rule_id in base.standings:
             stated = base.standings[rule_id].stated
             who = (stated.stated_by, *stated.publishers)[other % (1 + len(stated.publishers))]

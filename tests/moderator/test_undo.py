@@ -6,7 +6,8 @@ from tests.moderator.life import add, ask, base_of, in_force, resolve
 
 from penstock.errors import PenstockError
 from penstock.moderator.base import RuleBase
-from penstock.moderator.steps import AddType, Leave, MoveType, Return, Undo, Withdraw
+from penstock.moderator.rules import SubscribeRule
+from penstock.moderator.steps import AddType, Leave, MoveType, RemoveType, Return, Subscribe, Undo, Withdraw
 from penstock.moderator.undo import undone
 
 
@@ -75,3 +76,14 @@ def test_nobody_is_away_again_while_its_rules_are_in_force() -> None:
     ask(base, Withdraw("b"))
     ask(base, Undo(2))
     assert base.away == {P2}
+
+
+def test_a_plan_is_taken_back_though_the_type_of_a_subscribers_rule_has_gone() -> None:
+    base = base_of()
+    ask(base, Subscribe(SubscribeRule("s", event("A18"), P2, P2)), who=P2)
+    ask(base, RemoveType(event("A18")))
+    before = base.image()
+    ask(base, Undo(1, replay=True))
+    assert not base.wishes
+    ask(base, Undo(3))
+    assert base.image() == before

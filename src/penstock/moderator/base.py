@@ -295,9 +295,11 @@ class RuleBase:
         self._tables.check_away(delta)
 
     def _check_wishes(self, delta: Delta) -> None:
-        """Check what subscribers state anew."""
+        """Check what subscribers state anew; the event type of a rule that has ended may have gone."""
         for change in delta.wishes.values():
-            if change.after is not None and (change.before is None or change.before.stated != change.after.stated):
+            if change.after is None or change.after.status is Status.ENDED:
+                continue
+            if change.before is None or change.before.stated != change.after.stated:
                 self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
 
     def _trust(self) -> None:
