@@ -38,7 +38,7 @@ class Followed:
         """Return what a stream that goes on has followed, by what it has committed."""
         return cls(next((str(one[FOLLOWS]) for one in said if FOLLOWS in one), None))
 
-    def check(self, commits: DataFrame, source: str) -> dict[str, object]:
+    def check(self, commits: DataFrame) -> dict[str, object]:
         """Check that some commits are of the output that was followed before, and return what is to be said of it.
 
         Nothing is said of frames that are no commits. Raises `RefusedError` (`pipeline.replaced`).
@@ -51,7 +51,7 @@ class Followed:
         if found - {self.first}:
             raise RefusedError(
                 "pipeline.replaced",
-                f"`{source}` was written anew since it was first followed",
+                "the output that this stream follows was written anew since the stream began",
                 hint="its events would be there twice: say --overwrite here as well, or choose another folder",
             )
         return {} if self.first is None else {FOLLOWS: self.first}

@@ -226,7 +226,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
         output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
         try:
             with spark_errors():
-                follows = followed.check(frame, job.source)
+                follows = followed.check(frame)
                 said = job.step(job.arrived(frame), number, output)
                 commit(frame.sparkSession, path, number, {**said, **own, **follows})
             progress(said)
