@@ -23,8 +23,10 @@ from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
+from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Sink, Unseal
 from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import read_signer
 from penstock.pipeline.sealed_signers import Judge
@@ -71,12 +73,11 @@ class _Known(NamedTuple):
 
 def _known(
     session: Session,
-    policy_file: str | None,
+    loaded: LoadedPolicy | None,
     type_files: tuple[str, ...],
     parent: tuple[str, ...],
     previous: tuple[str, ...],
 ) -> _Known:
-    loaded = None if policy_file is None else load(policy_file, session)
     found = [load_verified_type(file, parent, previous, session.now)[0] for file in type_files]
     found += [] if loaded is None else loaded.types
     if not found:
@@ -140,7 +141,8 @@ def seal(  # noqa: PLR0913  # one argument an option
     job is killed; without, an --overwrite publishes everything anew.
     """
     how = Run.of(output, **rest)
-    types = _known(session, policy_file, type_files, parent, previous).types
+    loaded = None if policy_file is None else load(policy_file, session)
+    types = _known(session, loaded, type_files, parent, previous).types
     check_signed(types, signer)
     if (sender is None) is (signer is None):
         raise MalformedError("cli.sender", "blocks are sealed in somebody's name", hint="give --sender, or --key")
@@ -209,12 +211,16 @@ def unseal(  # noqa: PLR0913  # one argument an option
     policy.
     """
     how = Run.of(output, **rest)
-    known = _known(session, policy_file, type_files, parent, previous)
-    judge = known.judge(verify=verify)
     keys = how.key_files(ring_file, kek_file)
     messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
     path = None if source is None else how.cluster.path(source)
-    run_job(Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify), how)
+
+    def make(policies: tuple[LoadedPolicy, ...]) -> Unseal:
+        known = _known(session, next(iter(policies), None), type_files, parent, previous)
+        judge = known.judge(verify=verify)
+        return Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify)
+
+    run_job(make(()) if policy_file is None else ByPolicy(Watched((policy_file,), clock(session)), make), how)
 
 
 def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:
