@@ -137,14 +137,18 @@ class Subscriptions:
         """
         self._vocabulary.check_type(event)
         restrictions, wishes = self._publishers.get(publisher, []), self._subscribers.get(subscriber, [])
-        if not self._has_rule(restrictions, event):
+        publishing, wanting = self._giving(restrictions, event), self._giving(wishes, event)
+        if not publishing:
             return Allowance(event, publisher, subscriber, (), published=False)
-        failures = (*self._weigh(restrictions, event, subscriber), *self._weigh(wishes, event, publisher))
+        failures = (
+            *self._weigh(restrictions, publishing, event, subscriber),
+            *self._weigh(wishes, wanting, event, publisher),
+        )
         if failures:
             return Allowance(event, publisher, subscriber, failures)
-        periods = self._periods(restrictions, event, subscriber)
-        if self._has_rule(wishes, event):
-            periods = both(periods, self._periods(wishes, event, publisher))
+        periods = self._periods(publishing, event, subscriber)
+        if wanting:
+            periods = both(periods, self._periods(wanting, event, publisher))
         return Allowance(event, publisher, subscriber, (), periods=periods)
 
     def pairs(self, event: TypeKey) -> Iterator[Allowance]:
@@ -163,28 +167,30 @@ class Subscriptions:
         """Say whether somebody's rules give a right on the type: one on it, or one on a type that reaches it."""
         return any(self._gives(one, event) for one in stated)
 
+    def _giving(self, stated: list[_Stated], event: TypeKey) -> list[_Stated]:
+        """Return those of somebody's rules that give a right on the type."""
+        return [one for one in stated if self._gives(one, event)]
+
     def _gives(self, one: _Stated, event: TypeKey) -> bool:
         return self._tree.related(one.event, event) if self._literal else self._tree.reaches(one.event, event)
 
-    def _periods(self, stated: list[_Stated], event: TypeKey, whose: Principal) -> Periods:
+    def _periods(self, giving: list[_Stated], event: TypeKey, whose: Principal) -> Periods:
         """Return while rules hold that give a right on a type and that a profile satisfies."""
-        giving = [one for one in stated if self._gives(one, event)]
         # All on the type itself are satisfied, or it would have been refused.
         if any(one.event == event and one.validity is ALWAYS for one in giving):
             return ANY_TIME
         failing = {failure.rule for failure in self._failures(giving, whose)}
         return either(one.validity for one in giving if one.rule not in failing)
 
-    def _weigh(self, stated: list[_Stated], event: TypeKey, whose: Principal) -> list[Failure]:
-        """Return what a profile does not satisfy of the functions that count for a type."""
+    def _weigh(self, stated: list[_Stated], giving: list[_Stated], event: TypeKey, whose: Principal) -> list[Failure]:
+        """Return what a profile does not satisfy of the functions that count for a type; some give a right on it."""
         if self._literal:
-            return self._failures((one for one in stated if self._tree.related(one.event, event)), whose)
+            return self._failures(giving, whose)
         found = self._failures((one for one in stated if self._tree.reaches(event, one.event)), whose)
-        if any(one.event == event for one in stated):
+        if any(one.event == event for one in giving):
             return found
-        granting = [one for one in stated if self._tree.reaches(one.event, event)]
-        failing = self._failures(granting, whose)
-        return found + failing if len(failing) == len(granting) else found
+        failing = self._failures(giving, whose)
+        return found + failing if len(failing) == len(giving) else found
 
     def _failures(self, stated: Iterable[_Stated], whose: Principal) -> list[Failure]:
         profile = self._profiles.get(whose)
