@@ -81,6 +81,15 @@ def test_all_formats_say_the_same(session: SparkSession, tmp_path: Path) -> None
     assert [row.original for row in broken] == ["r,T"]
 
 
+def test_files_that_say_more_than_others_lose_nothing(session: SparkSession, tmp_path: Path) -> None:
+    brief = "id string, event string, stated_by string"
+    session.createDataFrame([("a", "T", "P")], brief).write.parquet(str(tmp_path / "r"))
+    full = session.createDataFrame([("b", "T", "P", "role = 'worker'")], f"{brief}, fnc_s string")
+    full.write.mode("append").parquet(str(tmp_path / "r"))
+    found = check_rules(read_rules(session, Table.at(str(tmp_path / "r"))), NOON).collect()
+    assert {row.id: (row.reason, row.fnc_s) for row in found} == {"a": (None, "TRUE"), "b": (None, "role = 'worker'")}
+
+
 def test_columns_that_cannot_hold_it_are_refused(session: SparkSession, tmp_path: Path) -> None:
     frame = session.createDataFrame([("r", 1, "P")], "id string, event int, stated_by string")
     frame.write.parquet(str(tmp_path / "r"))

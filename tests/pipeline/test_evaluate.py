@@ -316,11 +316,13 @@ REFERRING = Policies(read_text_policy(WARD), (read_text_policy(CLOSED),))
 
 
 def laid_out(folder: Path) -> Evaluate:
-    """Write the table as two files, and return the job over it."""
+    """Write the table as two files, the first of which has no tags, and return the job over it."""
     source = folder / "requests"
     source.mkdir()
-    for place, part in enumerate((REQUESTS[:2], REQUESTS[2:])):
-        pq.write_table(pa.Table.from_pylist(part, SCHEMA), source / f"{place}.parquet")
+    untagged, *tagged = sorted(REQUESTS, key=lambda row: row["tags"] is not None)
+    brief = SCHEMA.remove(SCHEMA.get_field_index("tags"))
+    pq.write_table(pa.Table.from_pylist([untagged], brief), source / "0.parquet")
+    pq.write_table(pa.Table.from_pylist(tagged, SCHEMA), source / "1.parquet")
     columns = read_request_mapping(
         '[columns.role]\ncategory = "subject"\n[columns.age]\ncategory = "subject"\ntype = "integer"\n'
         '[columns.tags]\ncategory = "resource"\nmany = true\n'

@@ -102,7 +102,8 @@ def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: S
     elif table.format is TableFormat.CSV:
         rows = _csv(spark, table.path)
     else:
-        frame = reading(spark).parquet(table.path)
+        # Otherwise the columns of one file would count for all, and rules of others would lose what they say.
+        frame = reading(spark).options(mergeSchema="true").parquet(table.path)
         rows = frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
     kinds = {field.name: field.dataType for field in rows.schema}
     missing = [name for name, needed in columns.items() if needed and name not in kinds]

@@ -71,7 +71,8 @@ class Evaluate:
                 return reader.options(**_STRICT).json(self.table.path)
             case TableFormat.CSV:
                 return reader.options(**_CSV).csv(self.table.path)
-        return reader.parquet(self.table.path)
+        # Otherwise the columns of one file would count for all, and what others have besides would not be asked about.
+        return reader.options(mergeSchema="true").parquet(self.table.path)
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return all requests."""
