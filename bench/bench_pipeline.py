@@ -27,7 +27,7 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.admit import admit
+from penstock.pipeline.admit import admit, publishers
 from penstock.pipeline.deliver import PROGRAM, deliver
 from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources
 from penstock.pipeline.jobs import run as run_job
@@ -40,6 +40,7 @@ from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask
 from penstock.pipeline.tagging import TYPE as TYPE_COLUMN
 from penstock.pipeline.whatif import compare
+from penstock.pipeline.whatif_admission import compare_admission
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -81,7 +82,8 @@ class BenchPolicy(Policy):
     """A policy that knows its publishers."""
 
     def principals(self) -> tuple[Principal, ...]:
-        return (OWNER,)
+        rights = [right for book in self.others if isinstance(book, Rules) for right in book.rules.items()]
+        return tuple(who for who, right in rights if any(b.action is Right.PUBLISH for b in right.branches))
 
 
 def branch(where: str, shown: Sequence[AttributeId], action: Right = Right.SUBSCRIBE) -> Branch:
@@ -228,19 +230,36 @@ def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
     ]
 
 
-def what_if(events: Callable[[], DataFrame]) -> Result:
-    """Two policies for 100 subscribers, all of whose 20 restrictions change, against delivering by one of them."""
+def what_if(events: Callable[[], DataFrame]) -> list[Result]:
+    """Two policies for 100 subscribers, all of whose 20 restrictions change, against delivering by one of them.
+
+    And the same where the right of the publisher of all events changes as well.
+    """
     before, after = policy(twenty(0, 2), 100), policy(twenty(1, 1), 100)
     history = to_transit(events(), SIGHTING)
+    typed = events()
+    # The owner may publish what it likes; the change is to what somebody else may.
+    other = Principal(b"\2" * 32)
+    slow = Restriction((branch("speed < 45", list(IDS.values()), Right.PUBLISH),))
+    given = publishers(TYPE, BenchPolicy(Credentials(), (), (Rules({other: slow, OWNER: slow}),)))
+    old, new = publishers(TYPE, before), {str(OWNER): given[str(other)]}
 
     def once() -> None:
         nothing(deliver(history, [SIGHTING], before).rows)
 
-    def both() -> None:
+    def readers() -> None:
         compare(history, before, after, types=[SIGHTING])
 
-    one, two = medians(once, both)
-    return at_most("pipeline-what-if", two / one, 2.5, f"one pass {one:.2f} s, what-if of two policies {two:.2f} s")
+    def everybody() -> None:
+        readers()
+        compare_admission(typed, SIGHTING, old, new, environment=environment_sources())
+
+    one, two, both = medians(once, readers, everybody)
+    detail = f"one pass {one:.2f} s, what-if of two policies"
+    return [
+        at_most("pipeline-what-if", two / one, 2.5, f"{detail} {two:.2f} s"),
+        at_most("pipeline-what-if-publishers", both / one, 2.5, f"{detail} for readers and publishers {both:.2f} s"),
+    ]
 
 
 def run() -> list[Result]:
@@ -255,6 +274,6 @@ def run() -> list[Result]:
         def events() -> DataFrame:
             return everything().drop(DENSE)
 
-        results = [masking(events), *many_plates(everything), what_if(events), *hundred(events, folder)]
+        results = [masking(events), *many_plates(everything), *what_if(events), *hundred(events, folder)]
     spark.stop()
     return results
