@@ -160,9 +160,10 @@ def subscribe(  # noqa: PLR0913  # one argument an option
 @click.pass_obj
 @example("penstock moderator remove r2 --key acme.key --why 'the press is gone'")
 def remove(session: Session, /, *, rule: str, **how: Any) -> None:
-    """Take RULE back, which you have stated.
+    """Take RULE back, which you have stated, or yourself out of it.
 
-    Whatever in the log fits then comes back.
+    Who has stated a rule takes all of it back; a publisher or subscriber for whom somebody else has stated it takes
+    itself out of it, and the rule goes with the last of them. Whatever in the log fits then comes back.
     """
     with acting(session, **how) as act:
         if rule not in act.book.base.wishes:
