@@ -182,9 +182,9 @@ def write_ingested(events: DataFrame, folder: Path) -> str:
 def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
     """Admit and deliver to 100 subscribers with 20 restrictions against re-reading and writing what was delivered.
 
-    The jobs are what the commands run: they keep the admitted events, refusals and records of decisions, and count all
-    of them. They are held to copying what they keep: the admitted events, which the second reads again, and the rows of
-    readers. Copying the rows alone is shown beside it, and `admit` and `deliver` in one plan, which keeps rows alone.
+    In one plan nothing is kept but the rows of readers. The jobs, which are what the commands run, keep the admitted
+    events, refusals and records of decisions besides, and count all of them: they are held to copying what they keep,
+    the admitted events, which the second reads again, and the rows. Copying the rows alone is shown beside it.
     """
     mine = policy(twenty(0, 2), 100)
     spark = events().sparkSession
@@ -224,9 +224,9 @@ def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
     kept = f"admitted events and {rows:,} rows for 100 readers: copied in {both:.2f} s"
     copied = f"{rows:,} rows for 100 readers: copied in {base:.2f} s"
     return [
-        at_least("pipeline-100-subscribers", both / full, 0.5, f"{kept}, the jobs admit and deliver {full:.2f} s"),
-        observed("pipeline-100-subscribers-rows", base / full, f"{copied}, the jobs admit and deliver {full:.2f} s"),
-        observed("pipeline-100-subscribers-one-plan", base / plan, f"{copied}, in one plan {plan:.2f} s"),
+        at_least("pipeline-100-subscribers", base / plan, 0.5, f"{copied}, admitted and delivered in {plan:.2f} s"),
+        at_least("pipeline-100-subscribers-jobs", both / full, 0.5, f"{kept}, by the jobs in {full:.2f} s"),
+        observed("pipeline-100-subscribers-jobs-rows", base / full, f"{copied}, by the jobs in {full:.2f} s"),
     ]
 
 
