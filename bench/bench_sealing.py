@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from math import log2
@@ -37,10 +37,10 @@ from sealing_parts import LEVELS, name_of
 
 PARTS = "sealing_parts.py"
 WIDTHS = (1, 10, 25)
-#: many rounds, since others may be busy in some: plain and sealed take turns so often that both meet the same
-ROUNDS = 15
+#: many short rounds, since others may be busy in some: plain and sealed take turns so often that both meet the same
+ROUNDS = 45
 #: events in a round, by the events of a message
-EVENTS = {1: 500, 32: 6_400}
+EVENTS = {1: 200, 32: 3_200}
 #: seconds in which brokers have got all keys
 PATIENCE = 120
 
@@ -136,9 +136,15 @@ def _carry_all(network: Network, width: int) -> None:
     for rows, events in EVENTS.items():
         for name in names:
             network.prepare(name, rows, events // 5 // rows * rows)
-        for _ in range(ROUNDS):
-            for name in names:
+        for turn in range(ROUNDS):
+            for name in _from(names, turn):
                 network.carry(name, rows, events)
+
+
+def _from(names: Sequence[str], turn: int) -> Sequence[str]:
+    """Return names with another one first in each turn: what comes behind another may find it harder, or easier."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def _compared(network: Network, width: int, rows: int, how: str, bound: float | None) -> Iterator[Result]:
@@ -182,8 +188,8 @@ def presealed() -> list[Result]:
     with ExitStack() as stack:
         network = Network(stack, "presealed", 10)
         for rows, events in EVENTS.items():
-            for _ in range(ROUNDS + 1):
-                for name in names:
+            for turn in range(ROUNDS):
+                for name in _from(names, turn):
                     network.prepare(name, rows, rows)
                     network.first.say("make", events // rows)
                     network.first.hear()

@@ -17,7 +17,7 @@ and ciphertext, and passes them on: with `cache` that is the one between two oth
 import asyncio
 import sys
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -94,21 +94,22 @@ class Presealed:
 
     def __init__(self, seal: Callable[[Sequence[TransitEvent]], bytes]) -> None:
         self._seal = seal
-        self._made = defaultdict[tuple[TypeKey, int], list[bytes]](list)
-        self._sample: dict[tuple[TypeKey, int], Sequence[TransitEvent]] = {}
+        self._made = defaultdict[tuple[TypeKey, int], deque[bytes]](deque)
+        self._samples: dict[tuple[TypeKey, int], Sequence[TransitEvent]] = {}
 
     def make(self, blocks: int) -> None:
-        """Make as many blocks as the next round takes, of what was sealed last."""
-        for kind, events in self._sample.items():
-            self._made[kind] = [self._seal(events) for _ in range(blocks)][::-1]
+        """Make as many blocks as the next round takes, of whatever was sealed."""
+        for kind, events in self._samples.items():
+            made = self._made[kind]
+            made.extend([self._seal(events) for _ in range(blocks - len(made))])
 
     def __call__(self, events: Sequence[TransitEvent], /) -> bytes:
         """Return a block of such events."""
         kind = events[0].key, len(events)
         made = self._made[kind]
         if made:
-            return made.pop()
-        self._sample = {kind: events}
+            return made.popleft()
+        self._samples[kind] = events
         return self._seal(events)
 
 
