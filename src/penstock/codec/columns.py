@@ -68,9 +68,7 @@ _TEXTS_HEAD: Final = bytes((_TEXTS,))
 #: octets of the length of a column in a bundle
 _ONE_LENGTH: Final = 4
 LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
-#: seconds of a day, and microseconds of a second
-_DAY: Final = 86_400
-_SECOND: Final = 1_000_000
+_A_SECOND: Final = timedelta(seconds=1)
 _SWAPPED: Final = sys.byteorder == "big"
 
 
@@ -279,15 +277,11 @@ def _read_booleans(data: bytes, rows: int, width: int) -> Column:
 def _write_timestamps(values: Sequence[datetime]) -> tuple[int, bytes]:
     if [value for value in values if value.tzinfo is not UTC]:
         values = [cast("datetime", canonical(value)) for value in values]
-    # Mostly they follow the first one within a second, and the microseconds are all that differs.
-    first = microseconds(values[0])
-    since = map(sub, values, repeat(values[0]))
-    return 0, _pack("q", [first + one.microseconds + (_whole(one) if one.seconds or one.days else 0) for one in since])
-
-
-def _whole(time: timedelta) -> int:
-    """Return the microseconds of all whole seconds."""
-    return (time.days * _DAY + time.seconds) * _SECOND
+    first, since = microseconds(values[0]), [*map(sub, values, repeat(values[0]))]
+    if since[-1] < _A_SECOND and since == sorted(since):
+        # Mostly they follow each other, and the first one within a second: the microseconds are all that differs.
+        return 0, _pack("q", [first + one.microseconds for one in since])
+    return 0, _pack("q", [first + one // MICROSECOND for one in since])
 
 
 def _read_timestamps(data: bytes, rows: int, width: int) -> Column:

@@ -26,8 +26,9 @@ def lay_out(events: Sequence[TransitEvent]) -> tuple[Names, list[Column]]:
     key, ancestors, attributes = first.key, first.ancestors, tuple(first.values)
     if len(events) == 1:
         return names(key, ancestors, attributes), [[value] for value in first.values.values()]
-    # Mostly they came by the same way, and the very same key stands in all of them.
-    if any((event.key is not key and event.key != key) or event.ancestors != ancestors for event in events):
+    # Mostly they came by the same way, and the very same key stands in all: a list looks at that first.
+    same = len(events)
+    if [e.key for e in events].count(key) != same or [e.ancestors for e in events].count(ancestors) != same:
         raise malformed("a block holds events of one type, and one of them at least")
     rows = [event.values for event in events]
     if (columns := _turned(rows, attributes)) is None:
