@@ -9,7 +9,7 @@ To Spark, and to most that reads Parquet, `a` and `A` are one column. Types of w
 refused (`pipeline.case`), whatever a session is set to: what is written has to be read elsewhere.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -69,18 +69,20 @@ def typed_schema(event_type: EventType) -> StructType:
     return StructType([*_metadata_fields(), *own])
 
 
-def attributes_of(types: Iterable[EventType]) -> Iterator[Attribute]:
-    """Yield each attribute of some types once, in order; of two versions the first that has it.
+def attributes_of(types: Iterable[EventType]) -> list[Attribute]:
+    """Return each attribute of some types once, in order; of two versions the first that has it.
 
     Raises `MalformedError` (`pipeline.case`) where two names of one version, or two ids, differ in case alone.
     """
+    found: list[Attribute] = []
     seen: dict[str, str] = {}
     for event_type in types:
         names: dict[str, str] = {}
         for attribute in event_type.attributes:
             _tell_apart(names, attribute.name, event_type)
             if _tell_apart(seen, attribute.id, event_type):
-                yield attribute
+                found.append(attribute)
+    return found
 
 
 def _tell_apart(seen: dict[str, str], name: str, event_type: EventType) -> bool:
@@ -110,7 +112,7 @@ def to_transit(events: DataFrame, event_type: EventType, types: Iterable[EventTy
     of several versions can be joined with `unionByName`.
     """
     own = event_type.by_id
-    wanted = list(attributes_of([event_type] if types is None else types))
+    wanted = attributes_of([event_type] if types is None else types)
     columns = [(quoted(own[a.id].name) if a.id in own else literal(None, a.spec.kind)).alias(str(a.id)) for a in wanted]
     return events.select(*metadata(), *columns)
 
