@@ -96,6 +96,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table
 
 
+@pytest.mark.long
 def test_nobody_is_given_events_of_a_version_that_the_policy_lacks(plant: Shell) -> None:
     write_events(plant.folder / "few" / "0.jsonl", range(4))
     plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
@@ -127,6 +128,7 @@ def test_what_if(plant: Shell) -> None:
     assert "neither policy" not in same.out
 
 
+@pytest.mark.long
 def test_what_if_tells_of_publishers_and_of_events_that_no_policy_knows(plant: Shell) -> None:
     write_events(plant.folder / "few" / "0.jsonl", range(4))
     plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
