@@ -47,7 +47,7 @@ def job(folder: Path) -> Ingest:
     return Ingest(Tables(str(folder), read_mapping(MAPPING).bind(define()[0])), lambda: NOW)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_rows_of_a_file_that_lacks_a_column_are_put_aside(spark: SparkSession, tmp_path: Path, stream: bool) -> None:
     source, out = tmp_path / "in", str(tmp_path / "out")
     write(source, "a", n="1", t="2026-05-01T00:00:00Z", renamed="lost")
