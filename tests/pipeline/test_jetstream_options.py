@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from penstock.errors import PenstockError
-from penstock.pipeline.jetstream import JetStreamDataSource
+from penstock.pipeline.jetstream import JetStreamDataSource, register
 from penstock.pipeline.jetstream_options import COLUMNS, Options, parse_options
 from penstock.pipeline.jetstream_write import JetStreamStreamWriter
 
@@ -79,3 +80,20 @@ def test_without_nats_py_the_import_says_what_to_install() -> None:
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert found.returncode != 0
     assert "jetstream.not-installed" in found.stderr
+
+
+class Knowing:
+    """A session in whose place another one is asked, which fails for a reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.dataSource = self
+
+    def register(self, _source: type[JetStreamDataSource]) -> None:
+        raise AnalysisException("it exists", self.reason)
+
+
+def test_a_session_that_knows_the_source_may_be_told_again() -> None:
+    register(Knowing("DATA_SOURCE_ALREADY_EXISTS"))  # type: ignore[arg-type]  # as much of a session as is asked
+    with pytest.raises(AnalysisException):
+        register(Knowing("TABLE_OR_VIEW_NOT_FOUND"))  # type: ignore[arg-type]  # as much of a session as is asked

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -74,5 +75,10 @@ class JetStreamDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `penstock.jetstream` known to a session."""
-    spark.dataSource.register(JetStreamDataSource)
+    """Make `penstock.jetstream` known to a session, which may know it already."""
+    try:
+        spark.dataSource.register(JetStreamDataSource)
+    except AnalysisException as error:
+        # Spark looks in the session that is active, and that may be another one, of a batch of a stream, say.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
