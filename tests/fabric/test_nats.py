@@ -278,13 +278,12 @@ def test_what_a_hostile_server_or_neighbour_says_is_counted_or_refused(server: N
                 assert await take(reader, 1) == [b"good"]
                 assert reader.counts.malformed == 1
             await fabric.declare("asked", EVENTS)
-            await foreign.publish(f"{name}.topics.asked", json.dumps({"durability": "for ever"}).encode())
-            await foreign.flush()
+            # A stream has what it has acknowledged.
+            await foreign.jetstream().publish(f"{name}.topics.asked", json.dumps({"durability": "for ever"}).encode())
             with refused("fabric.registry"):
                 await fabric.describe("asked")
             await fabric.declare("owned", replace(STATE, ownership=Ownership.EXCLUSIVE))
-            await foreign.publish(f"{name}.owners.owned", b"[]")
-            await foreign.flush()
+            await foreign.jetstream().publish(f"{name}.owners.owned", b"[]")
             with refused("fabric.registry"):
                 await fabric.publisher("owned")
 
