@@ -37,7 +37,7 @@ from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, closed, sea
 from penstock.pipeline.sealed_reading import Reading
 
 
-def reading(folder: Path, keys: KeyRing, *senders: str) -> Reading:
+def reading(folder: Path, keys: KeyRing, senders: tuple[str, ...] | None = None) -> Reading:
     columns = dict.fromkeys(str(a.id) for t in TYPES for a in t.attributes)
     return Reading.of(key_files(folder, keys), TYPES, columns, senders)
 
@@ -50,10 +50,9 @@ def rows(found: Any) -> list[dict[str, Any]]:
 def opened(by: Reading, log: Any) -> list[dict[str, Any]]:
     found = rows(list(by._opened([log.select([HEADER, ROWS, FIRST, *by.wanted])])))
     for row in found:
-        row.pop("@type")
-        source, number = row.pop("@source"), row.pop("@sender")
-        assert number is not None  # Spark is told that it never is
-        assert (by.senders[number] if source is None else source) == str(BROKER.principal)
+        names = row.pop("@names")
+        source = row.pop("@source") if by.senders is None else by.senders[names & 0xFFFF]
+        assert source == str(BROKER.principal)
     return sorted(found, key=lambda row: row["@time"])
 
 
@@ -74,8 +73,11 @@ def test_what_brokers_seal_is_read(tmp_path: Path, kind: Any, sizes: tuple[int, 
         number += size
     expected = [shown(event(n, kind)) for n in range(number)]
     assert opened(reading(tmp_path, ring()), batch(blocks)) == expected
-    named = reading(tmp_path / "named", ring(), str(CAR.key.owner), str(BROKER.principal))
+    named = reading(tmp_path / "named", ring(), (str(CAR.key.owner), str(BROKER.principal)))
     assert opened(named, batch(blocks)) == expected
+    [failed] = reading(tmp_path / "others", ring(), (str(CAR.key.owner),))._failed([batch(blocks)])
+    assert {row["@reason"] for row in failed.to_pylist()} == {"block.malformed"}
+    assert failed.num_rows == len(blocks)
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -114,7 +116,7 @@ def test_events_stand_in_the_version_with_their_attributes(tmp_path: Path) -> No
     by = reading(tmp_path, ring())
     log = batch([seal(sealer(), [1]), seal(sealer(), [2], TRUCK), seal(sealer(), [4, 5], WHOLE)])
     found = rows(list(by._opened([log.select([HEADER, ROWS, FIRST, *by.wanted])])))
-    assert {row["@type"] for row in found} == {*range(len(TYPES))}
+    assert {row["@names"] >> 16 for row in found} == {*range(len(TYPES))}
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -26,7 +26,7 @@ from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_row
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
-from penstock.pipeline.sealed_log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, log_senders, names_said, read_log
+from penstock.pipeline.sealed_log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.tagging import TYPE
@@ -142,7 +142,7 @@ class OfEvents:
         if self.keys is None:
             return read_part(spark, self.path, EVENTS, batches, self.schema)
         blocks = read_log(spark, self.path, batches)
-        return sealed_events(blocks, self.types, self.keys, log_senders(spark, self.path), self.judge)
+        return sealed_events(blocks, self.types, self.keys, self.judge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,8 @@ from penstock.pipeline.sealed_log import (
     HEAD,
     ROWS,
     SEALED,
-    SENDERS,
     KeyFiles,
     closed,
-    log_senders,
     read_log,
     sealed_schema,
 )
@@ -94,7 +92,7 @@ class Seal(OfEvents):
         bad = _by_reason(output.spark.read.schema(schema).parquet(output.part(QUARANTINE, batch)))
         counts = {"read": events.count(), "sealed": sealed, "quarantined": sum(bad.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("sealed", "quarantined")})
-        said: Said = {ATTRIBUTES: list(writing.columns), SENDERS: [str(writing.sender)]}
+        said: Said = {ATTRIBUTES: list(writing.columns)}
         return {"counts": {**counts, "blocks": blocks}, "reasons": bad, **said}
 
 
@@ -108,9 +106,6 @@ class Blocks(Protocol):
     @property
     def files(self) -> str | None:
         """Where the files stand, where they are files."""
-
-    def senders(self, spark: SparkSession) -> tuple[str, ...]:
-        """Return who has sealed them, as far as that is known."""
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return all blocks, as rows of a sealed log."""
@@ -137,10 +132,6 @@ class LogBlocks:
     def files(self) -> str:
         """Where the blocks stand."""
         return f"{self.path}/{SEALED}"
-
-    def senders(self, spark: SparkSession) -> tuple[str, ...]:
-        """Return who has sealed blocks, as far as the commits say."""
-        return log_senders(spark, self.path)
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the blocks of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
@@ -197,8 +188,7 @@ class Unseal(OfBlocks):
     name: str = "unseal"
     parts: tuple[str, ...] = (EVENTS, SEALED, QUARANTINE, TAKEN)
 
-    def _reading(self, blocks: DataFrame) -> Reading:
-        senders = self.blocks.senders(blocks.sparkSession)
+    def _reading(self, blocks: DataFrame, senders: tuple[str, ...] | None = None) -> Reading:
         reading = Reading.of(self.keys, self.types, sealed_columns(blocks), senders)
         return reading.verified(blocks, self.judge, all_types=self.verify)
 
@@ -211,8 +201,8 @@ class Unseal(OfBlocks):
 
         Its code is `pipeline.lost`, when the keys were changed meanwhile, say.
         """
-        reading, spark = self._reading(events), output.spark
-        found = count_blocks(events)
+        found, spark = count_blocks(events), output.spark
+        reading = self._reading(events, found.senders)
         parted = part(events, found.copies, taken_before(spark, output.path, batch, found))
         opened = reading.events_of(parted)
         output.write(opened, EVENTS, batch)
@@ -232,7 +222,6 @@ class Unseal(OfBlocks):
             "counts": {**counts, "blocks": found.blocks},
             "reasons": dict(kept.reasons),
             ATTRIBUTES: [name for name in events.columns if name not in HEAD],
-            SENDERS: list(reading.senders),
             CLOSED: list(closed(self.types, self.keys.read(), sealed_columns(events))),
             TAKEN: said_taken(found),
         }
@@ -298,7 +287,7 @@ class Compact(OfBlocks):
         check_sum(rows, {"sealed": kept})
         counts = {"read": rows, "sealed": kept, "blocks read": before, "blocks": after}
         attributes = [name for name in events.columns if name not in HEAD]
-        return {"counts": counts, ATTRIBUTES: attributes, SENDERS: list(self.blocks.senders(output.spark))}
+        return {"counts": counts, ATTRIBUTES: attributes}
 
 
 def _good(tagged: DataFrame) -> DataFrame:

@@ -45,8 +45,7 @@ BLOCK: Final = "@block"
 SEALED: Final = "sealed"
 """The part of an output that is a sealed log."""
 ATTRIBUTES: Final = "attributes"
-SENDERS: Final = "senders"
-"""What a commit says of it: the attributes that have a column, and senders, of whom there may be others."""
+"""What a commit says of it: the attributes that have a column."""
 CLOSED: Final = "closed"
 """What a commit says of events that were read from it: the attributes that are null because no key is held."""
 
@@ -96,11 +95,6 @@ def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
     found = [said.get(batch, {}).get(ATTRIBUTES) for batch in batches]
     columns = dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names)
     return read_part(spark, path, SEALED, batches, sealed_schema(columns))
-
-
-def log_senders(spark: SparkSession, path: str) -> tuple[str, ...]:
-    """Return who has sealed blocks of a log, as far as its commits say."""
-    return names_said(spark, path, SENDERS)
 
 
 def names_said(spark: SparkSession, path: str, what: str) -> tuple[str, ...]:

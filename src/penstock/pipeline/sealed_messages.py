@@ -95,10 +95,6 @@ class MessageBlocks(Stream):
 
     types: tuple[EventType, ...]
 
-    def senders(self, spark: SparkSession) -> tuple[str, ...]:  # noqa: ARG002  # a log would ask it
-        """Nobody knows."""
-        return ()
-
     def all(self, spark: SparkSession) -> DataFrame:
         """Return the blocks that there are. Raises as `messages`."""
         return self.arrived(self.messages(spark, stream=False))

@@ -41,9 +41,10 @@ from penstock.pipeline.task_errors import closed_log
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 """Codes of blocks that may open once more is known here."""
-_SENDER: Final = "@sender"
-_UNKNOWN: Final = -1
-"""The number of a sender whose name comes with each event."""
+_NAMES: Final = "@names"
+"""A number for the type of an event and who sent it: the latter in its lower half."""
+_HALF: Final = 16
+_LOWER: Final = (1 << _HALF) - 1
 _SMALL: Final = 8_192
 """Blocks of fewer events are put together before they go to Spark."""
 #: the flag in the second octet of a header
@@ -62,8 +63,8 @@ class Reading:
     keys: KeyFiles
     types: tuple[EventType, ...]
     wanted: tuple[str, ...]
-    #: those that are mostly met: their long names need not come from tasks row by row
-    senders: tuple[str, ...] = ()
+    #: all who have sealed the blocks; where that is not known, their long names come from tasks row by row
+    senders: tuple[str, ...] | None = None
     #: whether everything has to be signed; what the owner of a type wants signed always has to
     verify: bool = False
     #: who may sign what
@@ -73,11 +74,11 @@ class Reading:
 
     @classmethod
     def of(
-        cls, keys: KeyFiles, types: Iterable[EventType], columns: Iterable[str], senders: Iterable[str] = ()
+        cls, keys: KeyFiles, types: Iterable[EventType], columns: Iterable[str], senders: tuple[str, ...] | None = None
     ) -> "Reading":
         """Look at the keys here, to find out which columns of a log need be read. Raises as `KeyFiles.read`."""
         known = tuple(types)
-        return cls(keys, known, readable(known, keys.read(), columns), tuple(senders))
+        return cls(keys, known, readable(known, keys.read(), columns), senders)
 
     def verified(self, blocks: DataFrame, judge: Judge | None, *, all_types: bool = False) -> "Reading":
         """Return the same with who may sign these blocks, where they have to be signed; without a judge, nobody may."""
@@ -106,17 +107,26 @@ class Reading:
         whole = [name for name in blocks.columns if name in (BLOCK, AGAIN)]
         schema = events_schema(self.types)
         found = map_arrow(
-            blocks, self._strict if strict else self._opened, _numbered(schema), (*HEAD, *self.wanted, *whole)
+            blocks, self._strict if strict else self._opened, self._numbered(schema), (*HEAD, *self.wanted, *whole)
         )
-        texts = {
-            TYPE: _named([str(t.name) for t in self.types], TYPE).alias(TYPE),
-            SOURCE: F.coalesce(_named(self.senders, _SENDER), quoted(SOURCE)).alias(SOURCE),
-        }
+        names = quoted(_NAMES)
+        texts = {TYPE: _named([str(t.name) for t in self.types], F.shiftright(names, _HALF)).alias(TYPE)}
+        if self.senders is not None:
+            texts[SOURCE] = _named(self.senders, names.bitwiseAND(_LOWER)).alias(SOURCE)
         return found.select(*(texts.get(name, f"`{name}`") for name in schema.names))
 
     def failures(self, blocks: DataFrame) -> DataFrame:
         """Return the blocks that do not open, as they are, with the code in `@reason`."""
         return map_arrow(blocks, self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
+
+    def _numbered(self, schema: StructType) -> StructType:
+        """Return the schema in which events leave tasks: a number stands for their type, and for known senders.
+
+        Whether a value is null, Spark asks for each one; what never is, is better declared so.
+        """
+        instead = (TYPE,) if self.senders is None else (TYPE, SOURCE)
+        rest = [StructField(f.name, f.dataType, nullable=f.name != ID) for f in schema if f.name not in instead]
+        return StructType([StructField(_NAMES, IntegerType(), nullable=False), *rest])
 
     def _opened(self, batches: Iterable[Any]) -> Iterator[Any]:
         yield from _gathered(found for found in self._read(batches) if not isinstance(found, Failed))
@@ -143,19 +153,9 @@ class Reading:
             yield from reader.read(batch)
 
 
-def _numbered(schema: StructType) -> StructType:
-    """Return the schema in which events leave tasks: their type and who sent them are numbers.
-
-    Whether a value is null, Spark asks for each one; what never is, is better declared so.
-    """
-    numbers = [StructField(name, IntegerType(), nullable=False) for name in (TYPE, _SENDER)]
-    rest = [StructField(f.name, f.dataType, nullable=f.name != ID) for f in schema if f.name != TYPE]
-    return StructType([*numbers, *rest])
-
-
-def _named(names: Sequence[str], number: str) -> Column:
-    """Return the name of a number, or null."""
-    return F.get(F.array(*map(F.lit, names)).cast("array<string>"), quoted(number))
+def _named(names: Sequence[str], number: Column) -> Column:
+    """Return the name of a number."""
+    return F.get(F.array(*map(F.lit, names)).cast("array<string>"), number)
 
 
 class Failed(NamedTuple):
@@ -174,7 +174,8 @@ class _Reader:
         self._kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(reading.types)}
         self._types = reading.types
         self._versions: dict[bytes, int] = {}
-        self._senders = {name: number for number, name in enumerate(reading.senders)}
+        senders = reading.senders
+        self._senders = None if senders is None else {name: number for number, name in enumerate(senders)}
         ring = reading.keys.read()
         self._held = frozenset(scope for scope, _, _ in ring.items())
         self._directory = Directory.of(ring, reading.types)
@@ -184,8 +185,9 @@ class _Reader:
         for grant in reading.grants:
             self._grants.setdefault((grant.signer, grant.type), []).append(grant)
         self._taken: set[bytes] | None = set() if reading.once else None
-        fields = [(TYPE, pa.int32()), (_SENDER, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
-        fields.append((SOURCE, pa.string()))
+        fields = [(_NAMES, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
+        if senders is None:
+            fields.append((SOURCE, pa.string()))
         self._last: tuple[tuple[int, int, bytes], Sequence[Any]] = (0, 0, b""), ()
         self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
 
@@ -295,22 +297,28 @@ class _Reader:
 
     def _events(self, opened: OpenedGroup, version: int) -> Any:
         rows = len(opened.ids)
-        number, sender, source = self._common(rows, version, opened.sender)
+        number, *source = self._common(rows, version, opened.sender)
         own = [
             found if (found := opened.columns.get(name)) is not None else pa.nulls(rows, ARROW_TYPES[kind])
             for name, kind in self._kinds.items()
         ]
-        return pa.RecordBatch.from_arrays([number, sender, opened.ids, opened.times, source, *own], schema=self._schema)
+        return pa.RecordBatch.from_arrays([number, opened.ids, opened.times, *source, *own], schema=self._schema)
 
     def _common(self, rows: int, version: int, sender: bytes) -> Sequence[Any]:
         """Return what the events of a block have in common, so many times: blocks of one log are mostly alike."""
         if self._last[0] != (rows, version, sender):
             name = str(Principal(sender))
-            known = self._senders.get(name, _UNKNOWN)
-            numbers = [pa.repeat(pa.scalar(number, pa.int32()), rows) for number in (version, known)]
-            source = pa.repeat(name, rows) if known == _UNKNOWN else pa.nulls(rows, pa.string())
-            self._last = (rows, version, sender), (*numbers, source)
+            source = [] if self._senders is not None else [pa.repeat(name, rows)]
+            number = version << _HALF | self._number(name)
+            self._last = (rows, version, sender), (pa.repeat(pa.scalar(number, pa.int32()), rows), *source)
         return self._last[1]
+
+    def _number(self, sender: str) -> int:
+        """Return the number of a sender. Raises `MalformedError` (`block.malformed`)."""
+        number = 0 if self._senders is None else self._senders.get(sender)
+        if number is None:
+            raise MalformedError("block.malformed", "a block of a sender who was not there when the log was looked at")
+        return number
 
 
 def _cell(column: Any, row: int) -> bytes | None:
@@ -361,7 +369,6 @@ def sealed_events(
     blocks: DataFrame,
     types: Iterable[EventType],
     keys: KeyFiles,
-    senders: Iterable[str] = (),
     judge: Judge | None = None,
 ) -> DataFrame:
     """Return the events of a sealed log as if they had been stored as they are.
@@ -369,6 +376,8 @@ def sealed_events(
     A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside. Where
     a block stands twice, that is told here.
     """
-    if count_blocks(blocks).copies:
+    found = count_blocks(blocks)
+    if found.copies:
         raise closed_log(REPLAYED)
-    return Reading.of(keys, types, sealed_columns(blocks), senders).verified(blocks, judge).events(blocks, strict=True)
+    reading = Reading.of(keys, types, sealed_columns(blocks), found.senders).verified(blocks, judge)
+    return reading.events(blocks, strict=True)

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs import Output, read_part
 from penstock.pipeline.layout import commits
@@ -27,6 +28,8 @@ REPLAYED: Final = "seal.replayed"
 AGAIN: Final = "@again"
 """A column of blocks that may be copies: whether one of that name was taken before."""
 _NAME, _TIME = "@name", "@sealed"
+#: who has more senders than this is not told who they are
+_MOST_SENDERS: Final = 1 << 16
 _SCHEMA: Final = StructType([StructField(_NAME, BinaryType()), StructField(_TIME, BinaryType())])
 
 
@@ -58,11 +61,14 @@ class Counted(NamedTuple):
     #: when they were sealed, as they say
     first: bytes
     last: bytes
+    #: who has sealed them, as they say, unless that are too many to name
+    senders: tuple[str, ...] | None
 
 
 def count_blocks(blocks: DataFrame) -> Counted:
     """Count blocks, the events that they say they have, and those that have the name of another."""
     rows, (name, time) = quoted(ROWS), _named(blocks)
+    sender = F.substring(quoted(_NAME), 1, DIGEST_BYTES)
     found = (
         blocks.select(rows.alias("rows"), name, time)
         .agg(
@@ -72,11 +78,18 @@ def count_blocks(blocks: DataFrame) -> Counted:
             F.count(quoted(_NAME)) - F.count_distinct(quoted(_NAME)),
             F.coalesce(F.min(quoted(_TIME)), F.lit(b"")),
             F.coalesce(F.max(quoted(_TIME)), F.lit(b"")),
+            F.slice(F.collect_set(sender), 1, _MOST_SENDERS + 1),
         )
         .collect()[0]
     )
-    count, events, uncounted, copies, first, last = found
-    return Counted(count, events, uncounted, copies, bytes(first), bytes(last))
+    count, events, uncounted, copies, first, last, senders = found
+    return Counted(count, events, uncounted, copies, bytes(first), bytes(last), _named_senders(senders))
+
+
+def _named_senders(found: list[bytearray]) -> tuple[str, ...] | None:
+    """Return the names of senders, in an order; what is cut off names nobody."""
+    whole = sorted(bytes(sender) for sender in found if len(sender) == DIGEST_BYTES)
+    return None if len(found) > _MOST_SENDERS else tuple(str(Principal(sender)) for sender in whole)
 
 
 @dataclass(frozen=True, slots=True)
