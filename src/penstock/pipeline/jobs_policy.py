@@ -45,6 +45,11 @@ class Watched:
         self._read(digests)
         return True
 
+    def latest(self) -> tuple[LoadedPolicy, ...]:
+        """Return the policies as they are now. Raises as `load_policy`."""
+        self.renew()
+        return self.policies
+
     def _now(self) -> tuple[bytes, ...]:
         return tuple(policy_digest(file) for file in self.files)
 

@@ -39,6 +39,7 @@ from penstock.apps.cli.pipeline_runs import (
     ingest_job,
     load,
     plan,
+    policy_now,
     report,
     view_rows,
     whatif_job,
@@ -338,10 +339,11 @@ def audit(  # noqa: PLR0913  # one argument an option
     """Report which rights are used and which are not, who is refused, and what flows from domain to domain.
 
     LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is written
-    anew after each batch.
+    anew after each batch, by the policy as it is then.
     """
     how = Run.of(output, **rest)
-    loaded = None if policy_file is None else load(policy_file, session)
+    policy = policy_now(policy_file, session)
+    loaded = policy()
     question = Question(_moment(since), _moment(until), top, timedelta(hours=hours))
     names = known(load_names(names_file).petnames, *(() if loaded is None else (loaded,)))
     page = Page(html, names, session, how.overwrite, again=how.streams)
@@ -357,10 +359,10 @@ def audit(  # noqa: PLR0913  # one argument an option
         if how.dry_run:
             show_plan(job, plan(job, on.spark, how.place), output)
             return
-        done = report(job, on, how.place, loaded, question, on_report)
+        done = report(job, on, how.place, policy, question, on_report)
         if not found and how.place is not None:
             # A stream that found nothing new.
-            on_report(audited(on.spark, how.place.out, loaded, question))
+            on_report(audited(on.spark, how.place.out, policy(), question))
     show_report(found[0], done, names, output)
 
 

@@ -234,6 +234,14 @@ def whatif_job(
     return ByPolicy(Watched(policies, clock(session)), make)
 
 
+def policy_now(file: str | None, session: Session) -> Callable[[], LoadedPolicy | None]:
+    """Return what reads a policy file, and reads it again once it has changed. Raises what `load_policy` raises."""
+    if file is None:
+        return lambda: None
+    watched = Watched((file,), clock(session))
+    return lambda: watched.latest()[0]
+
+
 def audit_job(spark: SparkSession, path: str) -> Audit:
     """Return the job `audit`, over log files or over what another job has decided."""
     return Audit(path, of_job=bool(commits(spark, path)))
@@ -252,19 +260,22 @@ def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
     job: Audit,
     on: Started,
     place: Place | None,
-    loaded: LoadedPolicy | None,
+    policy: Callable[[], LoadedPolicy | None],
     question: Question,
     on_report: Callable[[AuditReport], None],
 ) -> Done | None:
-    """Audit a log, and hand over the report; of a stream, one after each batch. Raises as `execute`."""
+    """Audit a log, and hand over the report; of a stream, one after each batch, by the policy as it is then.
+
+    Raises as `execute`, and what reading the policy raises.
+    """
     if place is None:
         with watching(job.name, on) as watch:
-            found, counts = audit_at_once(job, on.spark, loaded, question)
+            found, counts = audit_at_once(job, on.spark, policy(), question)
             watch({"counts": counts})
             on_report(found)
             return Done(counts, {}, 1, watch.seconds, watch.rate)
     out = place.out
-    return execute(job, on, place, lambda: on_report(audited(on.spark, out, loaded, question)))
+    return execute(job, on, place, lambda: on_report(audited(on.spark, out, policy(), question)))
 
 
 # --- Views -----------------------------------------------------------------------------------------------------------
