@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from conflicts_parts import expected, planted, write
 from harness import Result, at_most
 from penstock.apps.cli.pipeline_meter import Meter
-from penstock.pipeline.jobs import counts_of
+from penstock.pipeline.commits import counts_of
 from penstock.pipeline.jobs import run as run_job
 
 RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))

@@ -28,13 +28,14 @@ from penstock.model import (
     TypeName,
 )
 from penstock.pipeline.admit import admit, publishers
+from penstock.pipeline.commits import BATCH, commit
 from penstock.pipeline.deliver import PROGRAM, deliver
 from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources
 from penstock.pipeline.jobs import run as run_job
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import EVENTS
-from penstock.pipeline.layout import BATCH, commit, write_views
 from penstock.pipeline.layout import ROWS as ROWS_FOLDER
+from penstock.pipeline.layout import write_views
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask

@@ -24,7 +24,7 @@ from penstock.codec.sexp import advanced
 from penstock.crypto import private_key_to_sexp
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.model.events import TransitEvent
-from penstock.pipeline.layout import commit
+from penstock.pipeline.commits import commit
 from penstock.pipeline.sealed_log import ATTRIBUTES, BLOCK, ROWS, sealed_arrow
 from penstock.store.keks import read_kek
 from penstock.store.key_rings import read_key_ring, write_key_ring

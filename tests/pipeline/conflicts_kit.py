@@ -13,9 +13,10 @@ from penstock.model.tree import Scope, TypeTree
 from penstock.moderator.conflicts import Kind, Mode
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.rules import PublishRule
+from penstock.pipeline.commits import Said
 from penstock.pipeline.conflicts_input import RULES, TYPES, Naming, rules_frame, types_frame
 from penstock.pipeline.conflicts_terms import Terms
-from penstock.pipeline.jobs import Said, run
+from penstock.pipeline.jobs import run
 from penstock.pipeline.jobs_conflicts import Conflicts
 from penstock.selector import Selector
 

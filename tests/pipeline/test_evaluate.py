@@ -28,6 +28,7 @@ from penstock.guard.decision_log import ANSWERED
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline import evaluate_job
 from penstock.pipeline.audit_log import read_log
+from penstock.pipeline.commits import totals
 from penstock.pipeline.conflicts_input import Table
 from penstock.pipeline.evaluate import Policies
 from penstock.pipeline.evaluate_answers import COLUMNS, Answer, answer_of
@@ -35,8 +36,9 @@ from penstock.pipeline.evaluate_columns import column
 from penstock.pipeline.evaluate_job import DECIDED, Evaluate
 from penstock.pipeline.evaluate_mapping import RequestColumn, read_request_mapping
 from penstock.pipeline.evaluate_vectors import UNREADABLE, Decider
-from penstock.pipeline.jobs import Streaming, run, start, totals
+from penstock.pipeline.jobs import run, start
 from penstock.pipeline.jobs_enforce import DECISIONS
+from penstock.pipeline.streaming import Streaming
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import BOOLEAN, DATE, DATE_TIME, DOUBLE, HEX, INTEGER, STRING, URI, DataType, Value
 from penstock.policy.evaluate import evaluate

@@ -14,7 +14,7 @@ from tests.apps.conftest import Shell
 from tests.pipeline.jobs_plant import build, interpreted, write_events
 from tests.pipeline.test_jobs import RECORDS, Plant, check
 
-from penstock.pipeline.jobs import totals
+from penstock.pipeline.commits import totals
 
 FILES = 14
 ROOT = Path(__file__).resolve().parents[2]

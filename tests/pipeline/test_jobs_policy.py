@@ -17,13 +17,16 @@ from penstock.guard import Effect, EventRequest, decide
 from penstock.guard.capability_authority import CapabilityAuthority
 from penstock.guard.revoking import Revoking
 from penstock.model import Event
+from penstock.pipeline.commits import Said, commits
 from penstock.pipeline.deliver import deliver
-from penstock.pipeline.jobs import Output, Said, Streaming, start
+from penstock.pipeline.jobs import start
 from penstock.pipeline.jobs_enforce import Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
-from penstock.pipeline.layout import commits, open_view
+from penstock.pipeline.layout import open_view
+from penstock.pipeline.outputs import Output
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.whatif import compare
 from penstock.trust import Right
 

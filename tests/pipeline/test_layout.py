@@ -15,17 +15,9 @@ from penstock.errors import FailedError, MalformedError
 from penstock.guard import Restriction
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 from penstock.pipeline import layout
+from penstock.pipeline.commits import clear, commits
 from penstock.pipeline.deliver import Delivered, deliver
-from penstock.pipeline.layout import (
-    Layout,
-    Manifest,
-    clear,
-    commits,
-    open_view,
-    read_manifests,
-    store_rows,
-    write_views,
-)
+from penstock.pipeline.layout import Layout, Manifest, open_view, read_manifests, store_rows, write_views
 from penstock.selector import ALWAYS, Selector
 
 Readers = Sequence[tuple[EventType, Restriction, Selector]]

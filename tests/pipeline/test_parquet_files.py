@@ -15,10 +15,12 @@ from tests.trust.kit import NOW, refused
 
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline import parquet_files
-from penstock.pipeline.jobs import Streaming, run, start, totals
+from penstock.pipeline.commits import totals
+from penstock.pipeline.jobs import run, start
 from penstock.pipeline.jobs_ingest import Ingest, Tables
 from penstock.pipeline.mapping import read_mapping
 from penstock.pipeline.parquet_files import Seen, files_lacking
+from penstock.pipeline.streaming import Streaming
 
 MAPPING = f"""
 type = "reading.type"

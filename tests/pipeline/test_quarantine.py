@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 from tests.pipeline.jobs_plant import build, interpreted, line
 from tests.trust.kit import NOW, refused
 
-from penstock.pipeline.jobs import Output, run
+from penstock.pipeline.jobs import run
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest
 from penstock.pipeline.jobs_report import Audit
+from penstock.pipeline.outputs import Output
 from penstock.pipeline.policy_file import load_policy
 from penstock.pipeline.quarantine import open_quarantine, safe_text
 

@@ -32,14 +32,16 @@ from tests.trust.kit import refused
 
 from penstock.crypto.seal_keys import KeyRing
 from penstock.model.types import Sealing
-from penstock.pipeline.jobs import Output, Streaming, run, start
+from penstock.pipeline.commits import commit, commits
+from penstock.pipeline.jobs import run, start
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.jobs_sealed import Compact, LogBlocks, Seal, Unseal
-from penstock.pipeline.layout import commit, commits
+from penstock.pipeline.outputs import Output
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import ATTRIBUTES, FIRST, HEADER, sealed_schema
 from penstock.pipeline.sealed_reading import events_schema
 from penstock.pipeline.sealed_writing import Writing
+from penstock.pipeline.streaming import Streaming
 
 OPEN = make_type("Open", Sealing.NONE)
 ALL = (*TYPES, OPEN)

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.pipeline.conflicts_input import Table, TableFormat, read_rules
 from penstock.pipeline.ingest import read_csv, read_lines, read_parquet
-from penstock.pipeline.jobs import read_part
 from penstock.pipeline.jobs_report import Audit
 from penstock.pipeline.layout import ROWS
 from penstock.pipeline.mapping import CsvLayout
+from penstock.pipeline.outputs import read_part
 
 SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 READERS: dict[str, Callable[[SparkSession, str], DataFrame]] = {

@@ -21,14 +21,14 @@ from penstock.moderator.judge import QuickJudge
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.sentences import person
 from penstock.pipeline.audit import Table
+from penstock.pipeline.commits import Said, commits, counts_of
 from penstock.pipeline.conflicts_answer import each_function, members, pairs
 from penstock.pipeline.conflicts_literal import BOTH
 from penstock.pipeline.conflicts_planning import planned_for
 from penstock.pipeline.conflicts_report import ConflictReport, Tables, report
 from penstock.pipeline.conflicts_tables import PARTS
 from penstock.pipeline.conflicts_terms import ANYWHERE, Terms
-from penstock.pipeline.jobs import Said, counts_of, job_of, read_part
-from penstock.pipeline.layout import commits
+from penstock.pipeline.outputs import job_of, read_part
 from penstock.selector import ALWAYS, Selector, parse
 
 

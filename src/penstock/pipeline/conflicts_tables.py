@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.moderator.conflicts import Mode
+from penstock.pipeline.commits import check_sum
 from penstock.pipeline.conflicts import (
     EQUAL,
     GROUPS,
@@ -53,7 +54,7 @@ from penstock.pipeline.conflicts_input import QUARANTINE, check_rules, check_typ
 from penstock.pipeline.conflicts_literal import joint_statements, literal_groups, literal_same
 from penstock.pipeline.conflicts_terms import Terms
 from penstock.pipeline.conflicts_tree import NUMBERED, TREE, climb, number_types
-from penstock.pipeline.jobs import Output, check_sum, read_part
+from penstock.pipeline.outputs import Output, read_part
 
 _TEXT: Final = StringType()
 RULES: Final = StructType(

@@ -19,13 +19,15 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.errors import FailedError
 from penstock.guard.decision_log import ANSWERED
+from penstock.pipeline.commits import Said, check_sum
 from penstock.pipeline.conflicts_input import Table, TableFormat
 from penstock.pipeline.evaluate import Policies, evaluate
 from penstock.pipeline.evaluate_answers import DECISION, POLICIES, STATUS
 from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum
 from penstock.pipeline.jobs_enforce import DECISIONS
+from penstock.pipeline.outputs import Output
+from penstock.pipeline.streaming import Streaming, arriving
 from penstock.pipeline.strict_files import STRICT, Reader
 from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.results import Decision

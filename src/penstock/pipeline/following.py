@@ -1,4 +1,4 @@
-"""Which output of another job a stream follows: the one that its first batch was of.
+"""A stream that follows the output of another job by its commits, and of which output: that of its first batch.
 
 Every output has a name of its own, drawn at random when it is begun, which its note and all its commits say. A job that
 is run with `--overwrite` begins another output in the same place. Its commits are new files, and whoever followed the
@@ -9,20 +9,42 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import RefusedError
+from penstock.pipeline.commits import COMMITS, OUTPUT
 from penstock.pipeline.frames import quoted
+from penstock.pipeline.lines import LINE
+from penstock.pipeline.outputs import is_missing, no_input
+from penstock.pipeline.streaming import Streaming, arriving
+from penstock.pipeline.strict_files import STRICT
 
-OUTPUT: Final = "output"
-"""What a commit says of the output that it belongs to."""
 FOLLOWS: Final = "follows"
 """What a commit says of the output that was followed."""
 _OF: Final = "@output"
 
 
-def output_of(line: Column) -> Column:
+def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
+    """Return a stream of the commits of another job; `named` says which batches they are.
+
+    Raises `FailedError` (`pipeline.no-input`) where the job has not begun.
+    """
+    source = f"{path}/{COMMITS}"
+    if is_missing(spark, source):
+        raise no_input(path)
+    reader = spark.readStream.schema(LINE).options(**STRICT).option("recursiveFileLookup", "true")
+    lines = reader.options(**arriving(streaming)).text(source)
+    return lines.select("value", _output_of(F.col("value")))
+
+
+def named(lines: DataFrame) -> list[int]:
+    """Return the batches that some commits are of."""
+    batches = lines.selectExpr("get_json_object(value, '$.batch') AS batch").where("batch IS NOT NULL").distinct()
+    return sorted(int(row[0]) for row in batches.collect())
+
+
+def _output_of(line: Column) -> Column:
     """Return of which output a commit is, beside its line; those of earlier versions of Penstock have no name."""
     return F.coalesce(F.get_json_object(line, f"$.{OUTPUT}"), F.lit("")).alias(_OF)
 

@@ -7,7 +7,7 @@
     audit     decision logs    ->  log/  quarantine/
 
 An output consists of batches. Each part of it is a folder with a folder `@batch=N` for each of them, and `commits/` has
-what is said of those that are complete, which is written last (`penstock.pipeline.layout`). A run at once is batch 0.
+what is said of those that are complete, which is written last (`commits`). A run at once is batch 0.
 
 A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output, says what belongs to which. A batch
 that is complete is never written again, and one that is not is written anew, over what there is of it. So every event
@@ -15,47 +15,29 @@ is in the output exactly once, whenever a run was killed. A stream over the outp
 never sees a batch that is not complete, and refuses to go on where that output was replaced (`following`).
 """
 
-import json
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
-from penstock.pipeline.following import OUTPUT, Followed, output_of
-from penstock.pipeline.layout import BATCH, COMMITS, clear, commit, commits, committed
-from penstock.pipeline.strict_files import STRICT, reading
+from penstock.errors import FailedError, PenstockError
+from penstock.pipeline.commits import Said, commit, commits, committed
+from penstock.pipeline.following import Followed
+from penstock.pipeline.outputs import CHECKPOINT, Output
+from penstock.pipeline.streaming import Streaming
+from penstock.pipeline.strict_files import is_not_found
 from penstock.pipeline.task_errors import raised_by_task
 
-CHECKPOINT: Final = "checkpoint"
-_JOB: Final = "job"
-_LINE: Final = StructType([StructField("value", StringType())])
-_FOREVER: Final = "36500d"
-"""Spark forgets files that are a week older than the newest one, and would not read such a file that comes late."""
-
-Said: TypeAlias = dict[str, object]
-"""What is committed of a batch. Every job says `counts`, a table of numbers that can be added up."""
 Progress: TypeAlias = Callable[[Said], None]
 """Is told what was said of each batch that is complete."""
 
 
 def _nothing(_: Said) -> None:
     """Tell nobody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """How a stream runs: at most so many files, or batches of another job, at a time; and whether it ends with them."""
-
-    files: int = 100
-    drain: bool = False
 
 
 class Job(Protocol):
@@ -89,74 +71,8 @@ class Job(Protocol):
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return what has arrived with a batch of that stream."""
 
-    def step(self, events: DataFrame, batch: int, output: "Output") -> Said:
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write all parts of a batch, and return what is to be committed of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where a job writes. `job` and `source` say what it is of: another job does not go on where this one stopped."""
-
-    spark: SparkSession
-    path: str
-    job: str
-    source: str
-    parts: tuple[str, ...]
-
-    def part(self, name: str, batch: int) -> str:
-        """Return the folder of one part of a batch."""
-        return f"{self.path}/{name}/{BATCH}={batch}"
-
-    def check(self, *, stream: bool = False, overwrite: bool = False) -> bool:
-        """Say whether the output is there already, and may be written.
-
-        A stream that was stopped goes on in its own output; nothing else is written twice unasked. Raises
-        `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
-        """
-        found = _note(self.spark, self.path)
-        if found is None and not _is_empty(self.spark, self.path):
-            raise RefusedError(
-                "pipeline.foreign",
-                f"`{self.path}` holds something that no job has written",
-                hint="choose a folder that does not exist",
-            )
-        if found is not None and not overwrite and not (stream and self._mine(stream=True).items() <= found.items()):
-            raise RefusedError(
-                "pipeline.exists",
-                f"`{self.path}` holds the output of `{str(found.get('job'))[:20]}` already",
-                hint="choose another folder, or say --overwrite",
-            )
-        return found is not None
-
-    def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
-        """Prepare to write, and return what every commit says of the output. Raises as `check`."""
-        if self.check(stream=stream, overwrite=overwrite):
-            if not overwrite:
-                return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
-            clear(self.spark, self.path, CHECKPOINT, *self.parts)
-        own: Said = {OUTPUT: uuid.uuid4().hex}
-        note = json.dumps({**self._mine(stream=stream), **own})
-        line = self.spark.createDataFrame([(note,)], _LINE).coalesce(1)
-        line.write.mode("overwrite").text(f"{self.path}/{_JOB}")
-        # So that those can begin who follow.
-        clear(self.spark, self.path)
-        return own
-
-    def _mine(self, *, stream: bool) -> Said:
-        return {"job": self.job, "source": self.source, "stream": stream}
-
-    def write(self, frame: DataFrame, part: str, batch: int) -> None:
-        """Write one part of a batch, over what may be there of it."""
-        frame.write.mode("overwrite").parquet(self.part(part, batch))
-
-    def lines(self, part: str, batch: int) -> list[str]:
-        """Return the lines of one part of a batch, and none where it was not written."""
-        return _read_lines(self.spark, self.part(part, batch))
-
-    def write_lines(self, lines: list[str], part: str, batch: int) -> None:
-        """Write one part of a batch as lines of text."""
-        frame = self.spark.createDataFrame([(line,) for line in lines], _LINE).coalesce(1)
-        frame.write.mode("overwrite").text(self.part(part, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +170,7 @@ def spark_errors() -> Iterator[None]:
         yield
     except PySparkException as error:
         condition = error.getCondition() or "unknown"
-        if condition == "PATH_NOT_FOUND":
+        if is_not_found(error):
             path = (error.getMessageParameters() or {}).get("path", "the path that is to be read")
             raise FailedError(
                 "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path, and which job wrote it"
@@ -267,139 +183,3 @@ def spark_errors() -> Iterator[None]:
             hint="its log says more: give a file with --spark-log",
             condition=condition,
         ) from error
-
-
-# --- What other jobs have written ------------------------------------------------------------------------------------
-
-
-def complete(spark: SparkSession, path: str) -> list[int]:
-    """Return the numbers of the complete batches of another job's output.
-
-    Raises `FailedError` (`pipeline.no-input`) where there is no output, or none that is complete.
-    """
-    found = list(commits(spark, path))
-    if not found:
-        raise _no_input(path)
-    return found
-
-
-def job_of(spark: SparkSession, path: str) -> str | None:
-    """Return the name of the job that an output is of; None where there is none."""
-    found = _note(spark, path)
-    return None if found is None else str(found.get("job"))
-
-
-def _note(spark: SparkSession, path: str) -> Said | None:
-    """Return what an output says of itself; nothing known where it cannot be read."""
-    lines = _read_lines(spark, f"{path}/{_JOB}")
-    if not lines:
-        return None
-    try:
-        found = json.loads(lines[0])
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
-def read_part(spark: SparkSession, path: str, part: str, batches: list[int], schema: StructType) -> DataFrame:
-    """Return one part of some batches; columns that a batch lacks are null."""
-    if not batches:
-        return spark.createDataFrame([], schema)
-    # Not by partition: a batch without rows may be a folder without files.
-    reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
-    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(
-        *(f"`{name}`" for name in schema.names)
-    )
-
-
-def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
-    """Return a stream of the commits of another job; `named` says which batches they are.
-
-    Raises `FailedError` (`pipeline.no-input`) where the job has not begun.
-    """
-    source = f"{path}/{COMMITS}"
-    if _missing(spark, source):
-        raise _no_input(path)
-    reader = spark.readStream.schema(_LINE).options(**STRICT).option("recursiveFileLookup", "true")
-    lines = reader.options(**arriving(streaming)).text(source)
-    return lines.select("value", output_of(F.col("value")))
-
-
-def named(lines: DataFrame) -> list[int]:
-    """Return the batches that some commits are of."""
-    batches = lines.selectExpr("get_json_object(value, '$.batch') AS batch").where("batch IS NOT NULL").distinct()
-    return sorted(int(row[0]) for row in batches.collect())
-
-
-def arriving(streaming: Streaming) -> dict[str, str]:
-    """Return the options with which files are read as they arrive."""
-    return {"maxFilesPerTrigger": str(streaming.files), "maxFileAge": _FOREVER}
-
-
-def totals(spark: SparkSession, path: str) -> dict[str, int]:
-    """Add up what all complete batches of an output count. Raises `MalformedError` (`layout.manifest`)."""
-    return add_up(commits(spark, path).values())
-
-
-def add_up(said: Iterable[Said]) -> dict[str, int]:
-    """Add up the counts of some batches."""
-    found: dict[str, int] = {}
-    for one in said:
-        for name, count in counts_of(one).items():
-            found[name] = found.get(name, 0) + count
-    return found
-
-
-def counts_of(said: Mapping[str, object]) -> dict[str, int]:
-    """Return the counts that are said of a batch. Raises `MalformedError` (`layout.manifest`)."""
-    counts = said.get("counts")
-    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
-        raise MalformedError("layout.manifest", "a commit has no counts", hint="do not edit the folder `commits`")
-    return counts
-
-
-def check_sum(whole: int, parts: Mapping[str, int]) -> None:
-    """Check that nothing was lost or doubled. Raises `FailedError` (`pipeline.lost`)."""
-    if whole != sum(parts.values()):
-        raise FailedError(
-            "pipeline.lost",
-            f"{whole} events were read, and {' + '.join(str(count) for count in parts.values())} came out",
-            hint="do not use the output of this run; run it again",
-        )
-
-
-def _no_input(path: str) -> FailedError:
-    return FailedError(
-        "pipeline.no-input",
-        f"`{path}` holds no complete output of a job",
-        hint="give the folder that `penstock pipeline ingest` or `admit` wrote",
-    )
-
-
-def _read_lines(spark: SparkSession, path: str) -> list[str]:
-    try:
-        return [str(row[0]) for row in reading(spark).schema(_LINE).text(path).collect()]
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return []
-
-
-def files_of(spark: SparkSession, path: str) -> DataFrame:
-    """Return every file below a path, with its length. What begins with `_` or `.` does not count."""
-    reader = reading(spark).format("binaryFile").option("recursiveFileLookup", "true")
-    return reader.load(path).select("path", "length")
-
-
-def _missing(spark: SparkSession, path: str) -> bool:
-    try:
-        files_of(spark, path).limit(1).collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return True
-    return False
-
-
-def _is_empty(spark: SparkSession, path: str) -> bool:
-    return _missing(spark, path) or not files_of(spark, path).limit(1).collect()

@@ -9,11 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import FailedError
 from penstock.moderator.conflicts import Mode
+from penstock.pipeline.commits import Said, check_sum
 from penstock.pipeline.conflicts_input import check_rules
 from penstock.pipeline.conflicts_planning import planned_for
 from penstock.pipeline.conflicts_tables import PARTS, bench
 from penstock.pipeline.conflicts_terms import Terms
-from penstock.pipeline.jobs import Output, Said, Streaming, check_sum
+from penstock.pipeline.outputs import Output
+from penstock.pipeline.streaming import Streaming
 
 Source = Callable[[SparkSession], DataFrame]
 """How a table is got from a session."""

@@ -17,18 +17,21 @@ from penstock.model.types import EventType
 from penstock.model.values import kind_of
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.columns import Source, literal
+from penstock.pipeline.commits import Said, check_sum
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.deliver import Delivered, deliver, is_known
+from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
-from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_ingest import EVENTS
 from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
+from penstock.pipeline.outputs import Output, complete, read_part
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.sealed_log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.sealed_signers import Judge
+from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.tagging import TYPE
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType

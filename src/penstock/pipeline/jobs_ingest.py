@@ -9,6 +9,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import FailedError
+from penstock.pipeline.commits import Said
 from penstock.pipeline.ingest import (
     Ingested,
     Stored,
@@ -20,9 +21,10 @@ from penstock.pipeline.ingest import (
     read_parquet,
 )
 from penstock.pipeline.ingest import run as run_ingest
-from penstock.pipeline.jobs import Output, Said, Streaming, arriving, read_part
 from penstock.pipeline.mapping import BoundMapping, TableFormat
+from penstock.pipeline.outputs import Output, read_part
 from penstock.pipeline.parquet_files import Seen
+from penstock.pipeline.streaming import Streaming, arriving
 from penstock.pipeline.strict_files import Reader, reading
 from penstock.trust.event_types import VerifiedType
 

@@ -12,7 +12,7 @@ from penstock.pipeline.jetstream import register
 from penstock.pipeline.jetstream_link import Link, stream_state
 from penstock.pipeline.jetstream_options import Options, parse_options
 from penstock.pipeline.jetstream_records import read_jetstream
-from penstock.pipeline.jobs import Streaming
+from penstock.pipeline.streaming import Streaming
 from penstock.trust.event_types import VerifiedType
 
 _PATIENCE: Final = 3.0

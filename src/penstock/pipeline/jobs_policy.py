@@ -14,8 +14,11 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import RefusedError
-from penstock.pipeline.jobs import Job, Output, Said, Streaming
+from penstock.pipeline.commits import Said
+from penstock.pipeline.jobs import Job
+from penstock.pipeline.outputs import Output
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy, policy_digest
+from penstock.pipeline.streaming import Streaming
 
 REVISIONS: Final = "policies"
 """What the revisions are called in a commit that a batch was decided by."""

@@ -19,15 +19,17 @@ from penstock.model.values import kind_of
 from penstock.pipeline.admit import Publishers, publishers
 from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
 from penstock.pipeline.columns import Source
+from penstock.pipeline.commits import BATCH, Said, check_sum, commits
 from penstock.pipeline.constants import OneRow
+from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import attributes_of, metadata, quoted
-from penstock.pipeline.jobs import Output, Said, Streaming, arriving, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
 from penstock.pipeline.jobs_enforce import OF_UNKNOWN_TYPE, UNKNOWN_TYPE, OfEvents
-from penstock.pipeline.layout import BATCH, commits
+from penstock.pipeline.outputs import Output, complete, read_part
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.sealed_signers import Judge
+from penstock.pipeline.streaming import Streaming, arriving
 from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.whatif import Change, Comparison, Reader, compare

@@ -21,10 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.model.types import EventType
+from penstock.pipeline.commits import Said, check_sum
+from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.jobs import Output, Said, Streaming, check_sum, complete, follow, named, read_part
 from penstock.pipeline.jobs_enforce import OfEvents
 from penstock.pipeline.jobs_ingest import EVENTS, QUARANTINE
+from penstock.pipeline.outputs import Output, complete, read_part
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import (
     ATTRIBUTES,
@@ -42,6 +44,7 @@ from penstock.pipeline.sealed_reading import WAITING, Reading, sealed_columns
 from penstock.pipeline.sealed_replays import AGAIN, TAKEN, count_blocks, part, said_taken, taken_before, write_taken
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import Writing
+from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.tagging import REASON
 
 READY: Final = "ready"

@@ -7,14 +7,13 @@
                                                   stopped and repeated by another policy do not count
     both         commits/@batch=N/                the manifest: who reads which program, in which version
 
-Everything goes through Spark, so that a path may be any that Spark can write. The manifest of a batch is written last:
-what has none does not exist for a reader. A run that is not a stream has one batch, number 0.
+Everything goes through Spark, so that a path may be any that Spark can write. The manifest is what a commit says of a
+batch (`commits`), and is written last.
 
 A view is in the version that the reader has in the last batch. Earlier batches may be of another policy; attributes are
 then found by id.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,14 +29,13 @@ from pyspark.sql.types import DataType, IntegerType, StringType, StructField, St
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
+from penstock.pipeline.commits import BATCH, commit, commits, withdraw
 from penstock.pipeline.deliver import PROGRAM, SUBSCRIBER, Delivered
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
 from penstock.pipeline.programs import Program
-from penstock.pipeline.strict_files import reading, replacing
+from penstock.pipeline.strict_files import is_not_found, reading, replacing
 
-BATCH: Final = "@batch"
 POLICY: Final = "@policy"
-COMMITS: Final = "commits"
 ROWS: Final = "rows"
 VIEWS: Final = "views"
 FOLDERS: Final = 100
@@ -48,7 +46,6 @@ _PLACE: Final = (SUBSCRIBER, BATCH, POLICY)
 _PLACED: Final = StructType(
     [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType()), StructField(POLICY, StringType())]
 )
-_VALUE: Final = StructType([StructField("value", StringType())])
 
 
 class Layout(StrEnum):
@@ -156,7 +153,7 @@ def store_rows(
     chosen = _layout(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
     manifest = Manifest(chosen, revision, _views(delivered.programs), many)
-    _withdraw(delivered.rows.sparkSession, path, batch)
+    withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
         _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
     else:
@@ -232,67 +229,6 @@ def _writers(spark: SparkSession, count: int) -> Iterator[None]:
             spark.conf.unset(_WRITERS)
         else:
             spark.conf.set(_WRITERS, before)
-
-
-# --- Commits ---------------------------------------------------------------------------------------------------------
-
-
-def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
-    """Say that a batch of an output is complete, and what is in it. It is the last thing that is written of it."""
-    line = json.dumps({"batch": batch, **said}, ensure_ascii=False, separators=(",", ":"))
-    frame = spark.createDataFrame([(line,)], _VALUE).coalesce(1)
-    frame.write.mode("overwrite").text(_place(path, batch))
-
-
-def commits(spark: SparkSession, path: str) -> dict[int, dict[str, object]]:
-    """Return what was said of each complete batch of an output, by number; nothing where there is no output.
-
-    Raises `MalformedError` (`layout.manifest`).
-    """
-    said = [_said(line) for line in _lines(spark, f"{path}/{COMMITS}")]
-    return dict(sorted(said, key=lambda found: found[0]))
-
-
-def committed(spark: SparkSession, path: str, batch: int) -> bool:
-    """Say whether a batch of an output is complete."""
-    return bool(_lines(spark, _place(path, batch)))
-
-
-def _place(path: str, batch: int) -> str:
-    return f"{path}/{COMMITS}/{BATCH}={batch}"
-
-
-def _lines(spark: SparkSession, path: str) -> list[str]:
-    try:
-        lines = reading(spark).schema(_VALUE).option("recursiveFileLookup", "true").text(path).collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return []
-    return [str(line[0]) for line in lines]
-
-
-def _said(line: str) -> tuple[int, dict[str, object]]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or type(found.get("batch")) is not int:
-        raise MalformedError("layout.manifest", "a commit cannot be read", hint="do not edit the folder `commits`")
-    return found["batch"], found
-
-
-def _withdraw(spark: SparkSession, path: str, batch: int) -> None:
-    """Take back that a batch is complete, before it is written again."""
-    if committed(spark, path, batch):
-        spark.createDataFrame([], _VALUE).write.mode("overwrite").text(_place(path, batch))
-
-
-def clear(spark: SparkSession, path: str, *parts: str) -> None:
-    """Empty an output. Its commits go first, so that nobody takes what is left for complete."""
-    nothing = spark.createDataFrame([], StructType([*_VALUE, StructField(BATCH, IntegerType())]))
-    for part in (COMMITS, *parts):
-        replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")
 
 
 # --- Reading ---------------------------------------------------------------------------------------------------------
@@ -392,7 +328,7 @@ def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFra
         rows.columns  # noqa: B018  # through Spark Connect it is asked here whether the path exists
     except AnalysisException as error:
         # Nobody got anything, so there are no folders.
-        if error.getCondition() != "PATH_NOT_FOUND":
+        if not is_not_found(error):
             raise
         return spark.createDataFrame([], schema)
     return rows

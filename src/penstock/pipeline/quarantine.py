@@ -15,8 +15,8 @@ from penstock.errors import FailedError
 from penstock.pipeline.audit import QUARANTINE as LINES
 from penstock.pipeline.conflicts_input import QUARANTINE as ROWS
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.jobs import complete, job_of, read_part
 from penstock.pipeline.jobs_ingest import QUARANTINE as PART
+from penstock.pipeline.outputs import complete, job_of, read_part
 from penstock.pipeline.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.tagging import REASON, WORDS
 

@@ -28,9 +28,9 @@ from penstock.crypto import SigningKey, read_key
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.types import EventType, Sealing
+from penstock.pipeline.commits import commits
 from penstock.pipeline.frames import attributes_of
-from penstock.pipeline.jobs import read_part
-from penstock.pipeline.layout import commits
+from penstock.pipeline.outputs import read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files import read_file, within
 from penstock.store.keks import read_kek

@@ -16,11 +16,11 @@ from penstock.errors import PenstockError
 from penstock.model.types import EventType
 from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_options import parse_options
-from penstock.pipeline.jobs import Streaming
 from penstock.pipeline.jobs_messages import Stream, check_stream
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, columns_of, map_arrow, sealed_arrow, sealed_schema
 from penstock.pipeline.sealed_writing import LogRows
+from penstock.pipeline.streaming import Streaming
 
 _MESSAGE: Final = StructType([StructField("id", StringType()), StructField("payload", BinaryType())])
 

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.model.principals import DIGEST_BYTES, Principal
+from penstock.pipeline.commits import commits
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.jobs import Output, read_part
-from penstock.pipeline.layout import commits
+from penstock.pipeline.outputs import Output, read_part
 from penstock.pipeline.sealed_log import BLOCK, HEADER, ROWS
 
 TAKEN: Final = "taken"

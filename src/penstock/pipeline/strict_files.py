@@ -7,6 +7,7 @@ reader and of a writer go before settings.
 
 from typing import Final, TypeAlias
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -24,3 +25,8 @@ def reading(spark: SparkSession) -> DataFrameReader:
 def replacing(frame: DataFrame) -> DataFrameWriter:
     """Return what writes into a folder, of which nothing else is left: other partitions neither."""
     return frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
+
+
+def is_not_found(error: PySparkException) -> bool:
+    """Say whether Spark failed because there is nothing at a path."""
+    return error.getCondition() == "PATH_NOT_FOUND"

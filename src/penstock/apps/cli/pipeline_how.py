@@ -9,8 +9,9 @@ from penstock.apps.cli.pipeline_runs import Place, execute, plan
 from penstock.apps.cli.pipeline_spark import Cluster
 from penstock.apps.cli.pipeline_spark import session as spark_session
 from penstock.errors import MalformedError
-from penstock.pipeline.jobs import Job, Streaming
+from penstock.pipeline.jobs import Job
 from penstock.pipeline.sealed_log import KeyFiles
+from penstock.pipeline.streaming import Streaming
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,19 @@ from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.commits import Said, commits, totals
 from penstock.pipeline.frames import ID, TIME, quoted
-from penstock.pipeline.jobs import Job, Output, Said, Streaming, files_of, run, start, totals
+from penstock.pipeline.jobs import Job, run, start
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Records, Tables
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.layout import Layout, commits, open_view
+from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
+from penstock.pipeline.outputs import Output, files_of
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
 from penstock.pipeline.sealed_log import CLOSED, KeyFiles, names_said
+from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.whatif import Comparison
 from penstock.trust.event_types import VerifiedType
 
