@@ -39,6 +39,16 @@ def test_a_row_is_taken_once() -> None:
     assert list(replays.first(header(4), CAR, (1,))) == [0]
 
 
+def test_what_was_taken_is_known_and_asking_takes_nothing() -> None:
+    replays = Replays(NOW, SMALL)
+    assert not replays.knows(header(10), CAR, (0,))
+    replays.first(header(10), CAR, (1, 4))
+    assert [replays.knows(header(10), CAR, rows) for rows in ((1,), (1, 4), (1, 2))] == [True, True, False]
+    assert [replays.knows(header(number), CAR, (0,)) for number in (6, 7, 11)] == [True, False, False]
+    assert not replays.knows(header(10, sender=2), CAR, (1,))
+    assert list(replays.first(header(10), CAR, (1, 2))) == [1]
+
+
 def test_senders_incarnations_and_types_are_told_apart() -> None:
     replays = Replays(NOW)
     for one, of_type in (

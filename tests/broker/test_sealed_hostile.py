@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.broker.network import principal
-from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line, signer
+from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line, Meddle, signer
 
 from penstock.broker.messages import Hop
 from penstock.broker.publications import Publications
@@ -68,6 +68,44 @@ def test_a_block_that_is_sent_again_under_other_numbers_is_refused() -> None:
     assert [unopened.peer for _, unopened in line.unopened] == [principal("between")] * 3
     line.publish("pub", ("SECRET-3", 1))
     assert line.ids("sub")[2:] == ["SECRET-3"]
+
+
+def under_other_counts(place: int, value: object) -> Meddle:
+    """Let the one between hand on blocks as they are, with something else outside of them."""
+    return lambda here, hop: (
+        replace(hop, body=changed(hop.body, place, value))
+        if here == "between" and isinstance(hop.body, SealedPublications)
+        else hop
+    )
+
+
+@pytest.mark.parametrize(("place", "value"), [(1, 1 << 40), (5, write_runs([3, 4]))])
+def test_who_carries_one_block_does_not_use_up_the_numbers_of_those_that_come_later(place: int, value: object) -> None:
+    line = row()
+    line.meddle = under_other_counts(place, value)
+    line.publish("pub", *CARS)
+    line.meddle = lambda _here, hop: hop
+    line.publish("pub", ("SECRET-3", 1))
+    line.publish("pub", ("SECRET-4", 1), ("SECRET-5", 1))
+    assert line.ids("sub") == [f"SECRET-{number}" for number in range(1, 6)]
+    assert not line.unopened
+
+
+def test_what_waits_for_a_key_under_numbers_that_are_used_up_waits_once() -> None:
+    line = row()
+    line.meddle = under_other_counts(1, 1 << 40)
+    line.publish("pub", CARS[0])
+    line.meddle = lambda _here, hop: hop
+    for scope in KEYS:
+        line.rings["pub"].begin(scope, 2, Secret(b"2" * 32))
+    line.publish("pub", CARS[1])
+    hand_on(line, sent(line)[-1])
+    assert line.routers["sub"].waiting == 1
+    for scope in KEYS:
+        line.rings["sub"].begin(scope, 2, Secret(b"2" * 32))
+    line.run("sub", line.routers["sub"].keys_changed())
+    assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
+    assert not line.unopened
 
 
 def test_a_copy_is_no_attack_and_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:

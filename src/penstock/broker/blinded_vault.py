@@ -115,6 +115,10 @@ class BlindedVault:
         """Take rows of a block that was opened, each once: also where it comes again under another label."""
         return self._vault.take(header, self._type_of(of_type), rows, arrived)
 
+    def knows(self, header: Header, of_type: TypeKey, rows: Sequence[int], /) -> bool:
+        """Say whether rows of a block have been taken, under whatever label."""
+        return self._vault.knows(header, self._type_of(of_type), rows)
+
     def _type_of(self, of_type: TypeKey) -> TypeKey:
         found = self._labels.type_of(of_type) if is_blinded(of_type) else None
         return found or of_type

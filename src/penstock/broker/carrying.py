@@ -119,6 +119,8 @@ class Carrier:
         """Take a sealed block.
 
         1. A copy is known by its numbers, and not opened a second time; nor is a block that nobody here has to read.
+           Everybody on the way can write those numbers, and could use up those of others: so what is to be read is a
+           copy only if it has been taken by what is inside.
         2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
         3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
            demands it, a broker that may publish it has signed it.
@@ -126,11 +128,11 @@ class Carrier:
            that is known already, of what comes from who has sealed it.
         5. What is refused for all this is refused to the clients of this broker alone, see `_carry_refused`.
         """
-        if self._copies.knows(block):
+        copied, readers = self._copies.knows(block), bool(self._matchers(block))
+        if copied and not (readers and self._is_unread(block, came_from)):
             return _NOTHING
         if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
             block = block.hidden()
-        readers = bool(self._matchers(block))
         if not readers and not self._is_asked(block):
             return self._carry_events(block, came_from)
         waiting = Waiting(block, came_from, self._vault.now())
@@ -139,8 +141,12 @@ class Carrier:
         except (RefusedError, MalformedError) as error:
             # Whoever did this need not be the neighbour.
             return self._carry_refused(waiting, error)
+        if readers and not opened.closed and came_from is not None:
+            # Its rows have been taken by what is inside.
+            self._copies.first(opened)
+            return self._sides(opened, came_from)
         carried = self._carry_events(opened, came_from)
-        if opened.closed and readers:
+        if opened.closed and readers and not (copied and opened in self._waiting):
             return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
         return carried
 
@@ -157,6 +163,11 @@ class Carrier:
         places = self._refused.first(block)
         sends = self._onward(block.pick(places), waiting.came_from) if places else ()
         return Carried(sends=tuple(sends), unopened=unopened)
+
+    def _is_unread(self, block: SealedPublications, came_from: Side) -> bool:
+        """Say whether a block, by its header, has not been taken; across a fabric its numbers are signed, and true."""
+        header = block.header
+        return came_from is not None and header is not None and not self._vault.knows(header, block.type, block.places)
 
     def _is_asked(self, block: SealedPublications) -> bool:
         """Say whether it matters to the way of a block what it holds."""

@@ -80,6 +80,16 @@ class Replays:
         self._make_room(stream)
         return fresh
 
+    def knows(self, header: Header, of_type: TypeKey, rows: Sequence[int]) -> bool:
+        """Say whether all of some rising rows have come before, or come so late that nobody can tell."""
+        stream = self._streams.get((header.fixed.sender, header.fixed.incarnation, of_type))
+        if stream is None:
+            return False
+        taken = stream.taken.get(header.number)
+        if taken is None:
+            return header.number <= stream.highest - self._limits.route_window
+        return not _bits(rows) & ~taken
+
     def _make_room(self, stream: _Stream) -> None:
         window = self._limits.route_window
         if len(stream.taken) > 2 * window:

@@ -63,6 +63,9 @@ class Vault(Protocol):
         Raises `RefusedError`: `seal.future`, `seal.too-old`, `seal.replayed`.
         """
 
+    def knows(self, header: Header, of_type: TypeKey, rows: Sequence[int], /) -> bool:
+        """Say whether rows of a block that was not opened have come before, if its header is true."""
+
     def now(self) -> datetime:
         """Return the time."""
 
@@ -97,6 +100,10 @@ class NoVault:
     def take(self, _header: Header, _of_type: TypeKey, rows: Sequence[int], _arrived: datetime, /) -> Sequence[int]:
         """Take everything: nothing opens here."""
         return range(len(rows))
+
+    def knows(self, _header: Header, _of_type: TypeKey, _rows: Sequence[int], /) -> bool:
+        """Say that everything has come before: nothing opens here, so that nobody could tell."""
+        return True
 
     def now(self) -> datetime:
         """Return a time: nothing depends on it."""

@@ -190,6 +190,10 @@ class KeyVault:
             raise too_old()
         return self._replays.first(header, of_type, rows)
 
+    def knows(self, header: Header, of_type: TypeKey, rows: Sequence[int], /) -> bool:
+        """Say whether rows of a block have been taken, or were sealed here."""
+        return header.fixed.sender == self._sender.digest or self._replays.knows(header, of_type, rows)
+
     def now(self) -> datetime:
         """Return the time."""
         return self._clock()

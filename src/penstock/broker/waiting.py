@@ -30,6 +30,9 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, block: SealedPublications) -> bool:
+        return any(one.block.block == block.block and one.block.places == block.places for one in self._waiting)
+
     def put(self, waiting: Waiting) -> list[Waiting]:
         """Let a block wait; return those that have to give way to it."""
         self._waiting.append(waiting)
