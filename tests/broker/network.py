@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.broker.entries import Filter
 from penstock.broker.messages import Hop
-from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Output, Router, Send, Settings
+from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings
+from penstock.broker.routing import Router
 from penstock.codec.wire import decode, encode
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey, TypeName

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 
 from penstock.broker.messages import Hop
-from penstock.broker.outputs import Deliveries
-from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings, Unopened
+from penstock.broker.outputs import Cut, Deliver, Deliveries, Output, Send, Settings, Unopened
+from penstock.broker.routing import Router
 from penstock.broker.sealed import Vault
 from penstock.broker.vault import KeyVault, Signatures
 from penstock.codec.wire import Encoded, decode, encode

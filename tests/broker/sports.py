@@ -9,8 +9,9 @@ from penstock.broker import requests
 from penstock.broker.door import Sources
 from penstock.broker.library import Library
 from penstock.broker.local import LocalBroker
+from penstock.broker.outputs import Deliver
 from penstock.broker.requests import Output
-from penstock.broker.routing import Deliver, Router
+from penstock.broker.routing import Router
 from penstock.crypto import SigningKey
 from penstock.guard import DecisionRecord, Recorder, Rules
 from penstock.model import (

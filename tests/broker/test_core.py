@@ -7,8 +7,8 @@ from tests.broker.node_kit import BROKERS, Broker, settings
 from tests.broker.sports import NEWS
 
 from penstock.broker.gathering import Lingering
+from penstock.broker.outputs import Cut
 from penstock.broker.requests import Unadvertise
-from penstock.broker.routing import Cut
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 

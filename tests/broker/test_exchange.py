@@ -7,9 +7,9 @@ from tests.broker.sealed_kit import ALL, CAR, NOW, Line
 
 from penstock.broker.exchange import Exchange
 from penstock.broker.gathering import Gathering, Lingering
+from penstock.broker.outputs import Send
 from penstock.broker.publications import Publications
 from penstock.broker.requests import Publish
-from penstock.broker.routing import Send
 from penstock.model.events import Event
 from penstock.model.limits import Limits
 

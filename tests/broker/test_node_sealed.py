@@ -11,7 +11,7 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import MANAGING, READING, SEALED, WRITING, holds, managing, now
 
 from penstock.broker.gathering import Lingering
-from penstock.broker.routing import Unopened
+from penstock.broker.outputs import Unopened
 from penstock.codec.blocks import VERSION
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent

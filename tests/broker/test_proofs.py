@@ -8,8 +8,9 @@ from tests.broker.network import Network, principal
 
 from penstock.broker.membership import Membership, announced_words, disclosed_words
 from penstock.broker.messages import Announcement, Disclosure
+from penstock.broker.outputs import Settings
 from penstock.broker.proofs import SignedProof
-from penstock.broker.routing import Router, Settings
+from penstock.broker.routing import Router
 from penstock.crypto.keys import KEY_BYTES, SigningKey
 from penstock.errors import RefusedError
 from penstock.model.limits import Limits

@@ -20,8 +20,9 @@ from tests.broker.network import Delivery, Network, filter_of, principal
 from penstock.broker.copies import Copies
 from penstock.broker.entries import Interest, Subscription
 from penstock.broker.messages import Announcement, Enter, Greeting, Hop, Pulse, Stamp, Withdraw
+from penstock.broker.outputs import Cut, Deliver, Output, Send, Settings
 from penstock.broker.publications import Publications
-from penstock.broker.routing import Cut, Deliver, Output, Router, Send, Settings
+from penstock.broker.routing import Router
 from penstock.errors import LimitError
 from penstock.model.events import Event
 from penstock.model.limits import Limits

@@ -6,9 +6,10 @@ from tests.broker.network import Delivery, Network, principal
 
 from penstock.broker.entries import Subscription
 from penstock.broker.messages import Enter, Greeting, Hop, Stamp
+from penstock.broker.outputs import Deliver, Send, Settings
 from penstock.broker.publications import Publications
 from penstock.broker.retained import Retained, Sample
-from penstock.broker.routing import Deliver, Router, Send, Settings
+from penstock.broker.routing import Router
 from penstock.errors import LimitError
 from penstock.model.events import Event
 from penstock.model.limits import Limits

@@ -4,7 +4,8 @@ import pytest
 from tests.broker.domains import BROKERS, DOMAINS, FOOTBALL, NEWS, SPORT, three_domains
 from tests.broker.network import Network, filter_of, principal
 
-from penstock.broker.routing import Interested, Router
+from penstock.broker.outputs import Interested
+from penstock.broker.routing import Router
 
 
 def heard(outputs: list[object]) -> list[Interested]:

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from penstock.broker.advertised import check_new, check_passing, passing_of
 from penstock.broker.blinded_vault import renamed
 from penstock.broker.entries import Filter
-from penstock.broker.filters import passes
 from penstock.broker.labels import Labels
 from penstock.broker.outputs import Deliver, Deliveries, Interested, Output, Settings
-from penstock.broker.routing import Router, check_new
+from penstock.broker.routing import Router
 from penstock.crypto.blinding import is_blinded
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.selector import ALWAYS, Compiled
+from penstock.selector import Compiled
 
 
 @dataclass(slots=True)
@@ -113,8 +113,7 @@ class BlindingRouter(Router):
         self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
     ) -> list[Output]:
         """Let a client publish events of a type. Raises what the router raises."""
-        passing = None if filter_ is None or filter_.selector == ALWAYS else passes(filter_)
-        return self._offers.begin(key, _Wish(of_type, filter_, tuple(ancestors), passing))
+        return self._offers.begin(key, _Wish(of_type, filter_, tuple(ancestors), passing_of(filter_ or Filter())))
 
     def unadvertise(self, key: str) -> list[Output]:
         """Take an advertisement back. Raises what the router raises."""
@@ -136,7 +135,7 @@ class BlindingRouter(Router):
         if wish is None or not self._labels.blinds(wish.type):
             super().check_events(key, events)
         else:
-            self._check_passing(wish.type, wish.passes, events)
+            check_passing(wish.type, wish.passes, events)
 
     def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
         """Send events that were checked. Raises what the router raises, and `seal.unknown-label`."""

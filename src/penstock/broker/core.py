@@ -19,12 +19,12 @@ from penstock.broker.local import LocalBroker
 from penstock.broker.node_settings import NodeSettings as NodeSettings
 from penstock.broker.node_settings import TrustSettings as TrustSettings
 from penstock.broker.outcomes import require, settled
+from penstock.broker.outputs import Unopened
 from penstock.broker.overlay import Overlay
 from penstock.broker.policy_transport import is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
-from penstock.broker.routing import Unopened
 from penstock.broker.shown import discreet, resting
 from penstock.broker.vault import KeyVault, MaySign, Signatures
 from penstock.broker.ways import PeerAddress as PeerAddress

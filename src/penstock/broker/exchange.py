@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.broker import requests, routing
+from penstock.broker import requests
 from penstock.broker.gathering import Gathering
 from penstock.broker.local import LocalBroker
+from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Send, Unopened
+from penstock.broker.outputs import Output as Routed
 from penstock.broker.requests import Report, ToClient, carry_out
-from penstock.broker.routing import Cut, Deliver, Disclosed, Interested, Router, Send, Unopened
+from penstock.broker.routing import Router
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
@@ -52,7 +54,7 @@ class _Lost:
     reason: PenstockError
 
 
-Inward: TypeAlias = requests.Output | routing.Output | Gathered | _Parting | _Gone | _Lost
+Inward: TypeAlias = requests.Output | Routed | Gathered | _Parting | _Gone | _Lost
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
 Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
@@ -149,14 +151,14 @@ class Exchange:
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return list(self.local.deliver(now, [found for found in theirs if found[0]]))
 
-    def _stand(self) -> Iterator[routing.Output]:
+    def _stand(self) -> Iterator[Routed]:
         """Advertise what cannot go yet: without that nobody would ask for it, and it would go nowhere."""
         for event in self.gathering.waiting():
             if event.key not in self._standing:
                 self._standing.add(event.key)
                 yield from self.router.advertise(f"{_STANDING}{event.key}", event.key, event.ancestors)
 
-    def _stand_down(self, of_type: TypeKey) -> list[routing.Output]:
+    def _stand_down(self, of_type: TypeKey) -> list[Routed]:
         if of_type in self.gathering:
             return []
         self._standing.discard(of_type)

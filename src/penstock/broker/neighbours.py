@@ -13,8 +13,8 @@ from typing import Final
 from penstock.broker.core import Core
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.messages import Hop
+from penstock.broker.outputs import Cut, Disclosed, Send
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
-from penstock.broker.routing import Cut, Disclosed, Send
 from penstock.broker.turns import Turns
 from penstock.broker.ways import Address
 from penstock.codec.wire import Wire, Writable, encode

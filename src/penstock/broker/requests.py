@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from penstock.broker.messages import Filter
-from penstock.broker.routing import Output as Routed
+from penstock.broker.outputs import Output as Routed
 from penstock.broker.routing import Router
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import NetworkName, TypeKey, TypeName

@@ -12,52 +12,23 @@ At most once: an event's origin numbers it, and each broker takes each number on
 In source order while the path stays the same, because links keep order.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
+from penstock.broker.advertised import Advertised, check_known, check_new
 from penstock.broker.carrying import Carried, Carrier
-from penstock.broker.entries import Advertisement, Entry, Filter, Subscription
-from penstock.broker.filters import passes
+from penstock.broker.entries import Entry, Filter, Subscription
 from penstock.broker.forest import Forest
 from penstock.broker.hops import Heard, Hops
-from penstock.broker.ledger import Ledger
 from penstock.broker.membership import Membership, View
 from penstock.broker.messages import Announcement, Body, Disclosure, Enter, Hop, Pulse, Withdraw
-from penstock.broker.outputs import Cut as Cut
-from penstock.broker.outputs import Deliver as Deliver
-from penstock.broker.outputs import Disclosed as Disclosed
-from penstock.broker.outputs import Interested as Interested
-from penstock.broker.outputs import Output as Output
-from penstock.broker.outputs import Send as Send
-from penstock.broker.outputs import Settings as Settings
-from penstock.broker.outputs import Size as Size
-from penstock.broker.outputs import Unopened as Unopened
+from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings, Size
+from penstock.broker.peers import Peer, Peers
 from penstock.broker.publications import Publications, blocks, check_slot
 from penstock.broker.sealed import SealedPublications
-from penstock.broker.trees import Tree
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.selector import ALWAYS, Compiled
-
-_T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class _Neighbour:
-    hops: Hops
-    up: bool = False
-    last: float = 0.0
-    ledger: Ledger = field(default_factory=Ledger)
-
-
-@dataclass(frozen=True, slots=True)
-class _Advertised:
-    entries: tuple[Advertisement, ...]
-    #: None where everything passes
-    passes: Compiled | None
 
 
 class Router:
@@ -73,12 +44,12 @@ class Router:
             me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
         )
         self._view: View | None = None
-        self._neighbours: dict[Principal, _Neighbour] = {}
+        self._neighbours = Peers(self._allowed)
         self._forest = Forest(
             lambda key: self._members.view.parent(key, self._may_route), self._vault.filters, self._limits
         )
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
-        self._advertised: dict[str, _Advertised] = {}
+        self._advertised = Advertised(self._vault.seals)
         self._published = 0
         self._pulsed = float("-inf")
         self._renewed: float | None = None
@@ -89,7 +60,7 @@ class Router:
     def link_up(self, peer: Principal, now: float) -> list[Output]:
         """Begin with a neighbour to whom there is a new connection."""
         self._down(peer)
-        neighbour = self._neighbours.setdefault(peer, _Neighbour(Hops(self._members.incarnation)))
+        neighbour = self._neighbours.setdefault(peer, Peer(Hops(self._members.incarnation)))
         neighbour.up, neighbour.last = True, now
         neighbour.hops.connect()
         self._begin(peer, neighbour)
@@ -122,7 +93,7 @@ class Router:
                 del self._neighbours[peer]
         if now - self._pulsed >= self._settings.pulse:
             self._pulsed = now
-            for peer in self._up():
+            for peer in self._neighbours.up():
                 self._say(peer, Pulse())
         self._renew(now)
         forgotten = self._members.forget(now, self._settings.lifetime)
@@ -151,20 +122,13 @@ class Router:
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
-        check_new(key, self._advertised)
-        # What events may hold is nobody's business on the way where they are sealed.
-        own = Advertisement(of_type, of_type, Filter() if self._vault.seals(of_type) else filter_ or Filter())
-        entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
-        kept = filter_ or Filter()
-        self._advertised[key] = _Advertised(entries, None if kept.selector == ALWAYS else passes(kept))
-        for entry in entries:
+        for entry in self._advertised.put(key, of_type, ancestors, filter_ or Filter()):
             self._forest.put(None, key, entry)
         return self._settle()
 
     def unadvertise(self, key: str) -> list[Output]:
         """Take an advertisement back. Raises `RefusedError` (`route.unknown`)."""
-        _old(key, self._advertised)
-        for entry in self._advertised.pop(key).entries:
+        for entry in self._advertised.pop(key):
             self._forest.remove(None, key, entry)
         return self._settle()
 
@@ -183,7 +147,7 @@ class Router:
 
     def unsubscribe(self, key: str) -> list[Output]:
         """Take a subscription back. Raises `RefusedError` (`route.unknown`)."""
-        _old(key, self._forest.subscribed)
+        check_known(key, self._forest.subscribed)
         self._forest.unsubscribe(key)
         return self._settle()
 
@@ -201,13 +165,7 @@ class Router:
 
         Raises `RefusedError`: `route.unknown`, `route.outside`.
         """
-        _old(key, self._advertised)
-        self._check_passing(self._advertised[key].entries[0].type, self._advertised[key].passes, events)
-
-    def _check_passing(self, of_type: TypeKey, passing: Compiled | None, events: Sequence[TransitEvent]) -> None:
-        for event in events:
-            if event.key != of_type or (passing is not None and not passing(event.values)):
-                raise outside()
+        self._advertised.check(key, events)
 
     def seals(self, of_type: TypeKey) -> bool:
         """Say whether events of a type travel sealed."""
@@ -292,7 +250,7 @@ class Router:
 
     # Words of neighbours.
 
-    def _take(self, peer: Principal, neighbour: _Neighbour, hop: Hop, now: float) -> None:
+    def _take(self, peer: Principal, neighbour: Peer, hop: Hop, now: float) -> None:
         match neighbour.hops.hear(hop):
             case Heard.NEW:
                 self._greeted(peer, neighbour)
@@ -308,11 +266,11 @@ class Router:
             case Heard.NOTHING:
                 pass
 
-    def _greeted(self, peer: Principal, neighbour: _Neighbour) -> None:
+    def _greeted(self, peer: Principal, neighbour: Peer) -> None:
         self._empty(peer, neighbour)
         self._spread(self._members.link_up(peer))
 
-    def _obey(self, peer: Principal, neighbour: _Neighbour, body: Body, now: float) -> None:
+    def _obey(self, peer: Principal, neighbour: Peer, body: Body, now: float) -> None:
         match body:
             case Announcement():
                 news = self._members.hear(body, now)
@@ -331,7 +289,7 @@ class Router:
             case Publications():
                 self._carry(body, peer)
 
-    def _heed(self, peer: Principal, neighbour: _Neighbour, handle: int, entry: Entry, *, allowed: bool) -> None:
+    def _heed(self, peer: Principal, neighbour: Peer, handle: int, entry: Entry, *, allowed: bool) -> None:
         """Let an entry count, or no longer. A subscription also asks for the state that there is."""
         if not neighbour.ledger.heed(handle, allowed=allowed):
             return
@@ -343,7 +301,7 @@ class Router:
             for block in self._carrier.shown_to_neighbour(entry):
                 self._say(peer, block)
 
-    def _begin(self, peer: Principal, neighbour: _Neighbour) -> None:
+    def _begin(self, peer: Principal, neighbour: Peer) -> None:
         """Begin a session, and tell everything anew in it."""
         self._outputs.append(Send(peer, neighbour.hops.begin()))
         for announcement in self._members.announcements():
@@ -364,20 +322,17 @@ class Router:
         self._down(peer)
         self._outputs.append(Cut(peer, reason))
 
-    def _empty(self, peer: Principal, neighbour: _Neighbour) -> None:
+    def _empty(self, peer: Principal, neighbour: Peer) -> None:
         for handle, entry in neighbour.ledger.entered.items():
             self._heed(peer, neighbour, handle, entry, allowed=False)
         neighbour.ledger.entered = {}
-
-    def _up(self) -> list[Principal]:
-        return [peer for peer, neighbour in self._neighbours.items() if neighbour.up]
 
     def _say(self, peer: Principal, body: Body) -> None:
         self._outputs.append(Send(peer, self._neighbours[peer].hops.say(body)))
 
     def _spread(self, announcement: Announcement | Disclosure | None, but: Principal | None = None) -> None:
         if announcement is not None:
-            for peer in self._up():
+            for peer in self._neighbours.up():
                 if peer != but:
                     self._say(peer, announcement)
 
@@ -400,36 +355,13 @@ class Router:
         self._forest.rekey()
         trees = self._forest.changed()
         if trees:
-            self._tell_changes(trees)
+            self._outputs.extend(Interested(*change) for tree in trees for change in tree.demanded())
+            for peer, word in self._neighbours.news(trees):
+                self._say(peer, word)
+            self._forest.drop_empty(trees)
             self._carrier.prune()
         outputs, self._outputs = self._outputs, []
         return outputs
-
-    def _tell_changes(self, trees: list[Tree]) -> None:
-        moves: list[tuple[Principal, Entry, bool]] = []
-        for tree in trees:
-            self._outputs.extend(Interested(*change) for change in tree.demanded())
-            for peer, wanted in self._wanted(tree).items():
-                differing = self._neighbours[peer].ledger.differing(tree.key, wanted)
-                moves.extend((peer, entry, holds) for entry, holds in differing)
-        # A path is laid before the old one is given up.
-        for peer, entry, holds in sorted(moves, key=lambda move: not move[2]):
-            ledger = self._neighbours[peer].ledger
-            self._say(peer, ledger.tell(entry) if holds else ledger.untell(entry))
-        self._forest.drop_empty(trees)
-
-    def _wanted(self, tree: Tree) -> Mapping[Principal, Mapping[Entry, bool]]:
-        """Return which entries of a tree each neighbour should know, of those that have changed."""
-        everything, moves = tree.changed, tree.moves()
-        if not everything:
-            return moves
-        wanted: dict[Principal, dict[Entry, bool]] = {}
-        for peer in self._up():
-            told = self._neighbours[peer].ledger.told.get(tree.key, {})
-            wanted[peer] = dict.fromkeys(told, False)
-            if self._allowed(tree.key, peer):
-                wanted[peer].update(dict.fromkeys(tree.entries_for(peer), True))
-        return wanted
 
     def _allowed(self, key: TypeKey, peer: Principal) -> bool:
         return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)
@@ -443,19 +375,3 @@ class Router:
             self._outputs.append(Deliver(carried.deliveries))
         for peer, part in carried.sends:
             self._say(peer, part)
-
-
-def outside() -> RefusedError:
-    """Return the error for an event that its advertisement does not announce."""
-    return RefusedError("route.outside", "the event is not what was advertised", hint="advertise what you publish")
-
-
-def check_new(key: str, taken: dict[str, _T]) -> None:
-    """Check that a key is free. Raises `RefusedError` (`route.key`)."""
-    if key in taken:
-        raise RefusedError("route.key", f"`{key[:80]}` is in use already", hint="take another key")
-
-
-def _old(key: str, taken: dict[str, _T]) -> None:
-    if key not in taken:
-        raise RefusedError("route.unknown", f"there is nothing under `{key[:80]}`")

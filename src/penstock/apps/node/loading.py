@@ -13,8 +13,8 @@ from penstock.apps.node.managing import find_kek
 from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
 from penstock.broker.outcomes import settled
+from penstock.broker.outputs import Settings as RouterSettings
 from penstock.broker.overlay import UnsafeOpen
-from penstock.broker.routing import Settings as RouterSettings
 from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
