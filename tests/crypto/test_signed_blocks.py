@@ -1,7 +1,10 @@
 """Signed blocks: who may read cannot write, single events can be proven, and nothing hidden is told by it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
+from traceback import TracebackException
+from types import TracebackType
 
 import pytest
 from hypothesis import given, settings
@@ -25,8 +28,10 @@ from tests.crypto.seal_kit import (
 from penstock.codec.block_names import names
 from penstock.codec.blocks import Block, Level, read_block, read_header, write_block
 from penstock.crypto.opener import Opener
+from penstock.crypto.seal_keys import held_keys
 from penstock.crypto.sealer import Sealer
-from penstock.crypto.signed_blocks import Proof, SignedBlock, verify_proof
+from penstock.crypto.signed_blocks import Proof, SignedBlock, seeds, verify_proof
+from penstock.errors import RefusedError
 
 ALL = attributes(5)
 
@@ -211,3 +216,31 @@ def test_salts_are_derived_once_and_forgotten_with_their_keys() -> None:
 def test_without_the_keys_nothing_is_verified() -> None:
     data = sealed(small())
     assert code_of(Opener(ring(ALL, whole=False)).verify, data, small()) == "seal.unknown-key"
+
+
+def test_a_report_with_all_variables_shows_no_key() -> None:
+    data, keys = sealed(small()), ring(ALL)
+    opener, header = Opener(keys), read_header(data)
+    block = opener.open(data)
+    opener.verify(data, block)
+    salting = seeds(held_keys(keys, header.fixed, block.names), header.fixed, block.names)
+
+    def fail(act: Callable[[], object]) -> str:
+        with pytest.raises(RefusedError) as caught:
+            act()
+        # This function knows them, and is not what is asked about.
+        inner = next(islice(_behind(caught.value.__traceback__), 2, None))
+        return "".join(TracebackException(RefusedError, caught.value, inner, capture_locals=True).format())
+
+    for text in (
+        fail(lambda: opener.open(data[:-1] + bytes([data[-1] ^ 1]))),
+        fail(lambda: opener.verify(data, replace(block, ids=["x", "y"]))),
+    ):
+        assert "way = " in text
+        assert not [seed for seed in salting if seed is not None and repr(seed.expose())[2:-1] in text]
+
+
+def _behind(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

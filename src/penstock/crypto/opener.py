@@ -21,6 +21,7 @@ from penstock.crypto.aead import NONCE_BYTES, Algorithm, cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
+from penstock.crypto.wrapping import Secret
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -66,7 +67,7 @@ class Way(NamedTuple):
     decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
     places: Sequence[bytes]
     #: what the salts of signed blocks come from, once it was asked for
-    seeds: Sequence[bytes | None] | None = None
+    seeds: Sequence[Secret | None] | None = None
 
 
 class Opener:

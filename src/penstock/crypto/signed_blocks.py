@@ -35,13 +35,13 @@ _LABEL: Final = b"penstock-signed-block-1 "
 _PROOF: Final = b"event-proof"
 
 
-def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[bytes | None]:
+def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[Secret | None]:
     """Return what the salts of each tree come from: the key of its column, or that of the event as a whole."""
     if len(keys) == 1:
         keys = [*keys] * (1 + len(names.attributes))
     inner = (column_scope(names.type, attribute) for attribute in names.attributes)
     return [
-        None if key is None else derive(key, fixed.sender, fixed.incarnation, scope, Purpose.SALT)
+        None if key is None else Secret(derive(key, fixed.sender, fixed.incarnation, scope, Purpose.SALT))
         for key, scope in zip(keys, (str(names.type), *inner), strict=True)
     ]
 
@@ -49,7 +49,7 @@ def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[byt
 class Signing:
     """Signs the blocks of one stream."""
 
-    def __init__(self, key: SigningKey, seeds: Sequence[bytes | None]) -> None:
+    def __init__(self, key: SigningKey, seeds: Sequence[Secret | None]) -> None:
         self._key, self._seeds = key, seeds
 
     def sign(self, block: Block, number: int, bound: bytes) -> bytes:
@@ -153,7 +153,7 @@ class ProvenEvent(NamedTuple):
     hidden: tuple[str, ...]
 
 
-def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[bytes | None]) -> SignedBlock:
+def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[Secret | None]) -> SignedBlock:
     """Check the columns that are open, and whose seeds are there, against the signed roots.
 
     Raises `RefusedError`: `seal.unsigned` where there is no signature, and `seal.bad-signature`.
@@ -221,7 +221,7 @@ def _verify_section(octets: bytes, bound: bytes, names: Names) -> _Section:
     return section
 
 
-def _trees(block: Block, number: int, seeds: Sequence[bytes | None]) -> list[_Tree | None]:
+def _trees(block: Block, number: int, seeds: Sequence[Secret | None]) -> list[_Tree | None]:
     common = [
         encode_bundle([encode_cell(id_), encode_cell(time)]) for id_, time in zip(block.ids, block.times, strict=True)
     ]
@@ -232,8 +232,8 @@ def _trees(block: Block, number: int, seeds: Sequence[bytes | None]) -> list[_Tr
     ]
 
 
-def _tree(cells: list[bytes], seed: bytes, number: int) -> _Tree:
-    salts = merkle.salts(seed, number, len(cells))
+def _tree(cells: list[bytes], seed: Secret, number: int) -> _Tree:
+    salts = merkle.salts(seed.expose(), number, len(cells))
     return _Tree(salts, cells, merkle.tree(merkle.leaves(salts, cells)))
 
 
