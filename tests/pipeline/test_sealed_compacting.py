@@ -1,14 +1,21 @@
 """Compaction says the same in fewer blocks, and shows nothing to anybody who could not read it before."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.pipeline.sealed_kit import CAR, PLATE, TRUCK, WHOLE, batch, event, key_files, ring, seal, sealer, shown
+import pytest
+from tests.pipeline.sealed_kit import CAR, NOW, PLATE, TRUCK, WHOLE, batch, event, key_files, ring, seal, sealer, shown
 from tests.pipeline.test_sealed_writing import blocks
 
-from penstock.codec.blocks import read_header
+from penstock.codec.blocks import Block, Level, read_header
+from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.sealer import Sealer
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.pipeline import sealed_compacting
 from penstock.pipeline.sealed_compacting import Compacting
 
 
@@ -53,3 +60,22 @@ def test_what_cannot_be_sealed_anew_is_left_as_it_is(tmp_path: Path) -> None:
     found = compacted(tmp_path / "torn", ring(), torn)
     assert torn[0] in found
     assert len(found) == 2
+
+
+@pytest.mark.parametrize("octets", [b"", b"\0more", b"\7unknown", b"\1\xff", b"\2"], ids=bytes.hex)
+def test_what_opens_and_is_no_column_is_left_as_it_is(tmp_path: Path, octets: bytes) -> None:
+    """Whoever holds the keys can seal it, and must neither stop the job nor have it sealed anew as something else."""
+    encoded = encode_block(Block.of([event(9), event(10)]))
+    torn = sealer().seal_encoded(encoded._replace(columns=[octets, *encoded.columns[1:]]), NOW, Level.ATTRIBUTE)
+    found = compacted(tmp_path, ring(), [seal(sealer(), [1]), torn, seal(sealer(), [2])])
+    assert [read_header(data).rows for data in found] == [2, 2]
+    assert torn in found
+    assert events([data for data in found if data != torn], ring()) == [shown(event(n)) for n in (1, 2)]
+
+
+def test_where_one_block_would_be_too_large_there_are_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(Sealer, limits=replace(DEFAULT_LIMITS, block_rows=4))
+    monkeypatch.setattr(sealed_compacting, "Sealer", few)
+    found = compacted(tmp_path, ring(), [seal(sealer(), [n]) for n in range(9)])
+    assert sorted(read_header(data).rows for data in found) == [2, 3, 4]
+    assert events(found, ring()) == [shown(event(n)) for n in range(9)]

@@ -5,7 +5,7 @@ level, algorithm, padding, and the epochs of all columns. They are sealed anew u
 that nobody can read afterwards who could not before, in the name of the same sender, whose word it was and is.
 
 What is left as it is: blocks that are long enough, blocks that are signed, since nobody else can sign them, and blocks
-of which a column does not open here. See ADR 20.
+of which a column does not open here, or is none. See ADR 20.
 """
 
 import os
@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame
 
+from penstock.codec.block_names import Names
 from penstock.codec.blocks import FIRST as FIRST_NAME
-from penstock.codec.blocks import Fixed, Parts, read_fixed, read_parts
-from penstock.codec.cells import instant
+from penstock.codec.blocks import Fixed, read_fixed, read_parts
+from penstock.codec.cells import NULL, instant, malformed
 from penstock.codec.columns import KINDS
 from penstock.codec.encoded_blocks import EncodedBlock
 from penstock.crypto.aead import Algorithm
@@ -68,18 +69,37 @@ class _Key(NamedTuple):
     route: bytes
 
 
-@dataclass(slots=True)
-class _Open:
-    """Blocks that were opened and wait to become one."""
+class _Opened(NamedTuple):
+    """A block that was opened, and read."""
 
-    encoded: EncodedBlock
-    #: of ids, of times, and of each attribute; `None` while all values are null
+    #: of the log, if it stays as it is
+    row: dict[str, Any]
+    key: _Key
+    names: Names
+    rows: int
+    time: int
+    #: of ids, of times, and of each attribute; the kind is `None` where all values are null
+    columns: list[tuple[Kind | None, Any]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Blocks that wait to become one."""
+
     kinds: list[Kind | None]
-    columns: list[list[Any]]
+    blocks: list[_Opened] = field(default_factory=list)
     rows: int = 0
-    time: int = 0
-    #: the rows of the log, if it stays at one
-    originals: list[dict[str, Any]] = field(default_factory=list)
+
+    def fits(self, block: _Opened, most: int) -> bool:
+        """Say whether a block can be one with these."""
+        pairs = zip(self.kinds, (kind for kind, _ in block.columns), strict=True)
+        return self.rows + block.rows <= most and all(None in pair or pair[0] is pair[1] for pair in pairs)
+
+    def add(self, block: _Opened) -> None:
+        """Take a block."""
+        self.kinds = [old or new for old, (new, _) in zip(self.kinds, block.columns, strict=True)]
+        self.blocks.append(block)
+        self.rows += block.rows
 
 
 class _Merger:
@@ -89,7 +109,7 @@ class _Merger:
         self._most = compacting.rows
         self._keys = compacting.keys.read()
         self._opener = Opener(self._keys)
-        self._waiting: dict[_Key, _Open] = {}
+        self._waiting: dict[_Key, _Waiting] = {}
 
     def add(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Take a row of a log, and yield rows that are ready."""
@@ -97,38 +117,30 @@ class _Merger:
         if opened is None:
             yield row
             return
-        parts, encoded = opened
-        fixed = read_fixed(parts.fixed)._replace(incarnation=b"")
-        yield from self._gather(_Key(fixed, parts.route), row, parts, encoded)
+        waiting = self._waiting.get(opened.key)
+        if waiting is not None and not waiting.fits(opened, self._most):
+            yield from self._flush(opened.key)
+            waiting = None
+        if waiting is None:
+            waiting = self._waiting[opened.key] = _Waiting([None] * len(opened.columns))
+        waiting.add(opened)
 
-    def _opened(self, row: dict[str, Any]) -> tuple[Parts, EncodedBlock] | None:
+    def _opened(self, row: dict[str, Any]) -> _Opened | None:
         columns = {name: data for name, data in row.items() if data is not None and name not in (HEADER, ROWS)}
         columns[FIRST_NAME] = columns.pop(FIRST, b"")
         try:
             parts = read_parts(row[HEADER] or b"", columns)
             if parts.signature or parts.rows >= self._most or parts.rows != row[ROWS]:
                 return None
-            encoded = self._opener.open_encoded(row[HEADER], columns)
+            names, rows, ids, times, rest = self._opener.open_encoded(row[HEADER], columns)
+            if None in rest:
+                return None
+            found = [_decoded(column or b"", rows) for column in (ids, times, *rest)]
         except PenstockError:
             # Whoever unseals the log will be told.
             return None
-        return None if None in encoded.columns else (parts, encoded)
-
-    def _gather(self, key: _Key, row: dict[str, Any], parts: Parts, encoded: EncodedBlock) -> Iterator[dict[str, Any]]:
-        octets = [encoded.ids, encoded.times, *(column or b"" for column in encoded.columns)]
-        kinds = [_KINDS.get(column[0] & KINDS) for column in octets]
-        waiting = self._waiting.get(key)
-        if waiting is not None and (waiting.rows + encoded.rows > self._most or not _alike(waiting.kinds, kinds)):
-            yield from self._flush(key)
-            waiting = None
-        if waiting is None:
-            waiting = self._waiting[key] = _Open(encoded, kinds, [[] for _ in octets])
-        waiting.kinds = [old or new for old, new in zip(waiting.kinds, kinds, strict=True)]
-        for parts_of, column, kind in zip(waiting.columns, octets, kinds, strict=True):
-            parts_of.append(pa.nulls(encoded.rows) if kind is None else decode_array(column, encoded.rows, kind))
-        waiting.rows += encoded.rows
-        waiting.time = max(waiting.time, parts.time)
-        waiting.originals.append(row)
+        key = _Key(read_fixed(parts.fixed)._replace(incarnation=b""), parts.route)
+        return _Opened(row, key, names, rows, parts.time, found)
 
     def rest(self) -> Iterator[dict[str, Any]]:
         """Yield what is left."""
@@ -137,27 +149,39 @@ class _Merger:
 
     def _flush(self, key: _Key) -> Iterator[dict[str, Any]]:
         found = self._waiting.pop(key)
-        if len(found.originals) == 1:
-            yield from found.originals
+        yield from self._merged(found.blocks, found.kinds)
+
+    def _merged(self, blocks: list[_Opened], kinds: list[Kind | None]) -> Iterator[dict[str, Any]]:
+        """Yield blocks as one, or as several where it would be too large."""
+        if len(blocks) == 1:
+            yield blocks[0].row
             return
         try:
-            yield LogRows.row(self._sealed(key, found))
+            yield LogRows.row(self._sealed(blocks, kinds))
         except LimitError:
-            # Few events, and large ones.
-            yield from found.originals
+            half = len(blocks) // 2
+            yield from self._merged(blocks[:half], kinds)
+            yield from self._merged(blocks[half:], kinds)
 
-    def _sealed(self, key: _Key, found: _Open) -> bytes:
+    def _sealed(self, blocks: list[_Opened], kinds: list[Kind | None]) -> bytes:
         ids, times, *columns = (
-            b"\0" if kind is None else encode_array(_joined(parts, kind), kind)
-            for parts, kind in zip(found.columns, found.kinds, strict=True)
+            NULL if kind is None else encode_array(_joined([block.columns[place][1] for block in blocks], kind), kind)
+            for place, kind in enumerate(kinds)
         )
-        encoded = EncodedBlock(found.encoded.names, found.rows, ids, times, columns)
-        sealer = _sealer(self._keys, key.fixed, encoded)
-        return sealer.seal_encoded(encoded, instant(found.time), key.fixed.level)
+        first = blocks[0]
+        encoded = EncodedBlock(first.names, sum(block.rows for block in blocks), ids, times, columns)
+        sealer = _sealer(self._keys, first.key.fixed, encoded)
+        return sealer.seal_encoded(encoded, instant(max(block.time for block in blocks)), first.key.fixed.level)
 
 
-def _alike(old: list[Kind | None], new: list[Kind | None]) -> bool:
-    return all(one is None or other is None or one is other for one, other in zip(old, new, strict=True))
+def _decoded(octets: bytes, rows: int) -> tuple[Kind | None, Any]:
+    """Read a column of whatever kind. Raises `MalformedError` (`block.column`): nothing is sealed that is no column."""
+    if octets == NULL:
+        return None, pa.nulls(rows)
+    kind = _KINDS.get(octets[0] & KINDS) if octets else None
+    if kind is None:
+        raise malformed()
+    return kind, decode_array(octets, rows, kind)
 
 
 def _joined(parts: list[Any], kind: Kind) -> Any:
