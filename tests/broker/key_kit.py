@@ -10,10 +10,11 @@ from tests.trust.types_kit import PITO, PLATE, Registry
 
 from penstock.broker import key_log
 from penstock.broker.key_log import MemoryLog
-from penstock.broker.key_manager import KeyManager, Output, Refreshing, Reply, Tell
+from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_member import Ask, Closed, Hold, KeyMember, Opened, Resume
 from penstock.broker.key_member import Output as MemberOutput
-from penstock.broker.key_outputs import Noted, Sent
+from penstock.broker.key_outputs import Noted, Output, Reply, Sent, Tell
+from penstock.broker.key_refreshing import Refreshing
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError

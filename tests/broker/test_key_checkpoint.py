@@ -8,7 +8,8 @@ from tests.broker.key_kit import GROUP, KEK, MANAGER, REPLICA, World, at, carry_
 from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.key_log import MemoryLog, read_record
-from penstock.broker.key_manager import Append, Forget, KeyManager, Output
+from penstock.broker.key_manager import KeyManager
+from penstock.broker.key_outputs import Append, Forget, Output
 from penstock.crypto.wrapping import Secret
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.capabilities import Right

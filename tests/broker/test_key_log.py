@@ -9,7 +9,8 @@ from tests.broker.key_log_suite import KeyLogSuite, Opens
 from tests.trust.kit import NOW, who
 
 from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog
-from penstock.broker.key_manager import Append, KeyManager, Reply, Tell
+from penstock.broker.key_manager import KeyManager
+from penstock.broker.key_outputs import Append, Reply, Tell
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.nats_log import NatsLog
 from penstock.testing.nats import NatsServer

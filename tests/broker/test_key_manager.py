@@ -24,7 +24,7 @@ from tests.broker.key_kit import (
 from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.key_log import MemoryLog
-from penstock.broker.key_manager import Append, Noted, Output, Reply, Tell
+from penstock.broker.key_outputs import Append, Noted, Output, Reply, Tell
 from penstock.broker.key_rights import Grounds
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto.hpke import SealingKey

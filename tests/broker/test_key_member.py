@@ -5,8 +5,8 @@ from dataclasses import replace
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
 
-from penstock.broker.key_manager import Reply, Tell
 from penstock.broker.key_member import Ask, Refused
+from penstock.broker.key_outputs import Reply, Tell
 from penstock.model.limits import Limits
 from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
 from penstock.trust.key_refusals import NO_PLACE, NOT_MEMBER, KeyRefusal

@@ -69,6 +69,26 @@ class KeyFold:
             self.archive.get(state.group, epoch) for epoch in self.archive.kept(state.group, since, state.epoch - 1)
         ]
 
+    def released(self, state: GroupState, first: int, last: int) -> tuple[int, list[Secret]]:
+        """Return the keys of epochs that are over, from one to another, and the first that is kept; not too many.
+
+        Of labels, also that of now: it lasts for long, and events of a type that were read by then lie under it. Raises
+        `RefusedError` (`keys.no-history`) where none of the epochs is over.
+        """
+        kept = self.archive.kept(state.group, first, last)
+        if state.group.labels and state.tree and first <= state.epoch <= last:
+            kept.append(state.epoch)
+        if not kept or first < 1:
+            raise RefusedError(
+                "keys.no-history",
+                "none of these epochs is over and kept",
+                hint="epochs are counted from 1; the oldest ones may be forgotten",
+            )
+        released = kept[: self._limits.key_history]
+        return kept[0], [
+            state.tree.key() if epoch == state.epoch else self.archive.get(state.group, epoch) for epoch in released
+        ]
+
     def take(self, signed: SignedValue[Record]) -> Taken:
         """Take in the next record. Raises as `KeyManager.take`; nothing has changed then."""
         record = signed.value

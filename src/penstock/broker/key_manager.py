@@ -12,7 +12,6 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
    joins who had no right when it began, by age and by volume. It does not end where the credentials show that it need
    not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
    to (section 7.6.2). Both take effect in the tree with the next epoch, all at once.
-
 4. Now and then all state goes into the log as a checkpoint (`key_checkpoint`), and what came before is forgotten.
 
 Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
@@ -28,14 +27,9 @@ from penstock.broker.key_checkpoint import Condensing
 from penstock.broker.key_fold import KeyFold
 from penstock.broker.key_group import GroupState, Holder
 from penstock.broker.key_notices import KeyNotices
-from penstock.broker.key_outputs import Append as Append
-from penstock.broker.key_outputs import Forget as Forget
-from penstock.broker.key_outputs import Noted as Noted
-from penstock.broker.key_outputs import Output as Output
-from penstock.broker.key_outputs import Record
-from penstock.broker.key_outputs import Reply as Reply
-from penstock.broker.key_outputs import Tell as Tell
-from penstock.broker.key_refreshing import Refreshing as Refreshing
+from penstock.broker.key_outputs import Forget, Noted, Output, Record
+from penstock.broker.key_proposal import Proposal
+from penstock.broker.key_refreshing import Refreshing
 from penstock.broker.key_requests import KeyRequests
 from penstock.broker.key_rights import MEMBERS, READERS, Grounds, entitlement
 from penstock.broker.key_sealing import wrap_seed
@@ -58,7 +52,7 @@ from penstock.trust.key_messages import (
     Word,
 )
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
-from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+from penstock.trust.signed import UnverifiedValue, sign_value
 
 Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
 """Says which versions of a type are served whose key groups are managed here; none for other types."""
@@ -92,7 +86,7 @@ class KeyManager:
         self._requests = KeyRequests(skew, limits)
         self._answers = KeyAnswers(key, random)
         self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
-        self._proposed: tuple[datetime, SignedValue[Record]] | None = None
+        self._proposal = Proposal(timedelta(milliseconds=limits.key_retry))
         self._condensing = Condensing(kek, random, limits)
 
     # What brokers ask.
@@ -159,24 +153,14 @@ class KeyManager:
     def history(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
         """Release keys of epochs that are over, to somebody who was found to have one of `history_rights`.
 
-        Of labels, also that of now: it lasts for long, and events of a type that were read by then lie under it. Raises
-        `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
+        Raises `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
         """
         request = self._requests.check(now, unverified, Wish.HISTORY)
         rights = self.history_rights(now, request)
         entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=rights)
         self._requests.remember(request)
         state = self._state(request.group)
-        kept = self._released(request, state)[: self._limits.key_history]
-        if not kept or request.first < 1:
-            raise RefusedError(
-                "keys.no-history",
-                "none of these epochs is over and kept",
-                hint="epochs are counted from 1; the oldest ones may be forgotten",
-            )
-        archive = self._fold.archive
-        keys = [state.tree.key() if epoch == state.epoch else archive.get(state.group, epoch) for epoch in kept]
-        return [self._answers.history(state, request, kept[0], keys)]
+        return [self._answers.history(state, request, *self._fold.released(state, request.first, request.last))]
 
     def history_rights(self, now: datetime, request: KeyRequest) -> frozenset[Right]:
         """Return which rights release what is asked for: `history`, except for labels that are still in use.
@@ -187,18 +171,13 @@ class KeyManager:
         in_use = request.first == request.last == state.epoch - 1 and self._refreshing.overlaps(state, now)
         return MEMBERS if in_use and request.broker in state.members else READERS
 
-    def _released(self, request: KeyRequest, state: GroupState) -> list[int]:
-        kept = self._fold.archive.kept(request.group, request.first, request.last)
-        current = request.group.labels and state.tree and request.first <= state.epoch <= request.last
-        return [*kept, state.epoch] if current else kept
-
     # What the operator, the policy and the clock say.
 
     def evict(self, now: datetime, group: KeyGroup, broker: Principal) -> list[Output]:
         """Take the key from a broker, whatever its right; nothing where it does not hold it."""
         wishes = self._wish(group)
         wishes.admit.pop(broker, None)
-        if broker in self._state(group).holders() or self._is_proposed(group, broker):
+        if broker in self._state(group).holders() or self._proposal.admits(group, broker):
             wishes.evict.add(broker)
         return self._propose(now)
 
@@ -222,7 +201,7 @@ class KeyManager:
             if group.labels and right is not None:
                 wishes.reinstate(broker)
             wishes.review(state, broker, right)
-            if right is None and self._is_proposed(group, broker):
+            if right is None and self._proposal.admits(group, broker):
                 wishes.evict.add(broker)
         return self._propose(now)
 
@@ -289,10 +268,7 @@ class KeyManager:
             wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
             if self._notices.is_due(now, group):
                 said.append(self._answers.notice(now, state))
-        if self._proposed is not None and now >= self._proposed[0] + timedelta(milliseconds=self._limits.key_retry):
-            # Whether the log has it nobody has said: it takes it now, or says that the place is taken.
-            self._proposed = now, self._proposed[1]
-            said.append(Append(self._fold.number, self._proposed[1]))
+        said += self._proposal.again(now)
         if self.forgotten < self._fold.checkpoint:
             # Also what another replica, or this one in another life, did not live to forget.
             said.append(Forget(self._fold.checkpoint))
@@ -301,9 +277,7 @@ class KeyManager:
 
     def turns(self) -> datetime | None:
         """Return when to call `tick` at the latest, as things are."""
-        turn: datetime | None = None
-        if self._proposed is not None:
-            turn = self._proposed[0] + timedelta(milliseconds=self._limits.key_retry)
+        turn = self._proposal.turn
         for group, state in self._fold.groups.items():
             if state.word is None:
                 continue
@@ -330,9 +304,8 @@ class KeyManager:
         somebody who is no replica, and what signatures and unwrapping raise. Nothing has changed then.
         """
         signed = unverified.verify()
-        record, mine = signed.value, self._proposed is not None and self._proposed[1].digest == signed.digest
-        taken = self._fold.take(signed)
-        self._proposed = None
+        record, taken = signed.value, self._fold.take(signed)
+        mine = self._proposal.settle(signed)
         if isinstance(record, KeyCheckpoint):
             self._condensing.take(now, mine=mine, whole=taken.whole)
             said: list[Output] = [Forget(record.first)] if mine and taken.whole else []
@@ -369,21 +342,20 @@ class KeyManager:
 
     def _propose(self, now: datetime) -> list[Output]:
         """Propose the next record, unless one is under way; a checkpoint before all else, as it must not be broken."""
-        if self._proposed is None and not self._condensing.waits(now):
-            if self._condensing.wanted and self._fold.groups:
-                part = sign_value(self._condensing.next(in_utc(now), self._fold, self._key.principal), self._key)
-                self._proposed = now, part
-                return [Append(self._fold.number, part)]
-            for group, wishes in self._wishes.items():
-                state = self._state(group)
-                wishes.fit(state, self._limits.key_members)
-                due = self._refreshing.due(state, wishes, now)
-                if due:
-                    record = self._record(in_utc(now), state, due)
-                    # What would be skipped is not written: it would be proposed again, and again.
-                    state.check(record)
-                    self._proposed = now, sign_value(record, self._key)
-                    return [Append(self._fold.number, self._proposed[1])]
+        if self._proposal.under_way or self._condensing.waits(now):
+            return []
+        if self._condensing.wanted and self._fold.groups:
+            part = self._condensing.next(in_utc(now), self._fold, self._key.principal)
+            return [self._proposal.make(now, self._fold.number, sign_value(part, self._key))]
+        for group, wishes in self._wishes.items():
+            state = self._state(group)
+            wishes.fit(state, self._limits.key_members)
+            due = self._refreshing.due(state, wishes, now)
+            if due:
+                record = self._record(in_utc(now), state, due)
+                # What would be skipped is not written: it would be proposed again, and again.
+                state.check(record)
+                return [self._proposal.make(now, self._fold.number, sign_value(record, self._key))]
         return []
 
     def _record(self, now: datetime, state: GroupState, wishes: Wishes) -> KeyRecord:
@@ -421,9 +393,3 @@ class KeyManager:
 
     def _wish(self, group: KeyGroup) -> Wishes:
         return self._wishes.setdefault(group, Wishes())
-
-    def _is_proposed(self, group: KeyGroup, broker: Principal) -> bool:
-        record = self._proposed[1].value if self._proposed is not None else None
-        if not isinstance(record, KeyRecord) or record.word.group != group:
-            return False
-        return any(broker == who for who, _ in record.admitted)

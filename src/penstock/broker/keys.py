@@ -16,11 +16,13 @@ from penstock.broker.core import Core
 from penstock.broker.key_claims import KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_log import KeyLog, KeyScribe
-from penstock.broker.key_manager import KeyManager, Refreshing, Reply, Tell
-from penstock.broker.key_manager import Output as ManagerOutput
+from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Refused, Resume
 from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_outputs import Output as ManagerOutput
+from penstock.broker.key_outputs import Reply, Tell
 from penstock.broker.key_readiness import KeyReadiness
+from penstock.broker.key_refreshing import Refreshing
 from penstock.broker.key_rights import Grounds
 from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.key_log import KeyLog
-from penstock.broker.key_manager import Refreshing
+from penstock.broker.key_refreshing import Refreshing
 from penstock.codec.sexp import parse
 from penstock.crypto.kek import parse_kek
 from penstock.crypto.wrapping import Secret
