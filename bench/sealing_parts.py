@@ -26,7 +26,7 @@ from penstock import connect
 from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.gathering import LINGERING, Lingering
 from penstock.broker.key_log import MemoryLog
-from penstock.broker.keys import Managing
+from penstock.broker.key_managing import Managing
 from penstock.broker.node import Node
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret

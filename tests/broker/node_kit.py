@@ -13,7 +13,7 @@ from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.door import Sources
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Subscription
-from penstock.broker.keys import Managing
+from penstock.broker.key_managing import Managing
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
 from penstock.broker.node import Node

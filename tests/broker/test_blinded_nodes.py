@@ -12,9 +12,9 @@ from tests.broker.sports import AGENCY, NUMBER, PDA, REPORTER, TEXT, grant
 
 from penstock.broker.feeds import Subscription
 from penstock.broker.key_log import MemoryLog
+from penstock.broker.key_managing import Managing
 from penstock.broker.key_protocol import LABELS as ASKED
 from penstock.broker.key_protocol import KeyWord
-from penstock.broker.keys import Managing
 from penstock.broker.link import Link
 from penstock.codec.wire import Encoded, encode
 from penstock.crypto import SigningKey

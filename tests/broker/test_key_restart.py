@@ -13,8 +13,8 @@ from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds
 
 from penstock.broker.core import PeerAddress, TrustSettings
+from penstock.broker.key_managing import Managing
 from penstock.broker.key_refreshing import Refreshing
-from penstock.broker.keys import Managing
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.store.key_folder import KeyFolder

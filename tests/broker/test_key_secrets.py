@@ -17,8 +17,8 @@ from tests.trust.kit import NOW, key, who
 
 from penstock.broker.key_archive import Archive
 from penstock.broker.key_log import read_record
+from penstock.broker.key_managing import Managing
 from penstock.broker.key_protocol import KeyWord
-from penstock.broker.keys import Managing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, PenstockError
 from penstock.model.limits import Limits

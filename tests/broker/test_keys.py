@@ -14,8 +14,8 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from penstock.broker.carrying import Carried
 from penstock.broker.door import Sources
 from penstock.broker.key_log import MemoryLog
+from penstock.broker.key_managing import Managing
 from penstock.broker.key_refreshing import Refreshing
-from penstock.broker.keys import Managing
 from penstock.broker.node_settings import TrustSettings
 from penstock.broker.overlay import UnsafeOpen
 from penstock.broker.publications import Publications

@@ -18,10 +18,15 @@ from penstock.trust.credentials import Credentials
 
 
 class KeyEvidence:
-    """See the module. It begins when the log has been read."""
+    """See the module. It begins anew when the log has been read."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin: nothing has been shown."""
+        core = self._core
         self._sources = core.sources
         self._until = core.now() + timedelta(milliseconds=core.settings.limits.key_grace)
         self._shown: dict[Principal, Credentials] = {}

@@ -1,35 +1,27 @@
-"""The keys of a node: it joins the key groups of what it may read, seals and opens with what it gets, and may manage.
+"""The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
 
 A broker asks to join the groups of which it has a right by what it shows itself (`key_rights`); the manager decides for
-itself. What can neither be sealed nor opened yet waits, within bounds.
+itself (`key_managing`). What can neither be sealed nor opened yet waits, within bounds.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
 from penstock.broker.key_claims import KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
-from penstock.broker.key_log import KeyLog, KeyScribe
 from penstock.broker.key_manager import KeyManager
+from penstock.broker.key_managing import ManagedGroups, Managing
 from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Refused, Resume
 from penstock.broker.key_member import Output as MemberOutput
-from penstock.broker.key_outputs import Output as ManagerOutput
-from penstock.broker.key_outputs import Reply, Tell
 from penstock.broker.key_readiness import KeyReadiness
-from penstock.broker.key_refreshing import Refreshing
-from penstock.broker.key_rights import Grounds
 from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.live_keys import LiveKeys
-from penstock.crypto.wrapping import Secret
-from penstock.errors import PenstockError, RefusedError
-from penstock.model.instants import in_utc
+from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
@@ -40,27 +32,13 @@ from penstock.trust.key_messages import (
     KeyPathAnswer,
     KeyRequest,
     KeyWelcome,
-    Wish,
 )
-from penstock.trust.key_refusals import ANSWERED, KeyRefusal
-from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sign_value
+from penstock.trust.key_refusals import KeyRefusal
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 _AGAIN: Final = timedelta(minutes=1)
 Released: TypeAlias = SignedValue[KeyHistory] | SignedValue[KeyRefusal]
 OnReleased: TypeAlias = Callable[[Released], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Managing:
-    """What a node needs to manage key groups: a log that replicas share, and the key under which secrets lie in it.
-
-    It manages the types of its own principal, and those on which owners have granted it `keys`.
-    """
-
-    log: KeyLog
-    kek: Secret
-    replicas: frozenset[Principal] = frozenset()
-    refreshing: Refreshing | None = None
 
 
 class Keys:
@@ -80,43 +58,24 @@ class Keys:
         #: who waits for keys of old epochs, by the key that they are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
         self._evidence = KeyEvidence(core)
-        self._manager: KeyManager | None = None
-        self._scribe: KeyScribe | None = None
+        self._managed: ManagedGroups | None = None
         if managing is not None:
-            settings = core.settings
-            self._manager = KeyManager(
-                settings.key,
-                managing.kek,
-                self._claims.served,
-                settings.random,
-                replicas=managing.replicas,
-                refreshing=managing.refreshing,
-                skew=settings.trust.skew,
-                limits=settings.limits,
-            )
-            self._scribe = KeyScribe(
-                self._manager,
-                managing.log,
-                core.now,
-                send=self._send,
-                failed=core.note,
-                period=settings.limits.key_follow / 1000,
-            )
+            self._managed = ManagedGroups(core, self._claims, self._transport, self._evidence, managing)
         core.exchange.gathering.holds = self.readiness.holds
 
     # Running.
 
     async def start(self) -> None:
         """Read the log, where groups are managed here, and join. Raises what the log raises."""
-        if self._scribe is not None:
-            await self._scribe.start()
-        self._evidence = KeyEvidence(self._core)
+        if self._managed is not None:
+            await self._managed.start()
+        self._evidence.begin()
         self.tick()
 
     async def stop(self) -> None:
         """Write nothing more to the log."""
-        if self._scribe is not None:
-            await self._scribe.stop()
+        if self._managed is not None:
+            await self._managed.stop()
 
     def tick(self) -> None:
         """Join what is new and may be joined, ask again, forget what is over."""
@@ -132,10 +91,8 @@ class Keys:
             self._carry_out(member.tick(now)[0])
         self._count(now)
         self.readiness.tick(now)
-        if self._evidence.open and not self._evidence.waits:
-            self._review(now, None)
-        if self._manager is not None:
-            self._tell(self._manager.tick(now)[0])
+        if self._managed is not None:
+            self._managed.tick(now)
         self._relabel(now)
 
     def _count(self, now: datetime) -> None:
@@ -143,19 +100,20 @@ class Keys:
         sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
         for of_type, blocks in sealed.items():
             # Asked once for all groups of a type: it is a decision.
-            manager = self._manager if self._manager is not None and self._claims.served(of_type) else None
+            managed = self._managed if self._managed is not None and self._claims.served(of_type) else None
             for group, member in list(self._members.items()):
                 if group.type != of_type or group.labels:
                     continue
-                if manager is not None:
-                    self._tell(manager.sealed(now, group, blocks))
+                if managed is not None:
+                    managed.tell(managed.manager.sealed(now, group, blocks))
                 else:
                     self._carry_out(member.sealed(now, blocks))
 
     def policy_changed(self) -> None:
         """Ask about everybody anew: who has no right any more loses the key, and who has one gets it."""
         now, news = self._core.now(), self._evidence.news()
-        self._review(now, news)
+        if self._managed is not None:
+            self._managed.review(now, news)
         if news is None:
             self._declined.clear()
             self._leave_what_is_lost(now)
@@ -174,21 +132,6 @@ class Keys:
             self._ring.leave(group.scope)
         # Who may not read an attribute any more does not wait for it.
         core.settle(core.router.keys_changed())
-
-    def _review(self, now: datetime, news: frozenset[Principal] | None) -> None:
-        """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""
-        if self._manager is None:
-            return
-        holders = {group: self._manager.holders(group) for group in self._manager.groups()}
-        everybody = frozenset().union(*holders.values())
-        self._evidence.look(everybody)
-        spared = self._evidence.unseen(everybody) | (frozenset() if news is None else everybody - news)
-        look = KeyLook(self._claims)
-        for group in holders:
-            self._tell(self._manager.review(now, group, partial(self._grounds, look, group), spared))
-
-    def _grounds(self, look: KeyLook, group: KeyGroup, broker: Principal) -> Grounds:
-        return look.grounds(group, broker, self._evidence.of(broker))
 
     # Groups and rights.
 
@@ -250,52 +193,8 @@ class Keys:
             self.fetching.pop(found.value.public)(found)
 
     def _asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
-        manager, value = self._manager, request.value
-        if manager is None or not self._claims.served(value.group.type):
-            return
-        try:
-            self._tell(self._answer(now, manager, request))
-        except PenstockError as error:
-            # A replica that is behind does not know who is a member.
-            certain = value.wish is not Wish.PATH or manager.was_evicted(value)
-            if certain and error.code in ANSWERED.get(value.wish, ()):
-                self._refuse(now, request, error.code)
-            raise
-
-    def _answer(
-        self, now: datetime, manager: KeyManager, request: UnverifiedValue[KeyRequest]
-    ) -> Iterable[ManagerOutput]:
-        value = request.value
-        match value.wish:
-            case Wish.JOIN:
-                said = manager.join(now, request, self._claims.joining(value.broker, value.group))
-                self._evidence.joined(value.broker)
-                return said
-            case Wish.LEAVE:
-                return manager.leave(now, request)
-            case Wish.PATH:
-                return manager.path(now, request)
-            case Wish.REFRESH:
-                return manager.refresh(now, request)
-            case Wish.HISTORY:
-                rights = manager.history_rights(now, value)
-                grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
-                return manager.history(now, request, grounds)
-
-    def _refuse(self, now: datetime, request: UnverifiedValue[KeyRequest], code: str) -> None:
-        """Tell whoever asked why it does not get it; a request that was not verified is refused for something else."""
-        value, me = request.value, self._core.principal
-        about = value.public or request.digest
-        refusal = KeyRefusal(me, value.group, value.broker, about, code, in_utc(now))
-        self._transport.publish(value.group, sign_value(refusal, self._core.settings.key))
-
-    def _tell(self, outputs: Iterable[ManagerOutput]) -> None:
-        if self._scribe is not None:
-            self._scribe.put(outputs)
-
-    def _send(self, output: Tell | Reply) -> None:
-        group = output.group if isinstance(output, Tell) else output.value.value.word.group
-        self._transport.publish(group, output.value)
+        if self._managed is not None:
+            self._managed.asked(now, request)
 
     def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
         self.readiness.forget()
@@ -346,9 +245,13 @@ class Keys:
     @property
     def manager(self) -> KeyManager:
         """The key manager of this node. Raises `RefusedError` (`keys.not-managed`)."""
-        if self._manager is None:
+        return self._managing.manager
+
+    @property
+    def _managing(self) -> ManagedGroups:
+        if self._managed is None:
             raise RefusedError("keys.not-managed", "no keys are managed here", hint="ask a broker that manages them")
-        return self._manager
+        return self._managed
 
     @property
     def claims(self) -> KeyClaims:
@@ -362,8 +265,7 @@ class Keys:
 
     def managed(self) -> list[KeyGroup]:
         """Return the groups that are managed here, and have begun."""
-        found = [] if self._manager is None else self._manager.groups()
-        return sorted((group for group in found if self._claims.served(group.type)), key=lambda group: group.scope)
+        return [] if self._managed is None else self._managed.groups()
 
     def join_now(self) -> None:
         """Ask at once for all keys that this broker may have and has not."""
@@ -376,15 +278,15 @@ class Keys:
 
     def rotate(self, group: KeyGroup) -> None:
         """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
-        self._tell(self.manager.rotate(self._core.now(), group))
+        self._managing.rotate(group)
 
     def evict(self, group: KeyGroup, broker: Principal) -> None:
         """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
-        self._tell(self.manager.evict(self._core.now(), group, broker))
+        self._managing.evict(group, broker)
 
     def forget(self, before: datetime) -> None:
         """Forget epochs that were over before an instant, and begin the log anew. Raises as `rotate`."""
-        self._tell(self.manager.condense(self._core.now(), in_utc(before)))
+        self._managing.forget(before)
 
     def forward(self, request: SignedValue[KeyRequest]) -> None:
         """Send the request of a client to the managers."""
@@ -396,11 +298,7 @@ class Keys:
             group.scope: {"epoch": member.epoch, "seals": member.seals(self._core.now())}
             for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)
         }
-        managed: dict[str, Wire] = {}
-        if self._manager is not None:
-            for group in self._manager.groups():
-                managed[group.scope] = len(self._manager.holders(group))
-        return {"held": held, "managed": managed}
+        return {"held": held, "managed": {} if self._managed is None else self._managed.status()}
 
 
 def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.broker.core import Clock, Core, NodeSettings, Reported
 from penstock.broker.fabric_network import FabricNetwork, FabricSettings
 from penstock.broker.key_desk import KeyDesk
-from penstock.broker.keys import Keys, Managing
+from penstock.broker.key_managing import Managing
+from penstock.broker.keys import Keys
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.policy import Forgetful, Keep, Policies

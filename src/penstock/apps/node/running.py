@@ -20,7 +20,7 @@ from penstock.apps.node.metrics import Metrics
 from penstock.broker.core import Clock, PeerAddress
 from penstock.broker.fabric_members import network_topic
 from penstock.broker.fabric_network import FabricSettings
-from penstock.broker.keys import Managing
+from penstock.broker.key_managing import Managing
 from penstock.broker.node import Node
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
