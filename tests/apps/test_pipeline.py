@@ -96,12 +96,18 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table
 
 
-@pytest.mark.long
-def test_nobody_is_given_events_of_a_version_that_the_policy_lacks(plant: Shell) -> None:
+def ingest_two_versions(plant: Shell) -> str:
+    """Ingest a few events, and return a policy that knows one version of their type alone, as in `first.toml`."""
     write_events(plant.folder / "few" / "0.jsonl", range(4))
     plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
     first = POLICY.replace('"*.type"', '"reading-0.type"').replace("Reading@1", "Reading")
     Path("plant/first.toml").write_text(first)
+    return first
+
+
+@pytest.mark.long
+def test_nobody_is_given_events_of_a_version_that_the_policy_lacks(plant: Shell) -> None:
+    ingest_two_versions(plant)
     job = ("pipeline", "deliver", "ingested", "--policy", "plant/first.toml", "--out", "delivered")
     done = plant.ok(*job, "-o", "json").json
     assert done["counts"].items() >= {"read": 4, "of unknown type": 2, "delivered": 4}.items()
@@ -130,10 +136,7 @@ def test_what_if(plant: Shell) -> None:
 
 @pytest.mark.long
 def test_what_if_tells_of_publishers_and_of_events_that_no_policy_knows(plant: Shell) -> None:
-    write_events(plant.folder / "few" / "0.jsonl", range(4))
-    plant.ok("pipeline", "ingest", "few", *POLICY_FILE, "--out", "ingested")
-    first = POLICY.replace('"*.type"', '"reading-0.type"').replace("Reading@1", "Reading")
-    Path("plant/first.toml").write_text(first)
+    first = ingest_two_versions(plant)
     Path("plant/fewer.toml").write_text(
         first.replace('"certs/*.cert"', '"certs/statistics.cert", "certs/engineer.cert"')
     )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.pipeline.jobs_plant import POLICY, REVOCATIONS, build, revoke
+from tests.pipeline.jobs_plant import build_revocable, revoke
 from tests.trust.kit import NOW, refused
 
 from penstock.apps.cli import pipeline_runs
@@ -19,10 +19,7 @@ SESSION: Any = SimpleNamespace(now=NOW)
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    file = build(tmp_path / "plant")
-    revoke(file.parent, 0)
-    file.write_text(REVOCATIONS + POLICY)
-    return file
+    return build_revocable(tmp_path / "plant")
 
 
 def test_each_report_of_a_stream_goes_by_the_policy_as_it_is(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

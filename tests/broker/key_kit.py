@@ -206,6 +206,9 @@ class World:
     def evict(self, number: int) -> None:
         self.run(self.manager.evict(self.now, self.group, who(number)))
 
+    def rotate(self) -> None:
+        self.run(self.manager.rotate(self.now, self.group))
+
     def post(self, number: int) -> None:
         """Bring a broker's requests to the manager."""
         broker = self.brokers[number]

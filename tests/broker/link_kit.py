@@ -252,6 +252,16 @@ async def raw(at: Broker, *, shake: bool = True) -> AsyncIterator[Raw]:
             await client.writer.transport.over()
 
 
+async def check_useless(at: Broker, answer: bytes) -> None:
+    """Check that a broker does not take what somebody has answered in another handshake."""
+    for _ in range(2):
+        async with raw(at, shake=False) as again:
+            await again.frame()
+            again.write(raw_frame(answer))
+            assert await again.goodbye() == encode("handshake.signature")
+    assert at.codes.count("handshake.signature") == 2
+
+
 async def refused(code: str, act: Awaitable[object]) -> PenstockError:
     with pytest.raises(PenstockError) as caught:
         await act

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.broker.sealed_kit import ALL, CARS, KEYS, NOW, SKEW, Line
-from tests.broker.test_sealed_hostile import LIE, changed, hand_on, renumbered, sent
+from tests.broker.test_sealed_hostile import LIE, hand_on, renumbered, sent, spoil
 
 from penstock.broker.messages import Hop
 from penstock.broker.replays import Replays
@@ -151,13 +151,7 @@ def test_a_copy_of_what_was_refused_goes_on_once() -> None:
 
 def test_what_is_refused_uses_up_no_numbers_where_blocks_are_read() -> None:
     line = row()
-
-    def spoilt(here: str, hop: Hop) -> Hop:
-        if here == "pub" and isinstance(hop.body, SealedPublications):
-            return replace(hop, body=changed(hop.body, 7, hop.body.block[:-1] + b"\0"))
-        return hop
-
-    line.meddle = spoilt
+    spoil(line, "pub")
     line.publish("pub", *CARS)
     assert line.codes() == [("mid", "seal.cannot-open"), ("sub", "seal.cannot-open")]
     line.meddle = lambda _here, hop: hop

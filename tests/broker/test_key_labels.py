@@ -63,7 +63,7 @@ def test_the_next_change_waits_until_the_last_one_is_over() -> None:
 
 def test_who_has_a_right_again_before_it_is_evicted_stays() -> None:
     keys = world(20, 21)
-    keys.run(keys.manager.rotate(keys.now, LABELS))
+    keys.rotate()
     keys.evict(21)
     keys.now = at(1)
     keys.join(21)
@@ -75,7 +75,7 @@ def test_who_has_a_right_again_before_it_is_evicted_stays() -> None:
 def test_a_broker_that_starts_in_between_gets_the_old_labels_too() -> None:
     keys = world(20)
     old = keys.key()
-    keys.run(keys.manager.rotate(keys.now, LABELS))
+    keys.rotate()
     keys.now = at(1)
     late = keys.join(21)
     assert late.keys == {2: keys.key()}
@@ -91,7 +91,7 @@ def test_other_labels_are_not_told(seconds: float, epochs: int, first: int) -> N
     keys = world(20)
     for _ in range(epochs - 1):
         keys.pass_time(OVERLAP)
-        keys.run(keys.manager.rotate(keys.now, LABELS))
+        keys.rotate()
     keys.pass_time(seconds)
     late = keys.join(21)
     late.take(late.member.history(keys.now, first, first))
@@ -104,7 +104,7 @@ def test_other_labels_are_not_told(seconds: float, epochs: int, first: int) -> N
 def test_who_reads_logs_gets_all_labels_that_were_ever_in_use() -> None:
     keys = world(20)
     for _ in range(2):
-        keys.run(keys.manager.rotate(keys.now, LABELS))
+        keys.rotate()
         keys.pass_time(OVERLAP)
     reader = keys.brokers[21] = Broker(21, LABELS)
     keys.certificates[21] = right(21, Right.HISTORY)
@@ -121,7 +121,7 @@ def test_who_reads_logs_gets_all_labels_that_were_ever_in_use() -> None:
 
 def test_members_forget_labels_when_nobody_uses_them() -> None:
     keys = world(20)
-    keys.run(keys.manager.rotate(keys.now, LABELS))
+    keys.rotate()
     keys.pass_time(OVERLAP - 1)
     assert set(keys.brokers[20].keys) == {1, 2}
     keys.pass_time(1)
@@ -130,7 +130,7 @@ def test_members_forget_labels_when_nobody_uses_them() -> None:
 
 def test_a_manager_that_starts_again_knows_that_labels_are_changing() -> None:
     keys = world(20, 21)
-    keys.run(keys.manager.rotate(keys.now, LABELS))
+    keys.rotate()
     keys.now = at(1)
     keys.restart()
     keys.evict(21)

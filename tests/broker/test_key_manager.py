@@ -205,7 +205,7 @@ def test_epochs_end_by_age_by_volume_and_by_hand() -> None:
     for blocks, epoch in ((999, 2), (1, 3), (999, 3)):
         world.run(world.manager.sealed(world.now, GROUP, blocks))
         assert world.epoch == epoch
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     assert world.epoch == 4
     assert all(world.brokers[number].keys[4] == world.key() for number in (20, 21))
 

@@ -26,7 +26,7 @@ def deaf(world: World, number: int, epochs: int) -> None:
     """Let epochs begin that a broker does not hear of."""
     world.deaf = {number}
     for _ in range(epochs):
-        world.run(world.manager.rotate(world.now, GROUP))
+        world.rotate()
     world.deaf = set()
 
 
@@ -85,7 +85,7 @@ def test_a_member_that_was_away_is_told_its_path() -> None:
     most = world.limits.key_waiting
     assert {*broker.had} == {1, 2, *range(52 - most, 53)}
     assert all(broker.had[epoch] == world.brokers[21].had[epoch] for epoch in broker.had if epoch > 1)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     assert broker.keys[53] == world.key()
 
 
@@ -161,7 +161,7 @@ def test_who_leaves_forgets_everything() -> None:
     world.leave(20)
     broker = world.brokers[20]
     assert (broker.keys, broker.seals, broker.member.epoch) == ({}, False, 0)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     assert broker.keys == {}
 
 

@@ -53,7 +53,7 @@ def test_an_answer_that_comes_twice_or_late_brings_nothing_back() -> None:
     world.pass_time(world.limits.key_grace / 1000)
     member = world.brokers[20].member
     assert member.receive(world.now, answer.unverified()) == []
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     assert member.receive(world.now, answer.unverified()) == []
     assert {*world.brokers[20].keys} == {3, 4}
 
@@ -73,7 +73,7 @@ def test_an_answer_that_comes_late_brings_only_what_is_still_missed() -> None:
 
 def test_who_has_its_right_renewed_has_been_there_all_the_while() -> None:
     world = World(20)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     world.now += SECOND
     world.join(20, right(20, validity=Validity.between(NOW - SECOND, NOW + 9 * DAY)))
     assert world.manager._state(GROUP).members[who(20)].until == NOW + 9 * DAY
@@ -82,12 +82,12 @@ def test_who_has_its_right_renewed_has_been_there_all_the_while() -> None:
 
 def test_nobody_gets_keys_of_epochs_from_before_it_came() -> None:
     world = World(20)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     world.now += SECOND
     world.join(21)
     came = world.epoch
     for _ in range(2):
-        world.run(world.manager.rotate(world.now, GROUP))
+        world.rotate()
     assert [*missed(world, 21)] == [*range(came, world.epoch)]
     assert [*missed(world, 20)] == [*range(1, world.epoch)]
     assert missed(world, 20)[came] == world.brokers[20].had[came]
@@ -98,22 +98,22 @@ def test_who_was_evicted_and_is_back_gets_none_of_the_time_between() -> None:
     world.evict(20)
     with refused("keys.not-member"):
         missed(world, 20)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     world.now += SECOND
     world.brokers[20] = Broker(20)
     world.join(20)
     back = world.epoch
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     assert [*missed(world, 20)] == [back]
 
 
 def test_since_when_somebody_is_a_member_outlasts_restarts_and_checkpoints() -> None:
     world = World(20)
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     world.now += SECOND
     world.join(21)
     came = world.epoch
-    world.run(world.manager.rotate(world.now, GROUP))
+    world.rotate()
     world.run(world.manager.condense(world.now))
     assert world.log.first
     world.restart()
@@ -126,7 +126,7 @@ def test_they_are_the_last_ones_and_not_too_many_and_none_that_were_forgotten() 
     world = World(20, limits=Limits(key_waiting=3))
     for _ in range(5):
         world.now += SECOND
-        world.run(world.manager.rotate(world.now, GROUP))
+        world.rotate()
     assert [*missed(world, 20)] == [3, 4, 5]
     assert [*missed(world, 20, 5)] == [5]
     assert missed(world, 20, 6) == {}

@@ -52,6 +52,17 @@ def changed(block: SealedPublications, place: int, value: object) -> SealedPubli
     return SealedPublications.from_tree(tree)
 
 
+def spoil(line: Line, by: str) -> None:
+    """Let somebody break the seals of all blocks that it says."""
+
+    def meddle(here: str, hop: Hop) -> Hop:
+        if here == by and isinstance(hop.body, SealedPublications):
+            return replace(hop, body=changed(hop.body, 7, hop.body.block[:-1] + b"\0"))
+        return hop
+
+    line.meddle = meddle
+
+
 def renumbered(block: SealedPublications, by: int) -> SealedPublications:
     return changed(block, 5, write_runs([number + by for number in block.numbers]))
 
@@ -320,13 +331,7 @@ def test_events_of_a_sealed_type_that_come_without_a_seal_are_refused() -> None:
 
 def test_a_broker_that_cannot_read_forges_no_numbers() -> None:
     line = row()
-
-    def meddle(here: str, hop: Hop) -> Hop:
-        if here == "between" and isinstance(hop.body, SealedPublications):
-            return replace(hop, body=changed(hop.body, 7, hop.body.block[:-1] + b"\0"))
-        return hop
-
-    line.meddle = meddle
+    spoil(line, "between")
     line.publish("pub", CARS[0])
     assert line.codes() == [("sub", "seal.cannot-open")]
     line.meddle = lambda _here, hop: hop

@@ -33,6 +33,16 @@ ISO = re.compile(
     r"(Z|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))?)?",
     re.ASCII,
 )
+#: how a mapping of Parquet files begins; attributes follow
+PARQUET_MAPPING = f"""
+type = "reading.type"
+format = "parquet"
+[event]
+id = "n"
+time = "t"
+source = {{ constant = "{SOURCE}" }}
+[attributes]
+"""
 CODES = {
     "value.kind": "ingest.kind",
     "value.range": "ingest.range",

@@ -99,6 +99,14 @@ REVOCATIONS = 'revocations = ["owner.chain"]\n'
 """What stands in a policy file that goes by that chain."""
 
 
+def build_revocable(plant: Path) -> Path:
+    """Build a plant whose policy goes by the owner's chain, in which nothing is revoked yet that anybody has."""
+    file = build(plant)
+    revoke(plant, 0)
+    file.write_text(REVOCATIONS + POLICY)
+    return file
+
+
 def line(number: int) -> str:
     """Return a record: every seventh is broken, every fifth is by somebody without a right."""
     if number % 7 == 6:

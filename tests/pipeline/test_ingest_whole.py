@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.ingest_reference import SOURCE, define
+from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.rows import collected
 from tests.pipeline.test_ingest_csv import BOUND, TOP, line
 from tests.pipeline.test_ingest_csv import CASES as ROWS
@@ -105,15 +105,7 @@ def test_a_stream_of_files(spark: SparkSession, tmp_path: Path) -> None:
     assert seen == ["0 ingest.json", "1 ingest.utf8"]
 
 
-PARQUET = f"""
-type = "reading.type"
-format = "parquet"
-[event]
-id = "n"
-time = "t"
-source = {{ constant = "{SOURCE}" }}
-[attributes]
-sensor = "a.b`c"
+PARQUET = f"""{PARQUET_MAPPING}sensor = "a.b`c"
 lane = "i"
 value = "d"
 level = "m"

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.jobs_plant import POLICY, REVOCATIONS, build, interpreted, revoke, write_events
+from tests.pipeline.jobs_plant import build_revocable, interpreted, revoke, write_events
 from tests.pipeline.rows import transit_frame
 from tests.trust.kit import NOW, refused, who
 
@@ -33,11 +33,7 @@ from penstock.trust import Right
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """A policy that goes by the owner's chain, in which nothing is revoked yet that anybody has."""
-    file = build(tmp_path / "plant")
-    revoke(file.parent, 0)
-    file.write_text(REVOCATIONS + POLICY)
-    return file
+    return build_revocable(tmp_path / "plant")
 
 
 # --- What is renewed, and when; without Spark ------------------------------------------------------------------------

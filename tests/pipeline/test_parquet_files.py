@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.ingest_reference import SOURCE, define
+from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs_plant import interpreted
 from tests.trust.kit import NOW, refused
 
@@ -22,16 +22,7 @@ from penstock.pipeline.mapping import read_mapping
 from penstock.pipeline.parquet_files import Seen, files_lacking
 from penstock.pipeline.streaming import Streaming
 
-MAPPING = f"""
-type = "reading.type"
-format = "parquet"
-[event]
-id = "n"
-time = "t"
-source = {{ constant = "{SOURCE}" }}
-[attributes]
-sensor = "s"
-"""
+MAPPING = PARQUET_MAPPING + 'sensor = "s"'
 
 
 @pytest.fixture(autouse=True, scope="module")
