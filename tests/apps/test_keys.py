@@ -283,3 +283,10 @@ def test_names_are_added_listed_and_removed(penstock: Shell) -> None:
     assert penstock("name", "remove", "Detective Smith").code == "petname.unknown"
     assert penstock("name", "add", "a/b", "a.key").code == "petname.malformed"
     penstock.ok("name", "add", "new", "a.key", "--names", "other.toml")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("key status", "penstock keys status"), ("keys new", "penstock key new")])
+def test_keys_in_files_and_keys_at_brokers_are_not_far_apart(penstock: Shell, typed: str, meant: str) -> None:
+    ran = penstock(*typed.split())
+    assert ran.code == "cli.usage"
+    assert f"`{meant}`" in ran.err

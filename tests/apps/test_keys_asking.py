@@ -128,6 +128,9 @@ def rehearsed(network: Shell, east: Running) -> None:
 def fetched(network: Shell, east: Running) -> None:
     """Fetch old keys: those that there is a right to, and no others."""
     assert ask(network, east, "engineer", *FETCH).code == "keys.not-entitled"
+    closed = ask(network, east, "engineer", *FETCH, "--attribute", "plate", "--credential", "history.cert")
+    # The key of the type alone would come with it.
+    assert closed.code == "keys.not-entitled"
     assert not (network.folder / "logs.ring").exists()
     ran = ask(network, east, "engineer", *FETCH, "--credential", "history.cert", "--dry-run")
     assert "would write logs.ring" in ran.out

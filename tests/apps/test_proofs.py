@@ -93,3 +93,9 @@ def test_what_cannot_be_proven_is_told(shell: Shell) -> None:
     assert code("signed.sealed", "e1", "--show", "plate", keys=less) == "seal.unknown-key"
     # What he can read himself he can show.
     shell.ok("proof", "make", "signed.sealed", "--event", "e1", "--show", "id", *less)
+
+
+def test_what_is_no_proof_is_met_with_what_makes_one(shell: Shell) -> None:
+    ran = shell("proof", "check", "signed.sealed")
+    assert ran.code == "sexp.syntax"
+    assert "penstock proof make" in ran.err

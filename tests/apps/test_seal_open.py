@@ -309,3 +309,49 @@ def test_keys_under_a_passphrase(shell: Shell) -> None:
         assert again.code == "file.exists"
         # Nothing replaces them, so that no option is to be had for it.
         assert "--overwrite" not in again.err
+
+
+OFFICE = ("key", "new-ring", "office.ring", "--kek", "other.kek", "--from", "all.ring", "--from-kek", "ring.kek")
+
+
+def test_a_ring_for_somebody_who_reads_less(shell: Shell) -> None:
+    assert shell.ok(*OFFICE, *TYPE, "--attribute", "speed", "-o", "json").json["keys"] == 2
+    ran = shell.ok("open", "events.sealed", *TYPE, "--keys", "office.ring", "--kek", "other.kek", "-o", "json")
+    whole = opened(shell.ok("open", "events.sealed", *KEYS, "-o", "json"))
+    assert [(one["data"]["plate"], one["data"]["speed"]) for one in opened(ran)] == [
+        (None, one["data"]["speed"]) for one in whole
+    ]
+    # What was taken from a part can be no more than the part.
+    again = ("key", "new-ring", "more.ring", "--kek", "other.kek", "--from", "office.ring", *TYPE)
+    assert shell(*again).code == "seal.unknown-key"
+    assert shell.ok(*again, "--attribute", "speed", "-o", "json").json["keys"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((*OFFICE, *TYPE, "--attribute", "sped"), "type.unknown-attribute"),
+        ((*OFFICE, "--type", "whole.type", "--attribute", "speed"), "seal.level"),
+        ((*OFFICE[:5], *TYPE, "--attribute", "speed"), "cli.usage"),
+        ((*OFFICE[:7], *TYPE), "keys.wrong-kek"),
+    ],
+)
+def test_no_ring_is_made_that_would_open_more_or_less_than_was_meant(
+    shell: Shell, words: tuple[str, ...], code: str
+) -> None:
+    assert shell(*words).code == code
+    assert not Path("office.ring").exists()
+
+
+def test_a_ring_and_its_key_that_change_places_are_told_apart(shell: Shell) -> None:
+    ran = shell("open", "events.sealed", *TYPE, "--keys", "ring.kek", "--kek", "all.ring")
+    assert ran.code == "keys.kek"
+    assert "this is a key ring" in ran.err
+    assert "penstock key new-kek" in shell("open", "events.sealed", *TYPE, "--keys", "all.ring", "--kek", "no.kek").err
+
+
+def test_where_nobody_answers_a_passphrase_is_asked_for_in_a_file(shell: Shell) -> None:
+    create_kek(Path("safe.kek"), protect_kek(Secret(bytes(32)), b"open sesame", shell.random, Cost(1, 8 << 10)))
+    ran = shell("key", "new-ring", "safe.ring", *TYPE, "--kek", "safe.kek")
+    assert ran.code == "cli.aborted"
+    assert "--kek-passphrase-file" in ran.err

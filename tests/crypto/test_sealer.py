@@ -20,7 +20,7 @@ from penstock.crypto import seal_keys
 from penstock.crypto.aead import TAG_BYTES, Algorithm
 from penstock.crypto.opener import Opener
 from penstock.crypto.sealer import Sealer, Settings
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 
@@ -149,6 +149,9 @@ def test_without_a_key_nothing_is_sealed() -> None:
     for held, whole in ((ALL[:2], True), (ALL, False)):
         made = Sealer(ring(held, whole=whole), BROKER.principal, fresh)
         assert code_of(made.seal, small(), NOW) == "seal.unknown-key"
+    # Which key it is, people have to know.
+    with pytest.raises(RefusedError, match="attribute `2` of"):
+        Sealer(ring(ALL[:2]), BROKER.principal, fresh).seal(small(), NOW)
     # At event level the type's key is all that is needed.
     made = Sealer(ring([]), BROKER.principal, fresh)
     assert Opener(ring([])).open(made.seal(small(), NOW, Level.EVENT)) == small()

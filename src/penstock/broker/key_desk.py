@@ -173,7 +173,7 @@ class KeyDesk:
             raise RefusedError(
                 "keys.not-managed",
                 "no such keys are managed here",
-                hint="is this the broker with the key manager? `penstock keys status` shows which keys it manages",
+                hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
             )
         if not all(self._may_manage(asker, group) for group in groups):
             raise RefusedError(

@@ -147,10 +147,14 @@ def closed_epoch(event_type: TypeKey) -> RefusedError:
     )
 
 
-def unknown_key(event_type: TypeKey) -> RefusedError:
-    """Return the error for a key that is not held. Nothing was tried: whoever gets the key can try then."""
+def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
+    """Return the error for a key that is not held, of the type itself or of an attribute.
+
+    Nothing was tried: whoever gets the key can try then.
+    """
+    of = f"attribute `{attribute.rpartition('#')[2]}` of " if attribute else ""
     return RefusedError(
         "seal.unknown-key",
-        f"no key is held here for `{event_type.name}` in this epoch",
+        f"no key is held here for {of}`{event_type.name}` in this epoch",
         hint="brokers get it with a right to the type and all attributes, others with `penstock keys fetch`",
     )

@@ -176,7 +176,8 @@ class Sealer:
         found = [(self._keys.current(scope), scope, purpose) for scope, purpose in uses]
         epochs = tuple(epoch for epoch, _, _ in found if epoch is not None)
         if len(epochs) != len(found):
-            raise unknown_key(names.type)
+            missing = next(scope for epoch, scope, _ in found if epoch is None)
+            raise unknown_key(names.type, "" if missing == str(names.type) else missing)
         fixed = Fixed(
             level,
             self._signing is not None,

@@ -6,8 +6,9 @@ from pathlib import Path
 from penstock.codec.sexp import advanced, parse
 from penstock.crypto.kek import ProtectedKek, StoredKek, kek_to_sexp, parse_kek
 from penstock.crypto.wrapping import Secret
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.store.files import read_file, reason, within
+from penstock.store.key_rings import MAGIC
 
 
 def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
@@ -31,8 +32,19 @@ def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
 
 def read_stored_kek(path: Path) -> StoredKek:
     """Read a file of either form. Raises what `read_kek` raises, except about passphrases."""
-    data = read_file(str(path))
+    try:
+        data = read_file(str(path))
+    except FailedError as error:
+        if error.code == "file.missing":
+            error.hint = "check the path; `penstock key new-kek` makes a key-encryption key"
+        raise
     with within(str(path)):
+        if data.startswith(MAGIC):
+            raise MalformedError(
+                "keys.kek",
+                "this is a key ring, and not the key-encryption key that it lies under",
+                hint="give the ring where keys are asked for, and here what `penstock key new-kek` made",
+            )
         return parse_kek(parse(data))
 
 

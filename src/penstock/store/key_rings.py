@@ -24,8 +24,9 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files import read_file, replace_file, within
 
-_MAGIC: Final = b"penstock-key-ring-1\n"
-_HEAD: Final = len(_MAGIC) + ID_BYTES
+MAGIC: Final = b"penstock-key-ring-1\n"
+"""What every key ring begins with."""
+_HEAD: Final = len(MAGIC) + ID_BYTES
 _CONTEXT: Final = b"ring"
 _NAME: Final = Struct(">H")
 _COUNT: Final = Struct(">I")
@@ -51,16 +52,16 @@ def write_key_ring(path: Path, ring: KeyRing, kek: Secret, random: RandomBytes) 
 
 def encode_key_ring(ring: KeyRing, kek: Secret, random: RandomBytes) -> bytes:
     """Return the octets of a key ring."""
-    head, salt = _MAGIC + kek_id(kek), random(SALT_BYTES)
+    head, salt = MAGIC + kek_id(kek), random(SALT_BYTES)
     return head + salt + wrap(kek, _write(ring), salt, _CONTEXT, head)
 
 
 def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
     """Return the key ring of some octets. Raises what `read_key_ring` raises."""
     head, salt, box = data[:_HEAD], data[_HEAD : _HEAD + SALT_BYTES], data[_HEAD + SALT_BYTES :]
-    if not head.startswith(_MAGIC) or not box:
+    if not head.startswith(MAGIC) or not box:
         raise MalformedError("keys.ring", "not a key ring, or one of another version", hint="check which file it is")
-    if head != _MAGIC + kek_id(kek):
+    if head != MAGIC + kek_id(kek):
         raise RefusedError(
             "keys.wrong-kek",
             "this key ring lies under another key-encryption key",

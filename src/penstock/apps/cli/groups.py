@@ -3,7 +3,7 @@
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -134,7 +134,25 @@ def _quiet_stdout() -> None:
 
 
 class Verbs(click.Group):
-    """The verbs of one noun, in the order in which they are written down."""
+    """The verbs of one noun, in the order in which they are written down.
+
+    `elsewhere` are verbs of another noun that people look for here, and the command that has them.
+    """
+
+    def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.elsewhere = elsewhere or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb. Raises `MalformedError` (`cli.usage`) for one that another noun has, and what click raises."""
+        verb = args[0]
+        if verb not in self.commands and verb in self.elsewhere:
+            raise MalformedError(
+                "cli.usage", f"no such command '{verb}'", hint=f"`{self.elsewhere[verb]} {verb}` is another command"
+            )
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Name the verbs."""

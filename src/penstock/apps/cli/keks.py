@@ -1,5 +1,6 @@
 """`penstock key new-kek` and `new-ring`: what keys of sealed events lie under, and a ring of new ones."""
 
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 import click
@@ -8,11 +9,13 @@ from penstock.apps.cli.files import check_target
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, names_option, output_option, passphrase
-from penstock.apps.cli.seal_options import Types, kek_passphrase_option, load_kek, types_options
+from penstock.apps.cli.seal_options import Types, kek_passphrase_option, load_kek, load_ring, types_options
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.crypto.kek import StoredKek, kek_id, new_kek, protect_kek
 from penstock.crypto.seal_keys import KeyRing, column_scope, label_scope
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.types import EventType, Sealing
 from penstock.store.keks import create_kek
 from penstock.store.key_rings import write_key_ring
 
@@ -47,10 +50,19 @@ def new_kek_command(session: Session, *, file: str, protected: bool, passphrase_
 @types_options
 @click.option("--kek", "kek_file", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What it will lie under.")
 @kek_passphrase_option
+@click.option("--from", "source", metavar="RING", help="Take the keys from this ring, of all epochs, and draw none.")
+@click.option("--from-kek", metavar="FILE", help="What that ring lies under (default: the same as this one).")
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME", help="With --from: only this one; repeat it.")
 @output_option()
 @names_option
 @click.pass_obj
-@example("penstock key new-ring plates.ring --kek plates.kek --type numberplate.type")
+@example(
+    """
+penstock key new-ring plates.ring --kek plates.kek --type numberplate.type
+penstock key new-ring office.ring --kek office.kek --type numberplate.type --from plates.ring --from-kek plates.kek \\
+    --attribute location --attribute timestamp
+"""
+)
 def new_ring(  # noqa: PLR0913  # one argument an option
     session: Session,
     *,
@@ -60,24 +72,72 @@ def new_ring(  # noqa: PLR0913  # one argument an option
     previous: tuple[str, ...],
     kek_file: str,
     kek_passphrase_file: str | None,
+    source: str | None,
+    from_kek: str | None,
+    attributes: tuple[str, ...],
     output: str,
     names_file: str | None,
 ) -> None:
     """Make a key ring in FILE with new keys, drawn at random, for types and all their attributes.
 
     It is for events that are sealed in files and opened by whom you give the ring: brokers get their keys from a key
-    group, and do not know these.
+    group, and do not know these. With --from it gets keys of a ring that you have, for somebody who is to read less
+    than you: those of the types, which open ids and times, and of some attributes. Such a ring lies under a
+    key-encryption key of its own; who had yours could open yours too.
     """
+    if source is None and (attributes or from_kek is not None):
+        raise MalformedError("cli.usage", "--attribute and --from-kek say what to take from a ring", hint="give --from")
     check_target(file, overwrite=False, lasting=True)
-    types = Types.load(load_names(names_file), type_files, parent, previous, session.now)
-    kek, ring = load_kek(kek_file, kek_passphrase_file), KeyRing()
-    for event_type in types.by_name.values():
-        labels = [label_scope(event_type.key)] if event_type.blinded else []
-        own = (column_scope(event_type.key, a.id) for a in event_type.attributes)
-        for scope in (str(event_type.key), *labels, *own):
-            ring.put(scope, _FIRST_EPOCH, Secret(session.random(SECRET_BYTES)))
+    types = Types.load(load_names(names_file), type_files, parent, previous, session.now).by_name.values()
+    kek = load_kek(kek_file, kek_passphrase_file)
+    if source is None:
+        ring = _drawn((scope for one in types for scope in _scopes(one, ())), session)
+    else:
+        whole = load_ring(source, from_kek or kek_file, kek_passphrase_file if from_kek is None else None)
+        ring = _taken(whole, {scope for one in types for scope in _scopes(one, attributes)})
     write_key_ring(Path(file), ring, kek, session.random)
     _say_written(file, kek, output, keys=len([*ring.items()]))
+
+
+def _scopes(event_type: EventType, attributes: tuple[str, ...]) -> Iterator[str]:
+    """Yield what there are keys of: all, or the type and some attributes.
+
+    Raises `MalformedError` (`type.unknown-attribute`) and `RefusedError` (`seal.level`).
+    """
+    if attributes and event_type.sealing is Sealing.EVENT:
+        raise RefusedError(
+            "seal.level",
+            f"events of `{event_type.name.name}` are sealed as a whole: their key opens all attributes",
+            hint="`penstock type edit --seal attribute` makes a version with a key for each",
+        )
+    yield str(event_type.key)
+    if event_type.blinded:
+        yield label_scope(event_type.key)
+    for one in map(event_type.attribute, attributes) if attributes else event_type.attributes:
+        yield column_scope(event_type.key, one.id)
+
+
+def _drawn(scopes: Iterable[str], session: Session) -> KeyRing:
+    ring = KeyRing()
+    for scope in scopes:
+        ring.put(scope, _FIRST_EPOCH, Secret(session.random(SECRET_BYTES)))
+    return ring
+
+
+def _taken(whole: KeyRing, scopes: Set[str]) -> KeyRing:
+    """Return the keys of some scopes, all of which a ring must have. Raises `RefusedError` (`seal.unknown-key`)."""
+    ring = KeyRing()
+    for scope, epoch, key in whole.items():
+        if scope in scopes:
+            ring.put(scope, epoch, key)
+    missing = scopes - {scope for scope, _, _ in ring.items()}
+    if missing:
+        # As people write it: without the key of the owner.
+        first = min(missing).rpartition("/")[2]
+        raise RefusedError(
+            "seal.unknown-key", f"the ring has no key of `{first}`", hint="take what it has: --attribute"
+        )
+    return ring
 
 
 def _say_written(file: str, kek: Secret, output: str, **more: object) -> None:

@@ -28,10 +28,15 @@ from penstock.errors import FailedError, PenstockError
 from penstock.model.principals import Principal
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
+_OF_BROKERS = dict.fromkeys(("status", "join", "rotate", "evict", "forget", "fetch"), "penstock keys")
 
-@click.group(cls=Verbs)
+
+@click.group(cls=Verbs, elsewhere=_OF_BROKERS)
 def key() -> None:
-    """Keys to sign with, and the principals that they are."""
+    """Keys to sign with, and the principals that they are.
+
+    Keys that brokers hold of sealed types are another thing: `penstock keys`.
+    """
 
 
 @key.command("new")

@@ -47,7 +47,7 @@ def show_rehearsed(found: Rehearsed, names: Names, words: str) -> None:
 
 def _rehearsed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str]]:
     first, *others = [names.show_text(str(who)) for who in listed(one.get("holders"))] or [""]
-    yield _key(one, names), str(one.get("epoch", 0)), _then(one), first
+    yield _key(one, names), _epoch(one), _then(one), first
     for other in others:
         yield "", "", "", other
 
@@ -70,7 +70,7 @@ def _held(one: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
         seals = "✗ evicted, and no member: `penstock keys join` asks again"
     else:
         seals = "✗ publications wait for a key" if one.get("epoch") == 0 else "✗ publications wait for a new epoch"
-    return _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), seals
+    return _key(one, names), _epoch(one), _when(one.get("begun")), seals
 
 
 def _managed(one: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str]]:
@@ -91,6 +91,11 @@ def _key(one: Mapping[str, Wire], names: Names) -> str:
 def _scope(text: str, names: Names) -> str:
     owner, slash, rest = text.partition("/")
     return f"{names.show_text(owner)}{slash}{rest}"
+
+
+def _epoch(one: Mapping[str, Wire]) -> str:
+    """Return the epoch of a key. They are counted from 1: of a key that has not come there is none."""
+    return str(one.get("epoch") or "–")
 
 
 def _when(value: Wire) -> str:

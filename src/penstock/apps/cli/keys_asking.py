@@ -33,7 +33,10 @@ _DRY_RUN = click.option(
 )
 
 
-@click.group(cls=Verbs)
+_IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring"), "penstock key")
+
+
+@click.group(cls=Verbs, elsewhere=_IN_FILES)
 def keys() -> None:
     """Keys of sealed types at a broker: who has them, new ones, old ones.
 

@@ -103,8 +103,10 @@ def fetch(  # noqa: PLR0913  # one argument an option
             return await _Fetching(client, kept).fetch(wanted)
 
     fetched = talk(ask)
-    if not fetched.epochs:
-        code = next(iter(fetched.refused.values()))
+    # The key of the type comes with those of attributes, and is not what was asked for.
+    if not fetched.epochs or (attributes and fetched.refused.keys() >= {*attributes}):
+        named = (fetched.refused[name] for name in attributes if name in fetched.refused)
+        code = next(named, None) or next(iter(fetched.refused.values()))
         words, hint = _NOTHING[code]
         raise RefusedError(code, words, hint=hint)
     if not dry_run:

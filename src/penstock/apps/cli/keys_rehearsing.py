@@ -81,7 +81,9 @@ def _meant(status: Mapping[str, Wire], of_type: TypeKey | None, attribute: str) 
     }
     if not found:
         raise RefusedError(
-            "keys.not-managed", "no such keys are managed here", hint="`penstock keys status` shows which keys are"
+            "keys.not-managed",
+            "no such keys are managed here",
+            hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
         )
     if not all("holders" in one for one in found.values()):
         raise _not_manager()

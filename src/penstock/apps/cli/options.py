@@ -11,7 +11,7 @@ from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.names import complete_who
 from penstock.apps.cli.session import Session
 from penstock.crypto import ProtectedKey, SigningKey, read_key
-from penstock.errors import MalformedError
+from penstock.errors import FailedError, MalformedError
 from penstock.model.instants import parse_instant
 from penstock.trust.capabilities import Right
 
@@ -128,10 +128,11 @@ def open_key(name: str, passphrase_file: str | None) -> SigningKey:
 def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes:
     """Return a passphrase from a file or a prompt, never from the command line, which others can see.
 
-    Raises `MalformedError` (`key.passphrase-text`) when a file holds no text.
+    Raises `MalformedError` (`key.passphrase-text`) when a file holds no text, and `FailedError` (`cli.aborted`) where
+    nobody answers.
     """
     if file is None:
-        text = str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
+        text = _asked(prompt, confirm=confirm)
     else:
         try:
             text = read_bytes(file).decode().partition("\n")[0].removesuffix("\r")
@@ -139,3 +140,14 @@ def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes
             raise MalformedError("key.passphrase-text", f"`{file}` holds no text") from None
     # The same letters typed on another machine must open the key.
     return unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
+
+
+def _asked(prompt: str, *, confirm: bool) -> str:
+    try:
+        return str(click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True))
+    except click.Abort:
+        raise FailedError(
+            "cli.aborted",
+            "stopped: no passphrase was given",
+            hint="where nobody can be asked, name a file: --passphrase-file, or --kek-passphrase-file",
+        ) from None

@@ -147,7 +147,11 @@ def check(  # noqa: PLR0913  # one argument an option
     may publish such events is what `penstock explain` says.
     """
     names = load_names(names_file)
-    value = read_sexp(file)
+    try:
+        value = read_sexp(file)
+    except MalformedError as error:
+        error.hint = "a proof is what `penstock proof make` wrote: is it the right file?"
+        raise
     with within(file):
         proven = verify_proof(Proof.from_sexp(value))
     event_type = None
