@@ -1,7 +1,7 @@
 """Sealed types on a fabric: they cross it in their blocks, and others do not cross it unless somebody says so."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -144,3 +144,44 @@ def test_nothing_stands_beside_a_block_on_a_fabric() -> None:
     for octets in (beside, b"\x90", encode(["other", []])):
         with pytest.raises(MalformedError):
             read_body(octets)
+
+
+def test_what_crosses_a_fabric_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with EmbeddedFabric() as fabric, two(fabric, fabric, signed(SEALED)) as (pub, sub):
+            await until(lambda: holds(pub) == holds(sub) == 4)
+            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+                await flow(feed, news)
+                sealed, seal = list[int](), pub.core.vault.seal
+
+                def counted(events: Sequence[TransitEvent]) -> bytes:
+                    sealed.append(len(events))
+                    return seal(events)
+
+                monkeypatch.setattr(pub.core.vault, "seal", counted)
+                await feed.publish_many([{"headline": str(number)} for number in range(100)])
+                assert await headlines(news, 100) == [str(number) for number in range(100)]
+                assert sum(sealed) == 100
+
+    run(main())
+
+
+def test_without_a_key_what_would_cross_a_fabric_waits() -> None:
+    async def main() -> None:
+        async with EmbeddedFabric() as fabric, two(fabric, fabric, signed(SEALED)) as (pub, sub):
+            await until(lambda: holds(pub) == holds(sub) == 4)
+            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+                news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+                await flow(feed, news)
+                (scope, epoch, key), *_ = [held for held in pub.core.ring.items() if "#" in held[0]]
+                pub.core.ring.close(scope, epoch)
+                await feed.publish(headline="kept", location="London", agency="PA")
+                waiting = pub.core.exchange.gathering
+                # It has lingered, and is held back since.
+                await until(lambda: len(waiting) == 1 and waiting.due is None)
+                pub.core.ring.begin(scope, epoch, key)
+                pub.core.release()
+                assert await headlines(news, 1) == ["kept"]
+
+    run(main())

@@ -76,11 +76,19 @@ class BlindedVault:
         tree = events[0].key
         if not is_blinded(tree):
             return self._vault.seal(events)
-        of_type = self._labels.type_of(tree)
+        octets = self._vault.seal(self._known(events))
+        return with_route(octets, self._labels.route(tree, written_route(octets)))
+
+    def require(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that there are keys to seal events of one type or label. Raises `RefusedError` as `seal`."""
+        self._vault.require(self._known(events) if is_blinded(events[0].key) else events)
+
+    def _known(self, events: Sequence[TransitEvent]) -> list[TransitEvent]:
+        """Return events of a label under the name of their type. Raises `RefusedError` (`seal.unknown-label`)."""
+        of_type = self._labels.type_of(events[0].key)
         if of_type is None:
             raise unknown_label()
-        octets = self._vault.seal(renamed(events, of_type))
-        return with_route(octets, self._labels.route(tree, written_route(octets)))
+        return renamed(events, of_type)
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block. Raises `RefusedError` (`seal.*`) and `MalformedError`."""

@@ -103,7 +103,7 @@ class FabricNetwork:
         self._room = Room(core.settings.limits.network_outbox)
         core.crowded, core.room = self._is_crowded, self._wait_for_room
         core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
-        core.exchange.quenches = False
+        core.exchange.quenches, core.router.on_fabric = False, True
         core.library.changed = self._reconsider
 
     # Running.

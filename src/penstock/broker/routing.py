@@ -39,6 +39,8 @@ class Router:
         self._settings = settings or Settings()
         self._may_route, self._limits = self._settings.may_route, self._settings.limits
         self._vault = self._settings.vault
+        #: whether a fabric is between brokers, and who writes to it seals what goes there
+        self.on_fabric = False
         self._admitted = self._settings.admitted
         self._members = Membership(
             me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
@@ -179,6 +181,11 @@ class Router:
         for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
             self._published += len(block.events)
             if not self._vault.seals(block.type):
+                self._carry(block, None)
+                continue
+            if self.on_fabric and not block.retain:
+                # There are no neighbours who would get the blocks.
+                self._vault.require(block.events)
                 self._carry(block, None)
                 continue
             for part in SealedPublications.sealing_all(block, self._vault, self._limits):

@@ -41,6 +41,9 @@ class Vault(Protocol):
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.*`)."""
 
+    def require(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that there are keys to seal events of one type now. Raises `RefusedError` (`seal.*`)."""
+
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here.
 
@@ -83,6 +86,10 @@ class NoVault:
         return False
 
     def seal(self, _events: Sequence[TransitEvent], /) -> bytes:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def require(self, _events: Sequence[TransitEvent], /) -> None:
         """Refuse: there are no keys."""
         raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
 

@@ -109,6 +109,16 @@ class KeyVault:
         self._sealers[signed] = self._new_sealer(signed=signed)
         return self._sealers[signed].seal_events(events, self._clock(), level)
 
+    def require(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that events of one type can be sealed now. Raises `RefusedError` (`seal.unknown-key`)."""
+        of_type = events[0].key
+        needed = {str(of_type)}
+        if self._level(of_type) is Level.ATTRIBUTE:
+            forms = {tuple(event.values) for event in events}
+            needed |= {column_scope(of_type, attribute) for form in forms for attribute in form}
+        if any(self.keys.current(scope) is None for scope in needed):
+            raise unknown_key(of_type)
+
     def check(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys for events of one type, or that some are on their way, and that they can be signed.
 
