@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -27,9 +27,10 @@ TAKEN: Final = "taken"
 REPLAYED: Final = "seal.replayed"
 AGAIN: Final = "@again"
 """A column of blocks that may be copies: whether one of that name was taken before."""
-_NAME, _TIME = "@name", "@sealed"
-#: who has more senders than this is not told who they are
-_MOST_SENDERS: Final = 1 << 16
+_NAME, _TIME, _SENDER = "@name", "@sealed", "@sender"
+#: who has more senders than this is not told who they are: a plan holds the names, and each of them takes time
+_MOST_SENDERS: Final = 1_024
+_NUMBERS: Final = ("blocks", "rows", "uncounted", "copies")
 _SCHEMA: Final = StructType([StructField(_NAME, BinaryType()), StructField(_TIME, BinaryType())])
 
 
@@ -66,30 +67,42 @@ class Counted(NamedTuple):
 
 
 def count_blocks(blocks: DataFrame) -> Counted:
-    """Count blocks, the events that they say they have, and those that have the name of another."""
-    rows, (name, time) = quoted(ROWS), _named(blocks)
-    sender = F.substring(quoted(_NAME), 1, DIGEST_BYTES)
-    found = (
-        blocks.select(rows.alias("rows"), name, time)
-        .agg(
-            F.count("*"),
-            F.coalesce(F.sum("rows"), F.lit(0)),
-            F.count_if(F.coalesce(F.col("rows"), F.lit(0)) <= 0),
-            F.count(quoted(_NAME)) - F.count_distinct(quoted(_NAME)),
-            F.coalesce(F.min(quoted(_TIME)), F.lit(b"")),
-            F.coalesce(F.max(quoted(_TIME)), F.lit(b"")),
-            F.slice(F.collect_set(sender), 1, _MOST_SENDERS + 1),
-        )
-        .collect()[0]
+    """Count blocks, the events that they say they have, and those that have the name of another.
+
+    Anybody can write headers that name others, so that never more senders are held than may be named.
+    """
+    by_sender = _by_sender(blocks)
+    found = by_sender.limit(_MOST_SENDERS + 1).collect()
+    if len(found) > _MOST_SENDERS:
+        return _added_up(by_sender.agg(*_sums()).collect(), None)
+    # What is cut off names nobody.
+    whole = sorted(bytes(row[_SENDER]) for row in found if len(row[_SENDER] or b"") == DIGEST_BYTES)
+    return _added_up(found, tuple(str(Principal(sender)) for sender in whole))
+
+
+def _by_sender(blocks: DataFrame) -> DataFrame:
+    rows, name, time = quoted(ROWS), quoted(_NAME), quoted(_TIME)
+    by_name = blocks.select(rows, *_named(blocks)).groupBy(name)
+    counted = by_name.agg(
+        F.count("*").alias("blocks"),
+        F.coalesce(F.sum(rows), F.lit(0)).alias("rows"),
+        F.count_if(F.coalesce(rows, F.lit(0)) <= 0).alias("uncounted"),
+        F.greatest(F.count(name) - 1, F.lit(0)).alias("copies"),
+        F.min(time).alias("first"),
+        F.max(time).alias("last"),
     )
-    count, events, uncounted, copies, first, last, senders = found
-    return Counted(count, events, uncounted, copies, bytes(first), bytes(last), _named_senders(senders))
+    return counted.groupBy(F.substring(name, 1, DIGEST_BYTES).alias(_SENDER)).agg(*_sums())
 
 
-def _named_senders(found: list[bytearray]) -> tuple[str, ...] | None:
-    """Return the names of senders, in an order; what is cut off names nobody."""
-    whole = sorted(bytes(sender) for sender in found if len(sender) == DIGEST_BYTES)
-    return None if len(found) > _MOST_SENDERS else tuple(str(Principal(sender)) for sender in whole)
+def _sums() -> list[Column]:
+    return [*(F.sum(name).alias(name) for name in _NUMBERS), F.min("first").alias("first"), F.max("last").alias("last")]
+
+
+def _added_up(rows: list[Row], senders: tuple[str, ...] | None) -> Counted:
+    blocks, events, uncounted, copies = (sum(row[name] for row in rows) for name in _NUMBERS)
+    first = min((bytes(row["first"]) for row in rows if row["first"] is not None), default=b"")
+    last = max((bytes(row["last"]) for row in rows if row["last"] is not None), default=b"")
+    return Counted(blocks, events, uncounted, copies, first, last, senders)
 
 
 @dataclass(frozen=True, slots=True)
