@@ -28,7 +28,7 @@ CASES: list[tuple[str, Callable[[Mapping[str, Scalar]], object]]] = [
         "price > 24 AND stock IN ('NOK', 'ERIC')",
         lambda row: (
             (price := row.get("price")) is not None
-            and price > 24  # type: ignore[operator]
+            and price > 24  # type: ignore[operator]  # a row has the kinds of the schema
             and row.get("stock") in STOCKS
         ),
     ),
@@ -40,15 +40,15 @@ CASES: list[tuple[str, Callable[[Mapping[str, Scalar]], object]]] = [
         "volume BETWEEN 20 AND 80 AND NOT halted",
         lambda row: (
             (volume := row.get("volume")) is not None
-            and 20 <= volume <= 80  # type: ignore[operator]
+            and 20 <= volume <= 80  # type: ignore[operator]  # a row has the kinds of the schema
             and row.get("halted") is False
         ),
     ),
     (
         "stock LIKE 'E%' OR price * 2 >= 50",
         lambda row: (
-            ((stock := row.get("stock")) is not None and stock.startswith("E"))  # type: ignore[union-attr]
-            or ((price := row.get("price")) is not None and price * 2 >= 50)  # type: ignore[operator]
+            ((stock := row.get("stock")) is not None and stock.startswith("E"))  # type: ignore[union-attr]  # a row has the kinds of the schema
+            or ((price := row.get("price")) is not None and price * 2 >= 50)  # type: ignore[operator]  # a row has the kinds of the schema
         ),
     ),
 ]

@@ -134,7 +134,7 @@ def test_answers_are_as_the_document_says(pdp: Fuzzed, data: st.DataObject) -> N
 def answered(pdp: Fuzzed, case: "Case[Any]") -> None:
     """Send a case, with the token, and check the answer with all checks of schemathesis that can hold."""
     from schemathesis.checks import load_all_checks  # noqa: PLC0415  # as above
-    from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: PLC0415
+    from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: PLC0415  # as above
 
     load_all_checks()
     # Whether a value is one of its type, and a token that of a page, no schema says.

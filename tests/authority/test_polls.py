@@ -51,7 +51,7 @@ def test_a_majority_tightens_all_involved() -> None:
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(5)
     book = RuleBook.open(store.ledger(NAME))
-    assert {book.base.standing(each).form.fnc_s.text for each in "abcm"} == {  # type: ignore[union-attr]
+    assert {book.base.standing(each).form.fnc_s.text for each in "abcm"} == {  # type: ignore[union-attr]  # they are in the book
         "machine = 'M' AND role = 'engineer'"
     }
     book.verify()
@@ -247,10 +247,10 @@ def test_a_moderator_that_is_ended_at_any_time_goes_on_to_the_same_end(seed: int
     # Voters send again until they are heard.
     for minute in range(20):
         for vote in random.sample(votes, 2):
-            process.does(lambda polls, vote=vote, minute=minute: polls.hear(vote, at(minute)))  # type: ignore[misc]
+            process.does(lambda polls, vote=vote, minute=minute: polls.hear(vote, at(minute)))  # type: ignore[misc]  # a lambda with defaults has no type
     fate[:] = [random.choice(["kept", "before", "after"]) for _ in range(3)]
     for minute in range(60, 66):
-        process.does(lambda polls, minute=minute: polls.advance(at(minute)))  # type: ignore[misc]
+        process.does(lambda polls, minute=minute: polls.advance(at(minute)))  # type: ignore[misc]  # a lambda with defaults has no type
     (ended,) = polls_of(store).values()
     assert ended.settlement == Settlement(5)
     book = RuleBook.open(store.ledger(NAME))

@@ -54,7 +54,7 @@ def test_a_rule_that_has_ended_stands_in_nobodys_way(way: Callable[[RuleBook], P
     book = old()
     head = book.head
     step = way(book).step
-    assert (step.number, step.delta.rules["new"].after.status) == (3, Status.IN_FORCE)  # type: ignore[union-attr]
+    assert (step.number, step.delta.rules["new"].after.status) == (3, Status.IN_FORCE)  # type: ignore[union-attr]  # it is in force
     done = book.head != head
     assert [each.request for each in book.base.steps[1:]] == ([Pass(), NEW] if done else [])
     assert book.base.standings["old"].status is (Status.ENDED if done else Status.IN_FORCE)

@@ -143,7 +143,7 @@ class Node:
     def connect(self, who: SigningKey, session: str | None = None) -> list[Output]:
         return self.run(self.broker.connect(self.now, session or NAMES[who.principal], who.principal, Credentials()))
 
-    def publish(self, definition: TypeDefinition, id: str = "", **values: Scalar) -> list[Output]:  # noqa: A002
+    def publish(self, definition: TypeDefinition, id: str = "", **values: Scalar) -> list[Output]:  # noqa: A002  # as events call it
         event = Event.of(LIBRARY_TYPES[definition.name], values, id=id, time=self.now)
         return self.run(self.broker.publish(self.now, "reporter", definition.name.name, (event,)))
 

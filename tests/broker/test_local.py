@@ -57,7 +57,7 @@ def node(*policy: object, **options: object) -> Node:
     return made
 
 
-def subscribe(made: Node, one: TypeDefinition = NEWS, text: str | None = None, id: str = "s") -> list[Output]:  # noqa: A002
+def subscribe(made: Node, one: TypeDefinition = NEWS, text: str | None = None, id: str = "s") -> list[Output]:  # noqa: A002  # as clients call it
     selector = parse(text) if text else ALWAYS
     return made.run(made.broker.subscribe(made.now, "pda", id, one.name, selector))
 

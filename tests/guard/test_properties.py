@@ -195,7 +195,7 @@ def test_publishing_is_what_the_plan_says(data: st.DataObject) -> None:
             assert sent == "guard.ambiguous-forced"
         case expected:
             assert isinstance(sent, TransitEvent)
-            assert {a: repr(v) for a, v in sent.values.items()} == {a: repr(v) for a, v in expected.items()}  # type: ignore[union-attr]
+            assert {a: repr(v) for a, v in sent.values.items()} == {a: repr(v) for a, v in expected.items()}  # type: ignore[union-attr]  # the last case is of values
             assert (sent.key, sent.ancestors) == (event.type.key, event.type.ancestors)
 
 

@@ -14,8 +14,8 @@ from penstock.model.instants import date_key, format_date, in_utc, instant_key, 
 # Hypothesis wants naive bounds.
 instants = st.datetimes(timezones=st.just(UTC))
 zoned = st.datetimes(
-    min_value=datetime(1, 1, 3),  # noqa: DTZ001
-    max_value=datetime(9999, 12, 29),  # noqa: DTZ001
+    min_value=datetime(1, 1, 3),  # noqa: DTZ001  # the zone is drawn
+    max_value=datetime(9999, 12, 29),  # noqa: DTZ001  # the zone is drawn
     timezones=st.timezones() | st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone),
 )
 

@@ -43,7 +43,7 @@ values: st.SearchStrategy[Value] = (
     | st.integers(INTEGER_MIN, INTEGER_MAX)
     | st.floats()
     | st.text()
-    | st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1), timezones=st.timezones())  # noqa: DTZ001
+    | st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1), timezones=st.timezones())  # noqa: DTZ001  # the zone is drawn
 )
 
 

@@ -63,7 +63,7 @@ def test_what_is_refused_names_the_ways_that_are_open() -> None:
     base = base_of()
     add(base, ENGINEER, WORKER)
     proposals = refused(base, Resolve("w", Strategy.ADD)).fields["proposals"]
-    assert [each.strategy for each in proposals] == [Strategy.FOLLOW, Strategy.DELETE]  # type: ignore[attr-defined]
+    assert [each.strategy for each in proposals] == [Strategy.FOLLOW, Strategy.DELETE]  # type: ignore[attr-defined]  # fields of errors have no types
     assert refused(base, Resolve("w", Strategy.DELETE, frozenset({P2}))).fields["publishers"] == (P1,)
 
 

@@ -211,7 +211,7 @@ def test_whoever_counts_the_votes_of_an_outcome_comes_to_the_same() -> None:
     assert verify_outcome(ASKING, outcome.unverified()).chosen == ASKING.value.option(ADD)
 
     def altered(**change: object) -> UnverifiedValue:  # type: ignore[type-arg]  # an outcome
-        return sign_value(replace(outcome.value, **change), MODERATOR).unverified()  # type: ignore[arg-type]
+        return sign_value(replace(outcome.value, **change), MODERATOR).unverified()  # type: ignore[arg-type]  # as an outcome has them
 
     with refused("poll.outcome"):
         verify_outcome(ASKING, altered(chosen=FOLLOW))
@@ -280,7 +280,7 @@ def test_only_what_was_rejected_and_can_be_settled_is_asked_about() -> None:
 class Sent:
     """A vote under way, and when it arrives; more than once, perhaps, or never."""
 
-    vote: SignedValue[Vote] | UnverifiedValue[Vote]
+    vote: SignedValue[Vote]
     arrivals: tuple[float, ...]
 
 
@@ -346,7 +346,7 @@ def run(sent: Sequence[Sent]) -> Poll:
     arriving = sorted(((at, index) for index, each in enumerate(sent) for at in each.arrivals))
     for at, index in arriving:
         try:
-            poll = poll.hear(sent[index].vote.unverified().verify(), _instant(at))  # type: ignore[union-attr]
+            poll = poll.hear(sent[index].vote.unverified().verify(), _instant(at))
         except PenstockError:
             continue
     return poll.close(poll.sum_up(MODERATOR, DEADLINE))
@@ -370,7 +370,7 @@ def test_an_outcome_depends_on_nothing_but_the_votes_that_were_there_in_time(see
     ended = run([*honest, *noise])
     in_time = [each.vote for each in honest if any(at < 1 for at in each.arrivals)]
     assert ended.outcome is not None
-    assert ended.outcome.value.chosen == oracle(in_time)  # type: ignore[arg-type]
+    assert ended.outcome.value.chosen == oracle(in_time)
     # Another schedule by which the same arrives in time: another order, other repetitions, other noise.
     again = [
         Sent(each.vote, tuple(random.uniform(0, 0.99) for _ in range(random.choice([1, 2]))))

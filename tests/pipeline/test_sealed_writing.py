@@ -1,5 +1,6 @@
 """What tasks seal, brokers open; and no two attempts have an incarnation in common."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,4 @@ def test_signed_blocks_are_those_of_their_sender(tmp_path: Path) -> None:
 
 
 def _b64(octets: bytes) -> str:
-    import base64  # noqa: PLC0415
-
     return base64.b64encode(octets).decode()

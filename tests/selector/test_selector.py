@@ -106,7 +106,7 @@ def test_selectors_are_values() -> None:
     assert pickle.loads(pickle.dumps(parse("a = 1"))) == parse("a = 1")  # noqa: S301  # our own bytes
     assert "a = 1" in repr(parse("a=1"))
     with pytest.raises(AttributeError):
-        parse("a = 1").text = "b"  # type: ignore[misc]
+        parse("a = 1").text = "b"  # type: ignore[misc]  # that is what is tried
 
 
 def test_rename() -> None:

@@ -27,7 +27,7 @@ def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, Any, Any]:
     other = draw(st.sampled_from([Kind.INTEGER, Kind.FLOAT])) if kind in (Kind.INTEGER, Kind.FLOAT) else kind
     value = draw(VALUES[kind].filter(lambda value: value == value))  # noqa: PLR0124  # NaN
     if kind is Kind.TIMESTAMP:
-        value = value.astimezone(UTC)  # type: ignore[union-attr]
+        value = value.astimezone(UTC)  # type: ignore[union-attr]  # by its kind it is a time
     return kind, value, draw(LITERALS[other])
 
 

@@ -106,7 +106,7 @@ CHANGE = (b"change", b"1", b"0", b"who", b"kind", b"why", bytes(32))
 )
 def test_hostile_files_are_refused_by_a_code(lines: list[object], tmp_path: Path) -> None:
     file = tmp_path / "backup"
-    file.write_bytes(b"".join(transport(line) + b"\n" for line in lines))  # type: ignore[arg-type]
+    file.write_bytes(b"".join(transport(line) + b"\n" for line in lines))  # type: ignore[arg-type]  # drawn as lists, which are written alike
     with pytest.raises(PenstockError) as problem:
         read_backup(file)
     assert problem.value.code.startswith(("store.", "sexp."))

@@ -82,7 +82,7 @@ def test_who_waits_too_long_is_told(url: str, connection: psycopg.Connection) ->
 def test_a_server_that_would_not_wait_for_its_disk_does(url: str, connection: psycopg.Connection) -> None:
     connection.execute("ALTER ROLE penstock SET synchronous_commit = off")
     try:
-        with open_store(url) as store, store.records._engine.connect() as inner:  # type: ignore[attr-defined]
+        with open_store(url) as store, store.records._engine.connect() as inner:  # type: ignore[attr-defined]  # of this adapter
             assert inner.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
     finally:
         connection.execute("ALTER ROLE penstock RESET synchronous_commit")

@@ -64,7 +64,7 @@ def test_times_before_1970_are_times_too() -> None:
 )
 def test_what_has_another_form_is_no_change(wrong: dict[str, str]) -> None:
     with pytest.raises(MalformedError) as problem:
-        replace(entry(1), **wrong)  # type: ignore[arg-type]
+        replace(entry(1), **wrong)  # type: ignore[arg-type]  # that is what is tried
     assert problem.value.code == "store.value"
 
 

@@ -54,7 +54,7 @@ class FormSuite:
         open_store(url, create=True).close()
         with opened(url) as database:
             with database._writing() as connection:
-                connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
+                connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608  # a name of ours
             for attempt in (partial(open_store, url), database.migrate, partial(database.migrate, dry_run=True)):
                 with pytest.raises(RefusedError) as problem:
                     attempt()

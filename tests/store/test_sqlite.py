@@ -66,7 +66,7 @@ def test_a_file_that_is_not_there_is_not_made(file: Path) -> None:
 
 
 def test_changes_reach_the_disk_before_they_are_acknowledged(filled: str) -> None:
-    with open_store(filled) as store, store.records._engine.connect() as connection:  # type: ignore[attr-defined]
+    with open_store(filled) as store, store.records._engine.connect() as connection:  # type: ignore[attr-defined]  # of this adapter
         settings = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
     assert settings == ["wal", 2]
 
@@ -126,7 +126,7 @@ def test_tampering_shows(file: Path, filled: str, tampered: Tampered) -> None:
 def test_any_value_in_any_column_is_only_broken(file: Path, filled: str, column: str) -> None:
     with open_store(filled) as store:
         for value in ("'text'", "x'00'", "1.5", "9e18"):
-            tamper(file, f"UPDATE penstock_changes SET {column} = {value} WHERE number = 2")  # noqa: S608
+            tamper(file, f"UPDATE penstock_changes SET {column} = {value} WHERE number = 2")  # noqa: S608  # words of this test
             with pytest.raises(RefusedError) as problem:
                 store.ledger("rules").verify()
             assert (problem.value.code, problem.value.fields["number"]) == ("store.broken", 2)

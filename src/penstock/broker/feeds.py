@@ -175,7 +175,7 @@ class Feed(_Held):
         """End the advertisement."""
         await self._session.drop(self)
 
-    def _row(self, values: Mapping[str, Scalar], id: str, time: datetime | None) -> Row:  # noqa: A002
+    def _row(self, values: Mapping[str, Scalar], id: str, time: datetime | None) -> Row:  # noqa: A002  # as events call it
         row: Row = [id or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
         if id:
             check_value(Kind.STRING, id)

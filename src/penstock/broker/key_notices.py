@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.key_messages import KeyGroup
 
-#: the first pause after a start is a part of `key_retry`: this; each one is twice as long as the one before
+#: the first pause after a start is `key_retry` divided by this; each one is twice as long as the one before
 _PATIENCE: Final = 16
 
 

@@ -136,15 +136,15 @@ class LocalBroker:
         """Let a client have the events of a type, and its sub-types, that its selector wants: as far as it may."""
         return self._handle(now, session, Asked(Verb.SUBSCRIBE, of_type, id, selector), self._keep)
 
-    def advertise(self, now: datetime, session: str, id: str, of_type: TypeName) -> list[Output]:  # noqa: A002
+    def advertise(self, now: datetime, session: str, id: str, of_type: TypeName) -> list[Output]:  # noqa: A002  # as clients call it
         """Let a client publish events of a type; where it may not, of those sub-types of which it may."""
         return self._handle(now, session, Asked(Verb.ADVERTISE, of_type, id), self._keep)
 
-    def unsubscribe(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002
+    def unsubscribe(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002  # as clients call it
         """End a subscription."""
         return self._handle(now, session, Asked(Verb.UNSUBSCRIBE, id=id), self._drop)
 
-    def unadvertise(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002
+    def unadvertise(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002  # as clients call it
         """End an advertisement."""
         return self._handle(now, session, Asked(Verb.UNADVERTISE, id=id), self._drop)
 
@@ -172,7 +172,7 @@ class LocalBroker:
 
         return self._handle(now, session, Asked(Verb.REMOVE_TYPE, name), remove)
 
-    def restrictions(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002
+    def restrictions(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002  # as clients call it
         """Tell a client how its subscription or advertisement is restricted, where the type's owner lets it ask."""
 
         def tell(client: Session, asked: Asked, now: datetime) -> None:

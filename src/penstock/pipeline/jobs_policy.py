@@ -21,7 +21,7 @@ from penstock.pipeline.policy_file import LoadedPolicy, load_policy, policy_dige
 from penstock.pipeline.streaming import Streaming
 
 REVISIONS: Final = "policies"
-"""What the revisions are called in a commit that a batch was decided by."""
+"""What a commit calls the revisions of the policies by which its batch was decided."""
 
 J = TypeVar("J", bound=Job)
 Make: TypeAlias = Callable[[tuple[LoadedPolicy, ...]], J]

@@ -24,7 +24,7 @@ def either(validities: Iterable[Validity]) -> Periods:
     found = dict.fromkeys(validities)
     if ALWAYS in found:
         return ANY_TIME
-    if len(found) < _TWO:
+    if len(found) <= 1:
         return tuple(found)
     plain: list[Validity] = []
     for one in sorted((one for one in found if not one.online), key=lambda one: (one.begin, one.end)):
@@ -47,9 +47,6 @@ def both(one: Periods, other: Periods) -> Periods:
         return one
     met = (mine.intersect(theirs) for mine in one for theirs in other)
     return either(validity for validity in met if validity is not None)
-
-
-_TWO: Final = 2
 
 
 def _joined(first: Validity, second: Validity) -> Validity:

@@ -57,12 +57,12 @@ class Root(click.Group):
         """Name all nouns."""
         return list(self.nouns)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as click calls it
         """Import one noun."""
         noun = self.nouns.get(cmd_name)
         return None if noun is None else noun.load()
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click calls it
         """List the nouns without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, noun.help) for name, noun in self.nouns.items()])
@@ -154,7 +154,7 @@ class Verbs(click.Group):
             )
         return super().resolve_command(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
         """Name the verbs."""
         return list(self.commands)
 
