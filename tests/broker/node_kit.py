@@ -24,7 +24,7 @@ from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import DecisionRecord, Recorder
-from penstock.guard.decision_log import RevocationRecord  # noqa: TC001  # as its neighbour is imported
+from penstock.guard.revocation_log import RevocationRecord
 from penstock.model.events import Event
 from penstock.model.limits import Limits
 from penstock.model.values import Scalar

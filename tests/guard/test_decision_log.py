@@ -12,18 +12,8 @@ from tests.guard.london import BAG, BILLING, MALLORY, NETWORK, NOW, SUSPECT, V85
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard import Decision, Effect, EventRequest, NetworkRequest, Problem
-from penstock.guard.decision_log import (
-    DECIDED,
-    ENFORCED,
-    REVOKED,
-    Counts,
-    DecisionRecord,
-    RevocationRecord,
-    from_cloud_event,
-    read_record,
-    read_revocation,
-    record,
-)
+from penstock.guard.decision_log import Counts, DecisionRecord, from_cloud_event, read_record, record
+from penstock.guard.log_envelopes import DECIDED, ENFORCED
 from penstock.model import DEFAULT_LIMITS, NetworkName, Principal, TypeName
 from penstock.trust.capabilities import Right
 
@@ -271,70 +261,3 @@ def test_no_part_may_be_missing(name: str) -> None:
 def test_extensions_of_the_envelope_are_passed_over() -> None:
     assert from_cloud_event(GOOD | {"traceparent": "00-a-b-01", "subject": "x"}) == PERMITTED
     assert read_record(json.dumps(GOOD)) == PERMITTED
-
-
-REVOCATION = RevocationRecord(
-    id="r-1",
-    source="ccs-broker",
-    time=NOW + timedelta(seconds=2),
-    owner=V8516.event_type.name.owner,
-    revocation="revocation-7",
-    because=("cert:a", "cert:b"),
-    ordered=NOW,
-)
-
-
-def test_a_revocation_is_a_cloud_event_too() -> None:
-    event: dict[str, Any] = REVOCATION.to_cloud_event()
-    assert (event["type"], event["id"], event["time"]) == (REVOKED, "r-1", "2026-05-01T12:00:02.000000Z")
-    assert event["data"] == {
-        "owner": str(V8516.event_type.name.owner),
-        "revocation": "revocation-7",
-        "because": ["cert:a", "cert:b"],
-        "ordered": "2026-05-01T12:00:00.000000Z",
-    }
-    assert REVOCATION.took == timedelta(seconds=2)
-    assert read_revocation(REVOCATION.to_json()) == REVOCATION
-    with pytest.raises(MalformedError) as caught:
-        read_record(REVOCATION.to_json())
-    assert caught.value.code == "log.envelope"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"id": ""},
-        {"source": "two words"},
-        {"revocation": ""},
-        {"revocation": "\ud800"},
-        {"because": ()},
-        {"because": ("\ud800",)},
-        {"ordered": NOW + timedelta(seconds=3)},
-    ],
-)
-def test_what_cannot_be_a_revocation_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(MalformedError) as caught:
-        replace(REVOCATION, **change)
-    assert caught.value.code == "log.field"
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"type": DECIDED}, "log.envelope"),
-        ({"data": []}, "log.field"),
-        ({"owner": "pito"}, "log.field"),
-        ({"because": "cert:a"}, "log.field"),
-        ({"ordered": "2026-05-01"}, "log.field"),
-        ({"ordered": 5}, "log.field"),
-        ({"effect": "permit"}, "log.field"),
-        ({"revocation": None}, "log.field"),
-    ],
-)
-def test_what_is_no_revocation_is_not_read(change: dict[str, Any], code: str) -> None:
-    event: dict[str, Any] = REVOCATION.to_cloud_event()
-    inside = {name: value for name, value in change.items() if name not in event}
-    outside = {name: value for name, value in change.items() if name in event}
-    with pytest.raises(MalformedError) as caught:
-        read_revocation(json.dumps({**event, "data": {**event["data"], **inside}, **outside}))
-    assert caught.value.code == code

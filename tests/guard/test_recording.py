@@ -38,7 +38,8 @@ from penstock.guard import (
     Ruling,
     Sink,
 )
-from penstock.guard.decision_log import DECIDED, ENFORCED, read_record
+from penstock.guard.decision_log import read_record
+from penstock.guard.log_envelopes import DECIDED, ENFORCED
 from penstock.model import Domain
 from penstock.trust.capabilities import Right
 

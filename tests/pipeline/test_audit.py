@@ -38,14 +38,8 @@ from penstock.apps.http.journal import Decided as Answered
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.guard import EventRequest
-from penstock.guard.decision_log import (
-    Counts,
-    DecisionRecord,
-    RevocationRecord,
-    read_record,
-    read_revocation,
-    record,
-)
+from penstock.guard.decision_log import Counts, DecisionRecord, read_record, record
+from penstock.guard.revocation_log import RevocationRecord, read_revocation
 from penstock.model import NetworkName
 from penstock.pipeline import audit as room
 from penstock.pipeline.audit import audit, log_frame, read_log, within

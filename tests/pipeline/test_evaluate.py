@@ -24,7 +24,7 @@ from tests.policy.random_policies import ATTRIBUTES, Maker
 from tests.policy.test_compiled import Elsewhere
 from tests.trust.kit import refused
 
-from penstock.guard.decision_log import ANSWERED
+from penstock.guard.log_envelopes import ANSWERED
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline import evaluate_job
 from penstock.pipeline.audit_log import read_log

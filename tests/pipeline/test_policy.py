@@ -22,7 +22,7 @@ from tests.guard.london import (
 
 from penstock.errors import FailedError
 from penstock.guard import Counts, DecisionRecord, Effect, Recorder, Sink
-from penstock.guard.decision_log import DECIDED, ENFORCED
+from penstock.guard.log_envelopes import DECIDED, ENFORCED
 from penstock.model import Domain
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.programs import programs_of

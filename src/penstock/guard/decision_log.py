@@ -6,7 +6,7 @@ were let through under it, and how many were not, since the one before. So decis
 type, and events by those of the second.
 
 A record of type `io.penstock.revocation` says that one broker has carried out a revocation: when it was ordered, and
-when nothing passed any more by what was revoked.
+when nothing passed any more by what was revoked (`revocation_log`).
 
 A record of type `io.penstock.pdp.decision` is the answer of policies to a question about anything: the decision service
 writes it, and `penstock pipeline evaluate`.
@@ -15,40 +15,43 @@ A record names principals, types and credentials, and carries codes in place of 
 event stands in it, and no secret. The caller chooses ids, reads the clock and takes the time: see `Recorder`.
 """
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, TypeAlias
 
-from penstock.errors import LimitError, MalformedError
 from penstock.guard.decision import Decision, Effect, NetworkRequest, Request
-from penstock.model.instants import in_utc, parse_instant
+from penstock.guard.log_envelopes import (
+    DECIDED,
+    ENFORCED,
+    URI_REFERENCE,
+    check_names,
+    cloud_event,
+    count_of,
+    is_text,
+    json_line,
+    named_field,
+    open_envelope,
+    parsed,
+    text_of,
+    texts_of,
+    time_of,
+    wrong_field,
+)
+from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
 
-DECIDED: Final = "io.penstock.decision"
-ENFORCED: Final = "io.penstock.decision.enforced"
-REVOKED: Final = "io.penstock.revocation"
-ANSWERED: Final = "io.penstock.pdp.decision"
-
 Resource: TypeAlias = TypeName | NetworkName
 
 _MAX: Final = 2**63 - 1
 _MICROSECOND: Final = timedelta(microseconds=1)
-_ENVELOPE: Final = frozenset({"specversion", "id", "source", "type", "time", "data"})
-_OPTIONAL: Final = frozenset({"datacontenttype", "dataschema", "subject"})
-_EXTENSION: Final = re.compile(r"[a-z0-9]+", re.ASCII)
-_URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
 _CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z-]*)+", re.ASCII)
 _ANSWER: Final = frozenset({"principal", "action", "resource", "effect", "because", "errors", "revision", "took"})
 _DOMAINS: Final = frozenset({"domain", "owner-domain"})
 _ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
-_REVOCATION: Final = frozenset({"owner", "revocation", "because", "ordered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +93,24 @@ class DecisionRecord:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", in_utc(self.time))
-        if not _URI_REFERENCE.fullmatch(self.source):
-            raise _field("source", "expected a URI reference, such as a principal or a name without spaces")
+        if not URI_REFERENCE.fullmatch(self.source):
+            raise wrong_field("source", "expected a URI reference, such as a principal or a name without spaces")
         if not self.id:
-            raise _field("id", "every record has an id of its own")
+            raise wrong_field("id", "every record has an id of its own")
         if (self.decision is None) is not (self.counts is None) or self.decision in ("", self.id):
-            raise _field("decision", "an enforcement names its decision, and nothing else does")
+            raise wrong_field("decision", "an enforcement names its decision, and nothing else does")
         if self.counts is not None and self.counts.passed and self.effect is not Effect.PERMIT:
-            raise _field("passed", "nothing passes under a refusal")
+            raise wrong_field("passed", "nothing passes under a refusal")
         if self.action.on_network is not isinstance(self.resource, NetworkName):
-            raise _field("action", "connect and install are rights on a network, all others on event types")
+            raise wrong_field("action", "connect and install are rights on a network, all others on event types")
         if not all(map(_CODE.fullmatch, self.errors)):
-            raise _field("errors", "errors are logged by code, never by message")
+            raise wrong_field("errors", "errors are logged by code, never by message")
         for name, count in self._numbers().items():
             if not 0 <= count <= _MAX:
-                raise _field(name, "expected a count of 63 bits")
+                raise wrong_field(name, "expected a count of 63 bits")
         for text in (self.id, self.revision, *self.because, self.decision, self.domain, self.owner_domain):
-            if text is not None and not _is_text(text):
-                raise _field("text", "a lone surrogate is no Unicode text")
+            if text is not None and not is_text(text):
+                raise wrong_field("text", "a lone surrogate is no Unicode text")
 
     def _numbers(self) -> dict[str, int]:
         counts = {} if self.counts is None else {"passed": self.counts.passed, "refused": self.counts.refused}
@@ -139,7 +142,7 @@ class DecisionRecord:
             **({} if self.decision is None else {"decision": self.decision}),
             **self._numbers(),
         }
-        return _cloud_event(self.id, self.source, self.type, self.time, data)
+        return cloud_event(self.id, self.source, self.type, self.time, data)
 
     def enforced(self, *, id: str, at: datetime, counts: Counts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
         """Return a record of what this decision was enforced on, since the last one.
@@ -150,58 +153,7 @@ class DecisionRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
-        return _line(self.to_cloud_event())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationRecord:
-    """A revocation as one broker has carried it out.
-
-    `source` is that broker, `time` when it was complete there, and `ordered` when `owner` ordered it. `revocation` is
-    the id of the order, the same for all brokers, and `because` the ids of the credentials that count no longer. Raises
-    `MalformedError` (`log.field`, `value.zone`, `value.range`).
-    """
-
-    id: str
-    source: str
-    time: datetime
-    owner: Principal
-    revocation: str
-    because: tuple[str, ...]
-    ordered: datetime
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "time", in_utc(self.time))
-        object.__setattr__(self, "ordered", in_utc(self.ordered))
-        if not _URI_REFERENCE.fullmatch(self.source):
-            raise _field("source", "expected a URI reference, such as a principal or a name without spaces")
-        if not self.id or not self.revocation:
-            raise _field("id", "every record has an id of its own, and names the revocation")
-        if not self.because:
-            raise _field("because", "a revocation names what it revokes")
-        if self.time < self.ordered:
-            raise _field("ordered", "nothing is complete before it was ordered")
-        if not all(map(_is_text, (self.id, self.revocation, *self.because))):
-            raise _field("text", "a lone surrogate is no Unicode text")
-
-    @property
-    def took(self) -> timedelta:
-        """The time to revoke."""
-        return self.time - self.ordered
-
-    def to_cloud_event(self) -> dict[str, object]:
-        """Return the record as a CloudEvent in structured mode, as plain data."""
-        data = {
-            "owner": str(self.owner),
-            "revocation": self.revocation,
-            "because": list(self.because),
-            "ordered": _written(self.ordered),
-        }
-        return _cloud_event(self.id, self.source, REVOKED, self.time, data)
-
-    def to_json(self) -> str:
-        """Return the record as one line of JSON."""
-        return _line(self.to_cloud_event())
+        return json_line(self.to_cloud_event())
 
 
 def record(  # noqa: PLR0913  # a record has as many parts as this; all but two are named
@@ -244,32 +196,7 @@ def read_record(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> DecisionR
     Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
     Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
     """
-    return from_cloud_event(_parsed(text, limits))
-
-
-def read_revocation(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> RevocationRecord:
-    """Read a record of a revocation from JSON, as strictly. Raises as `read_record`."""
-    envelope, data = _envelope(_parsed(text, limits), REVOKED)
-    _only(data, _REVOCATION)
-    with _named_field():
-        return RevocationRecord(
-            id=_text(envelope, "id"),
-            source=_text(envelope, "source"),
-            time=_time(_text(envelope, "time")),
-            owner=Principal.parse(_text(data, "owner")),
-            revocation=_text(data, "revocation"),
-            because=_texts(data, "because"),
-            ordered=_time(_text(data, "ordered")),
-        )
-
-
-def _parsed(text: str | bytes, limits: Limits) -> object:
-    if len(text) > limits.record_bytes:
-        raise LimitError("log.limit", f"a record is longer than {limits.record_bytes} bytes")
-    try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError("log.json", "a record is not JSON", hint="expected one CloudEvent a line") from error
+    return from_cloud_event(parsed(text, limits))
 
 
 def from_cloud_event(event: object) -> DecisionRecord:
@@ -278,140 +205,34 @@ def from_cloud_event(event: object) -> DecisionRecord:
     Raises `MalformedError`: `log.envelope` for what is no CloudEvent of ours, `log.field` for a part that is missing,
     unknown or wrong.
     """
-    envelope, data = _envelope(event, DECIDED, ENFORCED)
+    envelope, data = open_envelope(event, DECIDED, ENFORCED)
     enforced = envelope["type"] == ENFORCED
-    _only(data, _ANSWER | (_ENFORCEMENT if enforced else frozenset()), _DOMAINS)
-    with _named_field():
+    check_names(data, _ANSWER | (_ENFORCEMENT if enforced else frozenset()), _DOMAINS)
+    with named_field():
         return DecisionRecord(
-            id=_text(envelope, "id"),
-            source=_text(envelope, "source"),
-            time=_time(_text(envelope, "time")),
-            principal=Principal.parse(_text(data, "principal")),
-            action=Right(_text(data, "action")),
+            id=text_of(envelope, "id"),
+            source=text_of(envelope, "source"),
+            time=time_of(text_of(envelope, "time")),
+            principal=Principal.parse(text_of(data, "principal")),
+            action=Right(text_of(data, "action")),
             resource=_resource(data["resource"]),
-            effect=Effect(_text(data, "effect")),
-            because=_texts(data, "because"),
-            errors=_texts(data, "errors"),
-            revision=_text(data, "revision"),
-            took=_count(data, "took"),
-            domain=_text(data, "domain") if "domain" in data else None,
-            owner_domain=_text(data, "owner-domain") if "owner-domain" in data else None,
-            decision=_text(data, "decision") if enforced else None,
-            counts=Counts(_count(data, "passed"), _count(data, "refused")) if enforced else None,
+            effect=Effect(text_of(data, "effect")),
+            because=texts_of(data, "because"),
+            errors=texts_of(data, "errors"),
+            revision=text_of(data, "revision"),
+            took=count_of(data, "took"),
+            domain=text_of(data, "domain") if "domain" in data else None,
+            owner_domain=text_of(data, "owner-domain") if "owner-domain" in data else None,
+            decision=text_of(data, "decision") if enforced else None,
+            counts=Counts(count_of(data, "passed"), count_of(data, "refused")) if enforced else None,
         )
-
-
-@contextmanager
-def _named_field() -> Iterator[None]:
-    """Turn what is wrong with a part of a record into `log.field`."""
-    try:
-        yield
-    except ValueError as error:
-        raise _field("action", "the action or the effect is not one that Penstock knows") from error
-    except MalformedError as error:
-        if error.code.startswith("log."):
-            raise
-        raise MalformedError("log.field", f"a part of a record is malformed: {error.message}") from error
-
-
-def _envelope(event: object, *types: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """Return the attributes of a CloudEvent of one of some types, and its data."""
-    if not isinstance(event, dict) or not all(isinstance(name, str) for name in event):
-        raise MalformedError("log.envelope", "a record is no JSON object")
-    missing = _ENVELOPE - event.keys()
-    if missing:
-        raise MalformedError("log.envelope", f"a record lacks `{min(missing)}`")
-    for name in event.keys() - _ENVELOPE - _OPTIONAL:
-        if not _EXTENSION.fullmatch(name):
-            raise MalformedError("log.envelope", f"`{name[:80]}` is no name of a CloudEvents attribute")
-    if event["specversion"] != "1.0" or event.get("datacontenttype", "application/json") != "application/json":
-        raise MalformedError("log.envelope", "a record is a CloudEvent 1.0 with JSON data")
-    if event["type"] not in types:
-        raise MalformedError("log.envelope", "a CloudEvent is of another type", hint=f"expected `{types[0]}`")
-    if not isinstance(event["data"], dict):
-        raise _field("data", "expected an object")
-    return event, event["data"]
-
-
-def _cloud_event(id_: str, source: str, kind: str, time: datetime, data: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "specversion": "1.0",
-        "id": id_,
-        "source": source,
-        "type": kind,
-        "time": _written(time),
-        "datacontenttype": "application/json",
-        "data": data,
-    }
-
-
-def _line(event: Mapping[str, object]) -> str:
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))
 
 
 def _resource(found: object) -> Resource:
     if not isinstance(found, dict) or found.get("kind") not in ("type", "network"):
-        raise _field("resource", "expected a type or a network")
+        raise wrong_field("resource", "expected a type or a network")
     if found["kind"] == "network":
-        _only(found, {"kind", "owner", "name"})
-        return NetworkName(Principal.parse(_text(found, "owner")), _text(found, "name"))
-    _only(found, {"kind", "owner", "name", "version"})
-    return TypeName(Principal.parse(_text(found, "owner")), _text(found, "name"), _text(found, "version"))
-
-
-def _only(found: Mapping[str, object], needed: Collection[str], allowed: Collection[str] = ()) -> None:
-    if missing := set(needed) - found.keys():
-        raise _field(min(missing), "it is missing")
-    if unknown := found.keys() - set(needed) - set(allowed):
-        raise _field(min(unknown), "it is not known")
-
-
-def _text(found: Mapping[str, object], name: str) -> str:
-    value = found[name]
-    if not isinstance(value, str):
-        raise _field(name, "expected a text")
-    return value
-
-
-def _texts(found: Mapping[str, object], name: str) -> tuple[str, ...]:
-    value = found[name]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _field(name, "expected a list of texts")
-    return tuple(value)
-
-
-def _count(found: Mapping[str, object], name: str) -> int:
-    value = found[name]
-    if type(value) is not int:
-        raise _field(name, "expected a whole number")
-    return value
-
-
-def _time(text: str) -> datetime:
-    # RFC 3339 asks for the zone; what has none would be read as UTC, which is a guess.
-    if "T" not in text or not re.search(r"(?:Z|[+-]\d\d:\d\d)$", text):
-        raise _field("time", "expected a date and time with a zone")
-    return parse_instant(text)
-
-
-def _written(moment: datetime) -> str:
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
-
-
-def _is_text(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _field(name: str, why: str) -> MalformedError:
-    return MalformedError("log.field", f"`{name[:80]}` of a record cannot be used", hint=why, field=name[:80])
+        check_names(found, {"kind", "owner", "name"})
+        return NetworkName(Principal.parse(text_of(found, "owner")), text_of(found, "name"))
+    check_names(found, {"kind", "owner", "name", "version"})
+    return TypeName(Principal.parse(text_of(found, "owner")), text_of(found, "name"), text_of(found, "version"))

@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Authority, Decision, EventRequest, Request, decide
-from penstock.guard.decision_log import Counts, DecisionRecord, RevocationRecord, record
+from penstock.guard.decision_log import Counts, DecisionRecord, record
+from penstock.guard.revocation_log import RevocationRecord
 from penstock.model.domains import Domain
 from penstock.model.principals import Principal
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType, Time
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Effect
-from penstock.guard.decision_log import ANSWERED, DECIDED, REVOKED
+from penstock.guard.log_envelopes import ANSWERED, DECIDED, REVOKED
 from penstock.model.instants import in_utc
 from penstock.model.values import Kind
 from penstock.pipeline.audit_log import DECISIONS as DECISIONS

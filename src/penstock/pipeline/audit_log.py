@@ -15,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType, TimestampType
 
 from penstock.guard.decision import Effect
-from penstock.guard.decision_log import ANSWERED, DECIDED, ENFORCED, REVOKED, DecisionRecord, RevocationRecord
+from penstock.guard.decision_log import DecisionRecord
+from penstock.guard.log_envelopes import ANSWERED, DECIDED, ENFORCED, REVOKED
+from penstock.guard.revocation_log import RevocationRecord
 from penstock.pipeline.columns import micros
 from penstock.policy.results import Decision
 from penstock.trust.capabilities import Right

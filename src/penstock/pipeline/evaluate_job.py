@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.errors import FailedError
-from penstock.guard.decision_log import ANSWERED
+from penstock.guard.log_envelopes import ANSWERED
 from penstock.pipeline.commits import Said, check_sum
 from penstock.pipeline.conflicts_input import Table, TableFormat
 from penstock.pipeline.evaluate import Policies, evaluate

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.errors import FailedError
 from penstock.guard import DecisionRecord
-from penstock.guard.decision_log import RevocationRecord
+from penstock.guard.revocation_log import RevocationRecord
 from penstock.store.files import sync_folder
 
 

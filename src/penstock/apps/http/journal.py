@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import FailedError
-from penstock.guard.decision_log import ANSWERED
+from penstock.guard.log_envelopes import ANSWERED
 from penstock.policy.results import Decision
 
 _SAID: Final = {one: one.value for one in Decision}
