@@ -63,13 +63,39 @@ def test_those_are_judged_who_show_something_else_and_everybody_where_nobody_doe
     assert evidence.news() is None
 
 
-def test_holders_have_time_to_show_themselves_while_policy_is_what_it_was_and_for_a_while_after_a_start() -> None:
+def test_holders_have_time_to_show_themselves_and_less_where_policy_has_changed() -> None:
     core, evidence = begun()
+    limits, everybody = core.settings.limits, [ONE, OTHER, core.principal]
+    assert evidence.due
     core.disclosed[ONE] = SHOWN
-    evidence.look([ONE, OTHER, core.principal])
-    assert (evidence.unseen([ONE, OTHER, core.principal]), evidence.open) == (frozenset([OTHER]), False)
+    evidence.look(everybody)
+    assert (evidence.unseen(everybody), evidence.due) == (frozenset([OTHER]), False)
+    core._now += timedelta(milliseconds=limits.key_grace)
+    assert (evidence.unseen(everybody), evidence.due) == (frozenset([OTHER]), False)
     core.sources = Sources(SHOWN)
-    assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset([OTHER]), True)
+    assert (evidence.unseen(everybody), evidence.due) == (frozenset(), False)
+
+
+def test_after_a_start_policy_that_changes_leaves_some_time_too() -> None:
+    core, evidence = begun()
+    core.sources = Sources(SHOWN)
+    assert (evidence.unseen([OTHER]), evidence.due) == (frozenset([OTHER]), False)
     core._now += timedelta(milliseconds=core.settings.limits.key_grace)
-    assert not evidence.waits
-    assert (evidence.unseen([ONE, OTHER]), evidence.open) == (frozenset(), False)
+    assert evidence.due
+    assert (evidence.unseen([OTHER]), evidence.due) == (frozenset(), False)
+
+
+def test_who_is_silent_for_longer_than_an_epoch_can_last_is_judged_also_where_policy_is_what_it_was() -> None:
+    core, evidence = begun()
+    longest = timedelta(milliseconds=core.settings.limits.key_longest)
+    evidence.unseen([ONE])
+    core._now += longest / 2
+    # Another one holds the key since then, and its time begins when that is known.
+    assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset([ONE, OTHER]), False)
+    core._now += longest / 2
+    assert evidence.due
+    assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset([OTHER]), False)
+    core.disclosed[OTHER] = SHOWN
+    evidence.look([ONE, OTHER])
+    core._now += longest
+    assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset(), False)

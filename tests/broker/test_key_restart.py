@@ -173,3 +173,23 @@ def test_an_epoch_ends_when_enough_was_sealed(tmp_path: Path, *, managed: bool) 
                 await until(lambda: epoch(manager) == epoch(other) == 2)
 
     run(test())
+
+
+def test_who_lost_its_right_while_no_manager_was_there_does_not_stay_by_being_silent(tmp_path: Path) -> None:
+    limits = replace(HASTY, key_longest=2_000)
+
+    async def test() -> None:
+        managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
+        async with (
+            running(*TWO, types=TYPES, managing=managing, limits=limits) as manager,
+            running(*TWO, key=BROKERS[1], types=TYPES, limits=limits, peers=(manager.address,)) as other,
+        ):
+            await until(lambda: holds(other) == 4)
+        managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
+        async with running(*POLICY[:-1], types=TYPES, managing=managing, limits=limits) as manager:
+            keys = manager.keys.manager
+            groups = list(keys.groups())
+            assert len(groups) == 4
+            await until(lambda: not any(BROKERS[1].principal in keys.holders(group) for group in groups))
+
+    run(test())

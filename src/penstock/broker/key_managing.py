@@ -77,7 +77,7 @@ class ManagedGroups:
 
     def tick(self, now: datetime) -> None:
         """Do what is due."""
-        if self._evidence.open and not self._evidence.waits:
+        if self._evidence.due:
             self.review(now, None)
         self.tell(self.manager.tick(now)[0])
 
@@ -93,6 +93,7 @@ class ManagedGroups:
 
     def review(self, now: datetime, news: frozenset[Principal] | None) -> None:
         """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""
+        news = None if self._evidence.due else news
         holders = {group: self.manager.holders(group) for group in self.manager.groups()}
         everybody = frozenset().union(*holders.values())
         self._evidence.look(everybody)
