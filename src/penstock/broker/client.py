@@ -18,10 +18,8 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self, TypeAlias, TypeVar
-from urllib.parse import urlsplit
 
 from penstock.broker import protocol
 from penstock.broker.connection import Caller, Connection, Standing, refusal
@@ -30,15 +28,14 @@ from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord, open_relea
 from penstock.broker.library import Library
 from penstock.broker.link import Endpoint
 from penstock.broker.protocol import Row, write_rows
-from penstock.broker.ways import Address, NatsAddress, PeerAddress
+from penstock.broker.ways import address_of
 from penstock.codec.wire import Wire
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.wrapping import Secret
-from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
-from penstock.fabric.nats_login import address as nats_address
+from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.model.events import Event
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -82,7 +79,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
     Raises `MalformedError` (`client.url`, `client.no-broker`, `name.malformed`).
     """
     caller = Caller(
-        address=_address(url, broker, nats),
+        address=address_of(url, broker, nats),
         endpoint=Endpoint(key=key, network=_network(network), limits=limits, random=random),
         credentials=credentials or Credentials(),
         timeout=timeout,
@@ -367,36 +364,6 @@ def _placed(error: RefusedError, start: int) -> RefusedError:
     if isinstance(position, int):
         error.fields["position"] = start + position
     return error
-
-
-def _address(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in ("nats", "tls"):
-            return _across_nats(nats_address(url), broker, nats)
-        if parts.scheme == "penstock" and parts.hostname and parts.port and parts.path in ("", "/"):
-            return PeerAddress(parts.hostname, parts.port, broker)
-    except SecretError:
-        # An address goes into messages and logs, a password must not.
-        raise MalformedError(
-            "client.url", "an address holds no user and no password", hint="give a `NatsLogin`, which names files"
-        ) from None
-    except (ValueError, AddressError):
-        pass
-    raise MalformedError(
-        "client.url",
-        f"`{url[:80]}` is no address of a broker",
-        hint="write `penstock://host:port`, or `nats://host:port` for a NATS server",
-    )
-
-
-def _across_nats(url: str, broker: Principal | None, nats: NatsLogin | None) -> NatsAddress:
-    if broker is None:
-        raise MalformedError(
-            "client.no-broker", "across NATS a broker is found by who it is", hint="say so with `broker`"
-        )
-    login = nats or NatsLogin(())
-    return NatsAddress(replace(login, urls=tuple(dict.fromkeys((url, *login.urls)))), broker)
 
 
 def _network(name: NetworkName | str) -> NetworkName:

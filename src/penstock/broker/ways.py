@@ -3,12 +3,15 @@
 nats-py is imported when the second way is taken, and not before: it is an extra.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as connect_tls
-from penstock.fabric.nats_login import NatsLogin
+from penstock.errors import MalformedError
+from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
+from penstock.fabric.nats_login import address as nats_address
 from penstock.model.principals import Principal
 
 
@@ -47,3 +50,37 @@ class NatsAddress:
 
 Address: TypeAlias = PeerAddress | NatsAddress
 """Where a broker is."""
+
+
+def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
+    """Return where a broker is by the address that a client was given.
+
+    Raises `MalformedError`: `client.url`, `client.no-broker`.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("nats", "tls"):
+            return _across_nats(nats_address(url), broker, nats)
+        if parts.scheme == "penstock" and parts.hostname and parts.port and parts.path in ("", "/"):
+            return PeerAddress(parts.hostname, parts.port, broker)
+    except SecretError:
+        # An address goes into messages and logs, a password must not.
+        raise MalformedError(
+            "client.url", "an address holds no user and no password", hint="give a `NatsLogin`, which names files"
+        ) from None
+    except (ValueError, AddressError):
+        pass
+    raise MalformedError(
+        "client.url",
+        f"`{url[:80]}` is no address of a broker",
+        hint="write `penstock://host:port`, or `nats://host:port` for a NATS server",
+    )
+
+
+def _across_nats(url: str, broker: Principal | None, nats: NatsLogin | None) -> NatsAddress:
+    if broker is None:
+        raise MalformedError(
+            "client.no-broker", "across NATS a broker is found by who it is", hint="say so with `broker`"
+        )
+    login = nats or NatsLogin(())
+    return NatsAddress(replace(login, urls=tuple(dict.fromkeys((url, *login.urls)))), broker)
