@@ -161,6 +161,11 @@ def test_nothing_is_written_over_anything_unasked(spark: SparkSession, plant: Pl
                 run(plant.ingest(), spark, plant.path("ingested"))
     with refused("pipeline.foreign"):
         run(plant.ingest(), spark, plant.path("plant"), overwrite=True)
+    # It would be cleared before it is read.
+    with refused("pipeline.own-input"):
+        run(plant.admit(), spark, plant.path("ingested"), overwrite=True)
+    with refused("pipeline.own-input"):
+        start(plant.admit(), spark, plant.path("ingested"), STREAM, overwrite=True)
     with refused("pipeline.no-input"):
         run(plant.deliver(), spark, plant.path("delivered"))
     with refused("pipeline.no-input"):

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.errors import FailedError, PenstockError
 from penstock.pipeline.commits import Said, commit, commits, committed
 from penstock.pipeline.following import Followed
-from penstock.pipeline.outputs import CHECKPOINT, Output
+from penstock.pipeline.outputs import CHECKPOINT, Output, check_apart
 from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.strict_files import is_not_found
 from penstock.pipeline.task_errors import raised_by_task
@@ -106,8 +106,10 @@ class Running:
 def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, progress: Progress = _nothing) -> Said:
     """Run a job at once, and return what is said of its one batch.
 
-    Raises as `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`, `pipeline.spark`).
+    Raises as `check_apart`, `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`,
+    `pipeline.spark`).
     """
+    check_apart(path, job.files)
     with spark_errors():
         frame = job.all(spark)
         # Looked at before anything is written: through Spark Connect it is asked here whether there is an input.
@@ -133,6 +135,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 
     Raises as `run`; who waits for it, `RefusedError` (`pipeline.replaced`) too.
     """
+    check_apart(path, job.files)
     problems: list[PenstockError] = []
 
     def process(frame: DataFrame, number: int) -> None:

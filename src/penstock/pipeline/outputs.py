@@ -5,6 +5,7 @@ batches are complete.
 """
 
 import json
+import os
 import uuid
 from dataclasses import dataclass
 from typing import Final
@@ -84,6 +85,25 @@ class Output:
     def write_lines(self, lines: list[str], part: str, batch: int) -> None:
         """Write one part of a batch as lines of text."""
         write_lines(self.spark, lines, self.part(part, batch))
+
+
+def check_apart(path: str, files: str | None) -> None:
+    """Check that the files that a job reads do not stand in its output: it would be cleared before they are read.
+
+    Raises `RefusedError` (`pipeline.own-input`).
+    """
+    if files is not None and f"{_place(files)}/".startswith(f"{_place(path)}/"):
+        raise RefusedError(
+            "pipeline.own-input",
+            f"`{path}` holds what the job reads, and is not written over",
+            hint="choose another folder for the output",
+        )
+
+
+def _place(path: str) -> str:
+    """Return a path in one way of writing it, where it is of this machine."""
+    local = path.removeprefix("file://").removeprefix("file:")
+    return path.rstrip("/") if "://" in local else os.path.realpath(local)
 
 
 # --- What other jobs have written ------------------------------------------------------------------------------------

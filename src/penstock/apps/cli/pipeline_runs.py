@@ -30,7 +30,7 @@ from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
-from penstock.pipeline.outputs import Output, files_of
+from penstock.pipeline.outputs import Output, check_apart, files_of
 from penstock.pipeline.policy_file import LoadedPolicy, load_policy
 from penstock.pipeline.sealed_log import CLOSED, KeyFiles, names_said
 from penstock.pipeline.streaming import Streaming
@@ -120,6 +120,7 @@ def _most(said: Iterable[Said], name: str) -> dict[str, int]:
 def plan(job: Job, spark: SparkSession, place: Place | None) -> Planned:
     """Say what a job would do, without writing anything. Raises as `run`."""
     if place is not None:
+        check_apart(place.out, job.files)
         output = Output(spark, place.out, job.name, job.source, job.parts)
         output.check(stream=place.streaming is not None, overwrite=place.overwrite)
     events = job.all(spark)
