@@ -17,6 +17,7 @@ from tests.pipeline.sealed_kit import (
     PLATE,
     TRUCK,
     TYPES,
+    WHOLE,
     batch,
     event,
     key_files,
@@ -100,10 +101,16 @@ def test_a_batch_is_sealed_once_however_often_it_is_published(session: SparkSess
     writing = Writing(key_files(tmp_path / "keys", ring()), TYPES, BROKER.principal, NOW, rows=2).for_brokers()
     job = Seal(str(tmp_path / "in"), TYPES, writing, lambda: NOW, sink)
     stored(session, tmp_path / "in", 0, range(5))
+    # One that is too large for what brokers take.
+    columns = ["@type", "@id", "@time", str(WHOLE.attributes[0].id)]
+    large = session.createDataFrame([(str(WHOLE.name), "large", NOW, "x" * 600_000)], columns)
+    large.write.mode("append").parquet(f"{tmp_path}/in/events/@batch=0")
     output = Output(session, str(tmp_path / "out"), job.name, job.source, job.parts)
     with pytest.raises(KeyboardInterrupt):
         job.step(job.all(session), 0, output)
-    assert job.step(job.all(session), 0, output)["counts"] == {"read": 5, "sealed": 5, "quarantined": 0, "blocks": 3}
+    said = job.step(job.all(session), 0, output)
+    assert said["counts"] == {"read": 6, "sealed": 5, "quarantined": 1, "blocks": 3}
+    assert said["reasons"] == {"block.limit": 1}
     first, second = sink.found
     assert first == second
     assert len(first[1]) == 3

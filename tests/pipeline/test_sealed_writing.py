@@ -1,6 +1,7 @@
 """What tasks seal, brokers open; and no two attempts have an incarnation in common."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.pipeline.sealed_kit import BROKER, CAR, NOW, TRUCK, TYPES, WHOLE, eve
 
 from penstock.codec.blocks import join, read_header
 from penstock.crypto.opener import Opener
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.pipeline.sealed_columns import ARROW_TYPES
 from penstock.pipeline.sealed_log import FIRST, HEADER, ROWS
@@ -45,6 +47,23 @@ def test_what_tasks_seal_brokers_open(tmp_path: Path, size: int, whole: int) -> 
     events = sorted((e for data in sealed for e in broker.open(data).events()), key=lambda e: str(e.time))
     assert [shown(e) for e in events] == [shown(event(n, TYPES[n % 3])) for n in range(75)]
     assert {read_header(data).sender for data in sealed} == {BROKER.principal}
+
+
+@pytest.mark.parametrize("size", [1, 10, 64])
+@pytest.mark.parametrize("kind", [CAR, WHOLE], ids=lambda t: t.name.name)
+def test_events_too_large_for_a_block_are_told_and_keep_no_other_back(tmp_path: Path, kind: Any, size: int) -> None:
+    events = frame(range(9), kind).to_pylist()
+    for place in (2, 8):
+        events[place][str(kind.attributes[0].id)] = "x" * 3_000
+    batch = pa.RecordBatch.from_pylist(events, schema=frame(range(1), kind).schema)
+    limits = replace(DEFAULT_LIMITS, block_bytes=3_000)
+    writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=size, limits=limits)
+    sealed = blocks(writing._sealed([batch]))
+    assert all(len(data) <= limits.block_bytes for data in sealed)
+    ids = [event.id for data in sealed for event in Opener(ring()).open(data).events()]
+    assert sorted(ids) == [f"e{n}" for n in range(9) if n not in (2, 8)]
+    left = [row for found in writing._left([batch]) for row in found.to_pylist()]
+    assert left == [events[place] | {"@reason": "block.limit"} for place in (2, 8)]
 
 
 def test_each_attempt_seals_as_an_incarnation_of_its_own(tmp_path: Path) -> None:

@@ -81,20 +81,22 @@ class Seal(OfEvents):
         """Write blocks, and what cannot be sealed. Raises `FailedError` (`pipeline.lost`)."""
         writing = replace(self.writing, at=self.clock())
         ready = [] if self.sink is None else output.lines(READY, batch)
+        tagged = writing.tagged(events)
         if not ready:
-            tagged = writing.tagged(events)
             _write(writing.blocks(_good(tagged)), output, SEALED, batch)
             output.write(_bad(tagged), QUARANTINE, batch)
         stored = read_part(output.spark, output.path, SEALED, [batch], sealed_schema(writing.columns))
+        read, (blocks, sealed), bad = events.count(), _counted(stored), _set_aside(output, batch)
+        if not ready and sealed + sum(bad.values()) < read:
+            # Whether an event is too large for a block is known once it is sealed.
+            output.write(_bad(tagged).unionByName(writing.too_large(_good(tagged))), QUARANTINE, batch)
+            bad = _set_aside(output, batch)
+        counts = {"read": read, "sealed": sealed, "quarantined": sum(bad.values())}
+        check_sum(read, {name: counts[name] for name in ("sealed", "quarantined")})
         if self.sink is not None:
             ready = ready or [uuid.uuid4().hex]
             output.write_lines(ready, READY, batch)
             self.sink.publish(stored, ready[0])
-        blocks, sealed = _counted(stored)
-        schema = StructType([StructField(REASON, StringType())])
-        bad = _by_reason(output.spark.read.schema(schema).parquet(output.part(QUARANTINE, batch)))
-        counts = {"read": events.count(), "sealed": sealed, "quarantined": sum(bad.values())}
-        check_sum(counts["read"], {name: counts[name] for name in ("sealed", "quarantined")})
         said: Said = {ATTRIBUTES: list(writing.columns)}
         return {"counts": {**counts, "blocks": blocks}, "reasons": bad, **said}
 
@@ -311,5 +313,8 @@ def _counted(blocks: DataFrame) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def _by_reason(frame: DataFrame) -> dict[str, int]:
+def _set_aside(output: Output, batch: int) -> dict[str, int]:
+    """Return how many events of a batch are in quarantine, by reason."""
+    reasons = output.spark.read.schema(StructType([StructField(REASON, StringType())]))
+    frame = reasons.parquet(output.part(QUARANTINE, batch))
     return {str(row[0]): int(row[1]) for row in frame.groupBy(quoted(REASON)).count().collect()}

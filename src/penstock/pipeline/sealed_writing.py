@@ -14,6 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.codec.block_names import Names, names
 from penstock.codec.blocks import Level, read_block, read_parts, split
@@ -45,6 +46,7 @@ BLOCK_ROWS: Final = 65_536
 """Rows of a block unless told otherwise."""
 _SMALL: Final = 64
 """Blocks of fewer events are written value by value: Arrow takes longer to begin than that."""
+_TOO_LARGE: Final = "block.limit"
 _BATCH_BYTES: Final = 16 << 20
 _BATCH_ROWS: Final = 4_096
 
@@ -83,8 +85,15 @@ class Writing:
         return events.select("*", _problem(events, self.sealed_types).alias(REASON))
 
     def blocks(self, events: DataFrame) -> DataFrame:
-        """Return the blocks of events, all of which can be sealed."""
+        """Return the blocks of events, all of which can be sealed; but those that are too large for a block."""
         return map_arrow(events, self._sealed, sealed_schema(self.columns))
+
+    def too_large(self, events: DataFrame) -> DataFrame:
+        """Return those of the same events that are too large, with the code in `@reason`.
+
+        It takes as long as sealing them: ask where blocks hold fewer events than there are.
+        """
+        return map_arrow(events, self._left, StructType([*events.schema, StructField(REASON, StringType())]))
 
     def _sealed(self, batches: Iterable[Any]) -> Iterator[Any]:
         writer = _Writer(self)
@@ -93,6 +102,13 @@ class Writing:
             for row in writer.seal(event_type, table):
                 yield from log.add(row)
         yield from log.rest()
+
+    def _left(self, batches: Iterable[Any]) -> Iterator[Any]:
+        writer = _Writer(self)
+        for event_type, table in _gathered(batches, self.sealed_types, self.rows):
+            if places := writer.too_large(event_type, table):
+                reasons = pa.array([_TOO_LARGE] * len(places), pa.string())
+                yield from table.take(pa.array(places, pa.int64())).append_column(REASON, reasons).to_batches()
 
 
 def _problem(events: DataFrame, types: Iterable[EventType]) -> Column:
@@ -150,39 +166,56 @@ class _Writer:
 
     def seal(self, event_type: EventType, table: Any) -> Iterator[Mapping[str, Any]]:
         """Seal a table, in blocks of as many rows as are asked for, and yield rows of a log."""
+        for found in self._sealed(event_type, table):
+            if not isinstance(found, int):
+                yield found
+
+    def too_large(self, event_type: EventType, table: Any) -> list[int]:
+        """Return the places of events that have no room in a block, and so are not sealed."""
+        return [found for found in self._sealed(event_type, table) if isinstance(found, int)]
+
+    def _sealed(self, event_type: EventType, table: Any) -> Iterator[Mapping[str, Any] | int]:
+        """Yield rows of a log, and the places of events that are too large for one."""
         level = Level.EVENT if event_type.sealing is Sealing.EVENT else Level.ATTRIBUTE
         own = names(event_type.key, event_type.ancestors, tuple(str(a.id) for a in event_type.attributes))
         kinds = {ID: Kind.STRING, TIME: Kind.TIMESTAMP, **{str(a.id): a.spec.kind for a in event_type.attributes}}
-        arrays = {name: _array(table, name).cast(ARROW_TYPES[kind]) for name, kind in kinds.items()}
-        for data in self._sealed(own, [(arrays[name], kind) for name, kind in kinds.items()], level):
-            yield _row(own, level, data)
+        arrays = [(_array(table, name).cast(ARROW_TYPES[kind]), kind) for name, kind in kinds.items()]
+        for found in self._cut(own, arrays, level):
+            yield found if isinstance(found, int) else _row(own, level, found)
 
-    def _sealed(self, own: Names, arrays: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes]:
+    def _cut(self, own: Names, arrays: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes | int]:
         rows = self._writing.rows
         columns = [(array.to_pylist() if rows < _SMALL else array, kind) for array, kind in arrays]
         if rows == 1:
             # A column of one value is the same octets as the value by itself.
-            for ids, times, *rest in zip(*(encode_cells(column) for column, _ in columns), strict=True):
-                yield self._seal(EncodedBlock(own, 1, ids, times, rest), level)
+            cells = zip(*(encode_cells(column) for column, _ in columns), strict=True)
+            for place, (ids, times, *rest) in enumerate(cells):
+                try:
+                    yield self._seal(EncodedBlock(own, 1, ids, times, rest), level)
+                except LimitError:
+                    yield place
             return
-        for start in range(0, len(columns[0][0]), rows):
-            yield from self._blocks(own, [(column[start : start + rows], kind) for column, kind in columns], level)
+        count = len(columns[0][0])
+        for start in range(0, count, rows):
+            yield from self._blocks(own, columns, level, range(start, min(start + rows, count)))
 
-    def _blocks(self, own: Names, columns: Sequence[tuple[Any, Kind]], level: Level) -> Iterator[bytes]:
-        """Seal columns as one block, or as several where it would be too large."""
+    def _blocks(
+        self, own: Names, columns: Sequence[tuple[Any, Kind]], level: Level, places: range
+    ) -> Iterator[bytes | int]:
+        """Seal some places of columns as one block, or as several where it would be too large."""
+        parts = ((column[places.start : places.stop], kind) for column, kind in columns)
         ids, times, *rest = (
-            encode_column(column) if isinstance(column, list) else encode_array(column, kind)
-            for column, kind in columns
+            encode_column(part) if isinstance(part, list) else encode_array(part, kind) for part, kind in parts
         )
-        rows = len(columns[0][0])
+        half = len(places) // 2
         try:
-            yield self._seal(EncodedBlock(own, rows, ids, times, rest), level)
+            yield self._seal(EncodedBlock(own, len(places), ids, times, rest), level)
         except LimitError:
-            half = rows // 2
             if not half:
-                raise
-            yield from self._blocks(own, [(column[:half], kind) for column, kind in columns], level)
-            yield from self._blocks(own, [(column[half:], kind) for column, kind in columns], level)
+                yield places.start
+                return
+            yield from self._blocks(own, columns, level, places[:half])
+            yield from self._blocks(own, columns, level, places[half:])
 
     def _seal(self, encoded: EncodedBlock, level: Level) -> bytes:
         try:
