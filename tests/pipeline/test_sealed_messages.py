@@ -44,6 +44,19 @@ def test_what_has_no_columns_here_is_kept_whole() -> None:
     ]
 
 
+def test_what_arrives_while_a_stream_is_read_at_once_is_not_read(session: SparkSession, server: NatsServer) -> None:
+    """Blocks are counted, then opened: those have to be the same."""
+
+    async def publish(js: JetStreamContext) -> None:
+        await js.add_stream(name="LIVE", subjects=["live"])
+        await js.publish("live", b"block")
+
+    on(server.url, publish)
+    found = MessageBlocks({"url": server.url, "stream": "LIVE"}, (CAR,)).messages(session, stream=False)
+    on(server.url, publish)
+    assert found.count() == 1
+
+
 @pytest.mark.long
 def test_a_stream_of_blocks_is_unsealed(session: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     torn = seal(sealer(), [6])

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.pipeline.ingest import Ingested, ingest_envelopes
 from penstock.pipeline.jetstream import register
-from penstock.pipeline.jetstream_link import Link, stream_state
+from penstock.pipeline.jetstream_link import Link, StreamState, stream_state
 from penstock.pipeline.jetstream_options import Options, parse_options
 from penstock.pipeline.jetstream_records import read_jetstream
 from penstock.pipeline.streaming import Streaming
@@ -40,11 +40,19 @@ class Stream:
 
         Raises as `check_stream`, unless Spark runs behind a Spark Connect server.
         """
+        options = self.options
         # Of Spark Connect the session is another class, and it is the server that must reach the stream.
         if isinstance(spark, SparkSession):
-            check_stream(parse_options(self.options))
+            parsed = parse_options(options)
+            state = check_stream(parsed)
+            if not stream and parsed.end == "latest":
+                # A job that reads them several times reads the same ones, whatever arrives meanwhile.
+                options = {
+                    **{key: value for key, value in options.items() if key.lower() != "end"},
+                    "end": str(state.last),
+                }
         register(spark)
-        return read_jetstream(spark.readStream if stream else spark.read, self.options)
+        return read_jetstream(spark.readStream if stream else spark.read, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,12 @@ class Messages(Stream):
         return ingest_envelopes(records, self.types, at)
 
 
-def check_stream(options: Options) -> None:
-    """Ask once, from here, whether the stream is there, so that whoever starts a job soon knows.
+def check_stream(options: Options) -> StreamState:
+    """Ask once, from here, whether the stream is there, so that whoever starts a job soon knows; and what it holds.
 
     Raises `FailedError` (`jetstream.unreachable`) and `RefusedError` (`jetstream.unauthorized`, `jetstream.tls`,
     `jetstream.no-stream`, `jetstream.refused`), which Spark would tell late, and in other words.
     """
     soon = replace(options, timeout=min(options.timeout, _PATIENCE), retries=0)
     with Link(soon) as link:
-        link.call(lambda client: stream_state(client, soon))
+        return link.call(lambda client: stream_state(client, soon))
