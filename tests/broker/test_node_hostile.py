@@ -31,7 +31,8 @@ from tests.broker.sports import NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, defi
 from penstock.broker.client import Client
 from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.link import Link
-from penstock.broker.protocol import AddType, Advertise, Disclose, Hello, Publish, Role, Row, Subscribe
+from penstock.broker.protocol import AddType, Advertise, Disclose, Hello, Publish, Role, Subscribe
+from penstock.broker.rows import Row
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import PenstockError
 from penstock.model.limits import Limits

@@ -9,7 +9,8 @@ from tests.broker.sports import NEWS
 
 from penstock.broker import protocol
 from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord
-from penstock.broker.protocol import Events, Publish, Request, Role, Row, Word, read_request, read_word, write_rows
+from penstock.broker.protocol import Events, Publish, Request, Role, Word, read_request, read_word
+from penstock.broker.rows import Row, write_rows
 from penstock.codec.wire import Wire, decode, encode
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import Limits

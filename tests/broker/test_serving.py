@@ -12,7 +12,8 @@ from tests.broker.node_kit import settings as settings_of
 from tests.broker.sports import NEWS, PDA, TENNIS, TYPES, definition, grant, signed
 
 from penstock.broker import protocol
-from penstock.broker.protocol import Row, read_request, read_word
+from penstock.broker.protocol import read_request, read_word
+from penstock.broker.rows import Row
 from penstock.broker.serving import _Client
 from penstock.codec.wire import Encoded, Wire, decode, encode
 from penstock.model import TypeName

@@ -27,7 +27,7 @@ from penstock.broker.feeds import BLOCK, Feed, Subscription, Taken, call_back
 from penstock.broker.key_protocol import AskKeys, FetchKeys, KeyWord, open_released
 from penstock.broker.library import Library
 from penstock.broker.link import Endpoint
-from penstock.broker.protocol import Row, write_rows
+from penstock.broker.rows import Row, write_rows
 from penstock.broker.ways import address_of
 from penstock.codec.wire import Wire
 from penstock.crypto.hpke import SealingKey

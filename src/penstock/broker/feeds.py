@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, Self, TypeAlias
 
 from penstock.broker import protocol
-from penstock.broker.protocol import Row
+from penstock.broker.rows import Row
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.events import Event

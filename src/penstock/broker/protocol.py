@@ -16,23 +16,22 @@ or may not be seen.
 `MalformedError` (`protocol.malformed`) or what the parts of a message raise.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar, Final, TypeAlias
 
 from penstock.broker.key_protocol import AskKeys, FetchKeys, read_ask
-from penstock.codec.wire import Encoded, Wire, Writable, encode
-from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.broker.rows import Row, read_rows
+from penstock.codec.wire import Wire, Writable
+from penstock.errors import MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 VERSION: Final = 1
-_TEXT_LENGTH: Final = 4_096
 _ID_LENGTH: Final = 256
 
 
@@ -41,10 +40,6 @@ class Role(StrEnum):
 
     CLIENT = "client"
     BROKER = "broker"
-
-
-Row: TypeAlias = list[Wire]
-"""An event on the wire: id, time, values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,22 +297,6 @@ class Quenched:
 Word: TypeAlias = Welcome | Accepted | Refused | Answered | Events | Quenched
 
 
-def write_rows(
-    message: Callable[[Sequence[Row]], Publish | Events], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS
-) -> list[Encoded]:
-    """Return rows in one message, or in more of them where they are too large for one.
-
-    Raises `LimitError` (`wire.limit`) for a row that is too large for any, `MalformedError` (`wire.value`).
-    """
-    try:
-        return [encode(message(rows).to_tree(), limits=limits)]
-    except LimitError:
-        middle = len(rows) // 2
-        if not middle:
-            raise
-        return [*write_rows(message, rows[:middle], limits), *write_rows(message, rows[middle:], limits)]
-
-
 def read_request(tree: Wire) -> Request:
     """Read what a client says.
 
@@ -325,7 +304,7 @@ def read_request(tree: Wire) -> Request:
     """
     match tree:
         case ["publish", int(number), str(advertisement), str(name), list(rows)]:
-            return Publish(_number(number), advertisement, _type(name), _rows(rows))
+            return Publish(_number(number), advertisement, _type(name), read_rows(rows))
         case ["hello", int(version), str(role), bytes(credentials)]:
             _check_version(version)
             if role not in tuple(Role):
@@ -362,7 +341,7 @@ def read_word(tree: Wire) -> Word:
     """Read what a broker says. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
     match tree:
         case ["events", str(subscription), list(rows)]:
-            return Events(subscription, _rows(rows))
+            return Events(subscription, read_rows(rows))
         case ["accepted", int(number)]:
             return Accepted(_number(number))
         case ["refused", int(number), str(code), str(message), str(hint), detail, int(position)]:
@@ -375,11 +354,6 @@ def read_word(tree: Wire) -> Word:
             _check_version(version)
             return Welcome(credentials)
     raise _malformed("a word that nobody knows")
-
-
-def row_of(values: Mapping[str, object], id: str, time: datetime | None) -> Row:  # noqa: A002  # as events call it
-    """Return an event as it travels; the values are those of all attributes, in their order."""
-    return [id, time, *values.values()]  # type: ignore[list-item]  # values of events are wire values
 
 
 def _malformed(what: str) -> MalformedError:
@@ -416,13 +390,3 @@ def _octets(items: list[Wire]) -> tuple[bytes, ...]:
     ):
         raise _malformed("definitions")
     return tuple(items)  # type: ignore[arg-type]  # octets, as just seen
-
-
-def _rows(items: list[Wire]) -> list[Row]:
-    for item in items:
-        if type(item) is not list or len(item) < 2:  # its id and time at least
-            raise _malformed("a row")
-        name, time = item[0], item[1]
-        if type(name) is not str or len(name) > _TEXT_LENGTH or (time is not None and type(time) is not datetime):
-            raise _malformed("the id or the time of an event")
-    return items  # type: ignore[return-value]  # rows, as just seen

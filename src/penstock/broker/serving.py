@@ -14,8 +14,9 @@ from penstock.broker.core import Core
 from penstock.broker.key_desk import Answer, Asker, Outcome
 from penstock.broker.key_protocol import AskKeys, FetchKeys
 from penstock.broker.link import Link, Rate
-from penstock.broker.protocol import Row, read_request, row_of, write_rows
+from penstock.broker.protocol import read_request
 from penstock.broker.requests import Detail, ToClient
+from penstock.broker.rows import Row, row_of, write_rows
 from penstock.broker.turns import Turns
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
