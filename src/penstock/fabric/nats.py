@@ -19,15 +19,13 @@ from typing import Any, Final, Self
 
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric.clock import Clock, RandomBytes, SystemClock
-from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, encode
 from penstock.fabric.port import (
     Fabric,
     Handler,
     Service,
-    answer,
     check_name,
     differs,
-    handler_failed,
     no_reply,
     no_responder,
     unknown,
@@ -46,6 +44,7 @@ try:
     from penstock.fabric.nats_feed import Feed, read_all, receive
     from penstock.fabric.nats_link import Listening, NatsLink, checked
     from penstock.fabric.nats_login import NatsLogin
+    from penstock.fabric.nats_service import NatsService, answered
 except ImportError as missing:
     raise FailedError(
         "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
@@ -54,7 +53,6 @@ except ImportError as missing:
 _SECOND: Final = 1_000_000_000  # JetStream counts in nanoseconds
 _WINDOW: Final = 120.0  # seconds in which the server knows a sample that is sent again
 _LEAST_AGE: Final = 0.1  # seconds; JetStream takes no less
-_ANSWER, _FAILED = b"\0", b"\1"
 
 
 class NatsFabric(Fabric):
@@ -81,7 +79,7 @@ class NatsFabric(Fabric):
         self.limits = limits
         self._random = random
         self._open: dict[Subscription, None] = {}
-        self._services: dict[_NatsService, None] = {}
+        self._services: dict[NatsService, None] = {}
         self._asked: dict[str, Qos] = {}
 
     @classmethod
@@ -220,7 +218,7 @@ class NatsFabric(Fabric):
     async def serve(self, topic: str, handler: Handler) -> Service:
         """Answer requests on a topic."""
         qos = await self.describe(topic)
-        made = _NatsService(self, topic, qos, handler)
+        made = NatsService(self.link, topic, qos, handler, clock=self.clock, limits=self.limits, over=self._forget)
         await self.link.listen(made.listening)
         self._services[made] = None
         return made
@@ -244,9 +242,7 @@ class NatsFabric(Fabric):
             raise no_reply(topic) from error
         except TRANSIENT as error:
             raise self.link.unreachable(error) from error
-        if reply.data[:1] != _ANSWER:
-            raise handler_failed(topic)
-        return reply.data[1:]
+        return answered(topic, reply.data)
 
     async def close(self) -> None:
         """End all that was opened here."""
@@ -256,8 +252,7 @@ class NatsFabric(Fabric):
             await service.close()
         await self.link.close()
 
-    def forget(self, service: "_NatsService") -> None:
-        """Know no more of a service that was closed."""
+    def _forget(self, service: NatsService) -> None:
         self._services.pop(service, None)
 
     def _check_open(self) -> None:
@@ -318,7 +313,7 @@ class NatsPublisher(Publisher):
                 raise not_owner()
             if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
                 return  # ours for a while yet
-            if await self._link.replace(self._owners, _as_data(claim), revision):
+            if await self._link.replace(self._owners, claim.as_dict(), revision):
                 self._epoch = claim.epoch
                 return
 
@@ -368,7 +363,7 @@ class NatsPublisher(Publisher):
         if self._epoch and not self._link.closed:
             current, revision = await self._claimed()
             if current is not None and current.writer == self._writer:
-                await self._link.replace(self._owners, _as_data(replace(current, until=0.0)), revision)
+                await self._link.replace(self._owners, replace(current, until=0.0).as_dict(), revision)
 
     @property
     def _owners(self) -> str:
@@ -379,57 +374,14 @@ class NatsPublisher(Publisher):
         if found is None:
             return None, 0
         try:
-            data = json.loads(found[0])
-            claim = Claim(
-                bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"])
-            )
+            claim = Claim.from_dict(json.loads(found[0]))
         except (ValueError, TypeError, LookupError) as error:
             raise FailedError("fabric.registry", f"who owns `{self.topic}` does not read") from error
         return claim, found[1]
 
 
-class _NatsService(Service):
-    def __init__(self, fabric: NatsFabric, topic: str, qos: Qos, handler: Handler) -> None:
-        self._fabric = fabric
-        self._topic = topic
-        self._qos = qos
-        self._handler = handler
-        subject, pending = f"{fabric.link.prefix}.ask.{topic}", fabric.limits.fabric_pending
-        self.listening = Listening(subject, self.hear, priority=qos.priority, queue="serve", pending=pending)
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def hear(self, message: Msg) -> None:
-        while len(self._running) >= self._fabric.limits.fabric_requests:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.get_running_loop().create_task(self._reply(message))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _reply(self, message: Msg) -> None:
-        try:
-            sample = decode(message.data)
-            if self._fabric.clock.now() - sample.time / MICROSECONDS > self._qos.lifespan:
-                return  # who asked waits no more
-            octets = _ANSWER + await answer(self._topic, self._handler, sample)
-        except (MalformedError, FailedError):
-            octets = _FAILED
-        with suppress(*TRANSIENT):
-            await message.respond(octets)
-
-    async def close(self) -> None:
-        self._fabric.forget(self)
-        await self._fabric.link.unlisten(self.listening)
-        for task in list(self._running):
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-
 def _in_stream(qos: Qos) -> bool:
     return qos.reliable or qos.durable
-
-
-def _as_data(claim: Claim) -> dict[str, object]:
-    return {"writer": claim.writer.hex(), "strength": claim.strength, "epoch": claim.epoch, "until": claim.until}
 
 
 def _too_large() -> LimitError:

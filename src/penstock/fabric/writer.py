@@ -8,7 +8,7 @@ once, an equal one when the lease has run out or the owner has closed.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from penstock.errors import RefusedError
 from penstock.fabric.clock import Clock
@@ -26,6 +26,15 @@ class Claim:
     strength: int
     epoch: int
     until: float
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the claim as plain data."""
+        return {"writer": self.writer.hex(), "strength": self.strength, "epoch": self.epoch, "until": self.until}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Claim":
+        """Read what `as_dict` wrote. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
+        return cls(bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"]))
 
 
 def contend(current: Claim | None, writer: bytes, strength: int, now: float, *, epoch: int = 0) -> Claim:
