@@ -23,8 +23,7 @@ from penstock.broker.requests import Report
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
-from penstock.guard import DecisionRecord, Recorder
-from penstock.guard.revocation_log import RevocationRecord
+from penstock.guard import DecisionRecord, Recorder, RevocationRecord
 from penstock.model.events import Event
 from penstock.model.limits import Limits
 from penstock.model.values import Scalar

@@ -35,3 +35,4 @@ from penstock.guard.restriction import Branch as Branch
 from penstock.guard.restriction import Restriction as Restriction
 from penstock.guard.restriction import TypeScope as TypeScope
 from penstock.guard.restriction import When as When
+from penstock.guard.revocation_log import RevocationRecord as RevocationRecord
