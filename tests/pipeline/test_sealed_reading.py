@@ -1,6 +1,7 @@
 """Blocks that brokers seal are read by tasks: all of what keys are held for, and nothing of what does not open."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.trust.kit import refused
 
 from penstock.codec.block_names import Plain
 from penstock.codec.blocks import Block, Level, Padding, read_header, reroute
+from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.aead import Algorithm
 from penstock.crypto.blinding import blind
 from penstock.crypto.seal_keys import KeyRing, label_scope
@@ -195,3 +197,16 @@ def test_who_holds_the_key_of_a_type_forges_no_attributes_under_it(tmp_path: Pat
     forged = sealer().seal(Block.of([event(n) for n in range(size)]), NOW, Level.EVENT)
     [kept] = reading(tmp_path, ring())._failed([batch([forged])])
     assert kept.column("@reason").to_pylist() == ["seal.cannot-open"]
+
+
+def test_what_is_no_column_keeps_nothing_out_that_has_its_name(tmp_path: Path) -> None:
+    """Whoever holds the keys can seal anything under the name of a good block."""
+    good, other = (Sealer(ring(), BROKER.principal, bytes) for _ in range(2))
+    encoded = encode_block(Block.of([event(2)]))
+    broken = other.seal_encoded(encoded._replace(columns=[b"", *encoded.columns[1:]]), NOW)
+    log = batch([broken, *[seal(good, [1])] * 2])
+    assert len({header[:110] for header in log.column(HEADER).to_pylist()}) == 1
+    by = replace(reading(tmp_path, ring()), once=True)
+    assert [row["@id"] for row in opened(by, log)] == ["e1"]
+    [kept] = by._failed([log])
+    assert kept.column("@reason").to_pylist() == ["block.column", "seal.replayed"]

@@ -236,11 +236,13 @@ class _Reader:
         self._check_epochs(encoded.names, (n for n, data in pairs if data is None))
         if self._demands(encoded.names.type):
             self._verify(header, parts, encoded)
-        self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
         ids = decode_array(encoded.ids, encoded.rows, Kind.STRING)
         times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
-        return self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+        found = self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+        # Last: what is taken has opened, down to its values.
+        self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
+        return found
 
     def _check_epochs(self, names: Names, closed: Iterable[str]) -> None:
         """Check that of attributes which did not open no key is held. Raises `RefusedError` (`seal.unknown-key`)."""
