@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.apps.conftest import NOW, Ran, Shell
 
+from penstock.codec.blocks import read_block
 from penstock.crypto.kek import protect_kek
+from penstock.crypto.keys import KEY_BYTES
 from penstock.crypto.passphrases import Cost
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
@@ -147,7 +149,9 @@ def test_for_people(shell: Shell) -> None:
     heading, first, *_ = ran.out.splitlines()
     assert heading.split() == ["time", "plate", "speed", "at"]
     assert first.split() == ["2026-05-01T12:00:00.000Z", "ABC123", "31", "2026-05-01T12:00:00Z"]
-    assert "sealed in the name of broker: 2 blocks" in ran.err
+    assert "signed by broker: 2 blocks" in ran.err
+    shell.ok("seal", "events.jsonl", *KEYS, "--sender", "broker", "--out", "unsigned.sealed")
+    assert "sealed in the name of broker: 1 block" in shell.ok("open", "unsigned.sealed", *KEYS).err
 
 
 def test_an_attribute_without_a_key_is_null_and_named(shell: Shell) -> None:
@@ -229,6 +233,16 @@ def test_what_a_broker_has_refused_can_be_opened_when_there_are_keys(shell: Shel
     ran = shell("open", *files, *KEYS, "--verify", "-o", "json")
     assert (ran.status, len(opened(ran))) == (1, 3)
     assert f"{files[2]}, block 1: " in ran.err
+
+
+def test_a_signed_block_is_opened_if_its_signature_is_true_whether_that_was_asked_for_or_not(shell: Shell) -> None:
+    shell.ok("seal", "events.jsonl", *KEYS, "--key", "broker.key", "--out", "signed.sealed")
+    whole = bytearray(Path("signed.sealed").read_bytes())
+    parts = read_block(bytes(whole[4 : 4 + int.from_bytes(whole[:4], "big")]))
+    whole[whole.index(parts.signature) + KEY_BYTES] ^= 1
+    Path("signed.sealed").write_bytes(whole)
+    ran = shell("open", "signed.sealed", *KEYS, "--out", "some.jsonl", "-o", "json")
+    assert (ran.status, ran.json["codes"]) == (1, {"seal.bad-signature": 1})
 
 
 def test_unsigned_blocks_are_not_verified(shell: Shell) -> None:

@@ -38,7 +38,7 @@ _Print = Callable[[Event, Principal], None]
 @click.option(
     "--verify",
     is_flag=True,
-    help="Open signed blocks alone, also of types that need not be, and say who has signed them.",
+    help="Open signed blocks alone, also of types that need not be.",
 )
 @options.write_options
 @options.at_option
@@ -78,8 +78,9 @@ def open_(  # noqa: PLR0913  # one argument an option
     With --out or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` take; its source is who
     has sealed it.
 
-    Where the owner of a type wants its events signed, only signed blocks are opened; with --verify that holds for all.
-    A signature says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
+    A block that is signed is opened if its signature is true, and it is said who has signed it. Where the owner of
+    a type wants its events signed, only signed blocks are opened; with --verify that holds for all. A signature
+    says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
     """
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     names = load_names(names_file)
@@ -139,7 +140,7 @@ class _Opening:
     def _open(self, data: bytes) -> tuple[Sequence[Event], Principal] | None:
         block, header = self.opener.open(data), read_header(data)
         event_type = self.types.of(block.names.type, block.names.ancestors)
-        if signed := self.verify or event_type.signed:
+        if signed := self.verify or event_type.signed or header.fixed.signed:
             self.opener.verify(data, block)
         # Only now is it known that the header is its sender's.
         if (known := header.fixed.sender + header.id) in self.seen:
