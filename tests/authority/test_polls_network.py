@@ -40,7 +40,7 @@ from penstock.moderator.ballots import Question, Vote
 from penstock.moderator.poll import Answer, Poll
 from penstock.moderator.steps import Strategy
 from penstock.store.ledgers import Store
-from penstock.testing.fabric_suite import ManualClock
+from penstock.testing.fabric_kit import ManualClock
 from penstock.testing.nats import NatsServer
 from penstock.trust.signed import sign_value
 

@@ -20,7 +20,8 @@ from penstock.fabric import (
     Sample,
 )
 from penstock.model.limits import Limits
-from penstock.testing.fabric_suite import LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
+from penstock.testing.fabric_kit import LIVE, LOG, STATE, ManualClock, refused, take
+from penstock.testing.fabric_suite import FabricSuite
 
 PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
 

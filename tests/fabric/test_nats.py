@@ -18,7 +18,8 @@ from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import store
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.limits import Limits
-from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, FabricSuite, refused, take, until
+from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, STATE, refused, take, until
+from penstock.testing.fabric_suite import FabricSuite
 from penstock.testing.nats import NatsServer
 
 _NUMBERS = count()
