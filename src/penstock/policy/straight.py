@@ -11,7 +11,6 @@ Attributes come from the facts alone, and policies from a repository that does n
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from enum import Enum
 from functools import partial
 from textwrap import indent
 from typing import Final, NoReturn, TypeAlias
@@ -28,6 +27,7 @@ from penstock.policy.repository import Repository
 from penstock.policy.requests import Facts, Key
 from penstock.policy.results import Decision
 from penstock.policy.signatures import failed
+from penstock.policy.straight_combining import Combining, combining_of
 from penstock.policy.text_written import inner
 
 Bags: TypeAlias = list[tuple[Value, ...]]
@@ -68,37 +68,10 @@ class Straight:
 
 def straight(root: Root, known: Repository, *always: Key) -> Straight | None:
     """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
-    if _combining(root.combining) is None:
+    if combining_of(root.combining) is None:
         return None
     compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
     return Straight(compiler.unit(root, ()).ask, compiler.places)
-
-
-class _Combining(Enum):
-    """What an algorithm comes to where nothing fails."""
-
-    DENY_OVERRIDES = D
-    PERMIT_OVERRIDES = P
-    FIRST = NA
-    DENY_UNLESS_PERMIT = "permit or else deny"
-    PERMIT_UNLESS_DENY = "deny or else permit"
-
-
-_ALGORITHM: Final = re.compile(r"urn:oasis:names:tc:xacml:([13])\.0:(?:rule|policy)-combining-algorithm:([a-z-]+)")
-_KNOWN: Final = {
-    ("3", "deny-overrides"): _Combining.DENY_OVERRIDES,
-    ("3", "ordered-deny-overrides"): _Combining.DENY_OVERRIDES,
-    ("3", "permit-overrides"): _Combining.PERMIT_OVERRIDES,
-    ("3", "ordered-permit-overrides"): _Combining.PERMIT_OVERRIDES,
-    ("1", "first-applicable"): _Combining.FIRST,
-    ("3", "deny-unless-permit"): _Combining.DENY_UNLESS_PERMIT,
-    ("3", "permit-unless-deny"): _Combining.PERMIT_UNLESS_DENY,
-}
-
-
-def _combining(name: str) -> _Combining | None:
-    found = _ALGORITHM.fullmatch(name)
-    return None if found is None else _KNOWN.get((found[1], found[2]))
 
 
 class _Unit:
@@ -240,7 +213,7 @@ class _Compiler:
                 self.places.setdefault(one.key, len(self.places))
 
     def _policy(self, policy: Policy) -> _Unit:
-        combining, says = _combining(policy.combining), _says(policy.duties)
+        combining, says = combining_of(policy.combining), _says(policy.duties)
         if combining is None:
             return self._made(policy.target, {}, lambda _: " raise V\n")
         self._place(policy)
@@ -258,11 +231,11 @@ class _Compiler:
 
     def _rule(self, rule: Rule, policy: Policy) -> _Unit:
         return self._made(
-            rule.target, policy.variables, lambda to: _rules([_untargeted(rule)], _Combining.FIRST, _says(Duties()), to)
+            rule.target, policy.variables, lambda to: _rules([_untargeted(rule)], Combining.FIRST, _says(Duties()), to)
         )
 
     def _set(self, policies: PolicySet, around: tuple[str, ...]) -> _Unit:
-        combining, says = _combining(policies.combining), _says(policies.duties)
+        combining, says = combining_of(policies.combining), _says(policies.duties)
         if combining is None:
             return self._made(policies.target, {}, lambda _: " raise V\n")
         members = [self.unit(one, around) for one in policies.members]
@@ -270,7 +243,7 @@ class _Compiler:
             return self._many(policies, members, combining)
         return self._made(policies.target, {}, lambda to: _members(members, combining, says, to))
 
-    def _many(self, root: Root, members: Sequence[_Unit], combining: _Combining) -> _Unit:
+    def _many(self, root: Root, members: Sequence[_Unit], combining: Combining) -> _Unit:
         many, says = _Many(members, combining, self.places), _says(root.duties)
         lines = f" d = {{}}(B, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
         return self._made(root.target, {}, lambda to: lines.format(to.name(many)))
@@ -307,7 +280,7 @@ def _untargeted(rule: Rule) -> Rule:
     return Rule(rule.id, rule.effect, (), rule.condition, rule.duties)
 
 
-def _rules(rules: Sequence[Rule], combining: _Combining, says: Mapping[Decision, str], to: _Writer) -> str:
+def _rules(rules: Sequence[Rule], combining: Combining, says: Mapping[Decision, str], to: _Writer) -> str:
     """Write the rules of a policy: those that decide first come first, the others only where they could count."""
     lines = []
     for rule in _in_turn(rules, combining):
@@ -315,21 +288,21 @@ def _rules(rules: Sequence[Rule], combining: _Combining, says: Mapping[Decision,
         end = says[decision]
         if _asks_more(rule):
             end = "raise V"
-        elif decision is _otherwise(combining):
+        elif decision is combining.otherwise:
             # It would change nothing.
             continue
         tests = [f"({to.target(rule.target)})"] if rule.target else []
         if rule.condition is not None:
             tests.append(to.expression(rule.condition))
         lines.append(f" if {' and '.join(tests) or 'True'}:\n  {end}\n")
-    return "".join(lines) + f" {says[_otherwise(combining)]}\n"
+    return "".join(lines) + f" {says[combining.otherwise]}\n"
 
 
-def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
-    if combining is _Combining.FIRST:
+def _in_turn(rules: Sequence[Rule], combining: Combining) -> Iterator[Rule]:
+    if combining is Combining.FIRST:
         yield from rules
         return
-    strong = Effect.DENY if combining in (_Combining.DENY_OVERRIDES, _Combining.PERMIT_UNLESS_DENY) else Effect.PERMIT
+    strong = Effect.DENY if D in combining.decisive else Effect.PERMIT
     yield from (rule for rule in rules if rule.effect is strong)
     # What is to be done with the weaker decision, all of those say that hold.
     weak = [rule for rule in rules if rule.effect is not strong]
@@ -341,30 +314,23 @@ def _asks_more(rule: Rule) -> bool:
     return any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice))
 
 
-def _otherwise(combining: _Combining) -> Decision:
-    """Return what is said where no child decides."""
-    if combining is _Combining.DENY_UNLESS_PERMIT:
-        return D
-    return P if combining is _Combining.PERMIT_UNLESS_DENY else NA
-
-
-def _members(members: Sequence[_Unit], combining: _Combining, says: Mapping[Decision, str], to: _Writer) -> str:
+def _members(members: Sequence[_Unit], combining: Combining, says: Mapping[Decision, str], to: _Writer) -> str:
     """Write the members of a policy set."""
     lines = [" s = NA\n"]
     for member in members:
         lines.append(f" d = {to.name(member.ask)}(B, N)\n" if member.block is None else to.block(member.block))
         match combining:
-            case _Combining.FIRST:
+            case Combining.FIRST:
                 lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n")
-            case _Combining.DENY_UNLESS_PERMIT:
+            case Combining.DENY_UNLESS_PERMIT:
                 lines.append(f" if d is P:\n  {says[P]}\n")
-            case _Combining.PERMIT_UNLESS_DENY:
+            case Combining.PERMIT_UNLESS_DENY:
                 lines.append(f" if d is D:\n  {says[D]}\n")
-            case _Combining.DENY_OVERRIDES:
+            case Combining.DENY_OVERRIDES:
                 lines.append(f" if d is D:\n  {says[D]}\n if d is P:\n  s = P\n")
-            case _Combining.PERMIT_OVERRIDES:
+            case Combining.PERMIT_OVERRIDES:
                 lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  s = D\n")
-    other = _otherwise(combining)
+    other = combining.otherwise
     if other is NA:
         lines.append(f" if s is P:\n  {says[P]}\n if s is D:\n  {says[D]}\n")
     return "".join(lines) + f" {says[other]}\n"
@@ -375,7 +341,7 @@ class _Many:
 
     __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
 
-    def __init__(self, children: Sequence[_Unit], combining: _Combining, places: dict[Key, int]) -> None:
+    def __init__(self, children: Sequence[_Unit], combining: Combining, places: dict[Key, int]) -> None:
         found = Index.of(
             [child.needs for child in children], children, [child.target for child in children], _target_known
         )
@@ -385,13 +351,8 @@ class _Many:
         self._all = places
         self._places = [(key, places.setdefault(key, len(places))) for key in keys]
         self._asks = [child.ask for child in children]
-        self._otherwise = _otherwise(combining)
-        strong: Mapping[_Combining, frozenset[Decision]] = {
-            _Combining.FIRST: frozenset((P, D)),
-            _Combining.DENY_OVERRIDES: frozenset((D,)),
-            _Combining.PERMIT_UNLESS_DENY: frozenset((D,)),
-        }
-        self._strong = strong.get(combining, frozenset((P,)))
+        self._otherwise = combining.otherwise
+        self._strong = combining.decisive
 
     def __call__(self, bags: Bags, now: datetime) -> Decision:
         said, strong = self._otherwise, self._strong
