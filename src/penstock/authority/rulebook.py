@@ -21,7 +21,7 @@ from typing import Final
 
 from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log
 from penstock.authority.rulebook_periods import Periods
-from penstock.authority.rulebook_records import Taken, Whole, found, read_taken, take
+from penstock.authority.rulebook_records import Taken, Whole, begin, found, read_taken, take
 from penstock.authority.rulebook_snapshots import Snapshots
 from penstock.authority.rulebook_time import Times
 from penstock.authority.signed_requests import Asked, Word
@@ -96,7 +96,8 @@ class RuleBook:
         (`moderator.founding`) when it is that of another ledger.
         """
         signed = founding.verify()
-        return cls._begin(ledger, signed.value, found(founding, Note(signed.value.moderator, when, why)), limits)
+        begin(ledger, signed.value, found(founding, Note(signed.value.moderator, when, why)), limits)
+        return cls.open(ledger, limits=limits)
 
     @classmethod
     def create_unsigned(
@@ -105,22 +106,7 @@ class RuleBook:
         """Begin a rule book in which nobody signs anything. Raises as `create`, and `moderator.unsigned`."""
         if not founding.unsafe_unsigned:
             raise RefusedError("moderator.unsigned", "the founding is not signed", hint="let the moderator sign it")
-        return cls._begin(ledger, founding, found(founding, Note(founding.moderator, when, why)), limits)
-
-    @classmethod
-    def _begin(cls, ledger: Ledger, founding: Founding, whole: Whole, limits: Limits) -> "RuleBook":
-        if founding.name != ledger.name:
-            raise MalformedError(
-                "moderator.founding", f"the founding is that of `{founding.name}`, not `{ledger.name}`"
-            )
-        try:
-            ledger.append(EMPTY, [*whole.entries(limits)])
-        except RefusedError as error:
-            if error.code != "store.conflict":
-                raise
-            raise RefusedError(
-                "moderator.book-exists", f"there is something in `{ledger.name}` already", hint="choose another name"
-            ) from error
+        begin(ledger, founding, found(founding, Note(founding.moderator, when, why)), limits)
         return cls.open(ledger, limits=limits)
 
     # --- what there is --------------------------------------------------------------------------------------------

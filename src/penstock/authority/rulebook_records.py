@@ -20,7 +20,7 @@ from typing import Final
 
 from penstock.authority.signed_requests import Asked, Word
 from penstock.codec.sexp import SExp, canonical, parse_canonical
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.moderator.ballots import Outcome, Question
@@ -30,7 +30,7 @@ from penstock.moderator.poll import Proof
 from penstock.moderator.records import Record, from_record, to_record, wide
 from penstock.moderator.steps import CLOCK, Note, Pass, Step
 from penstock.store.ledgers import Ledger
-from penstock.store.records import Change, Entry, from_ticks, ticks
+from penstock.store.records import EMPTY, Change, Entry, from_ticks, ticks
 from penstock.trust.signed import UnverifiedValue, read_count, read_signed
 
 PART: Final = "part"
@@ -86,6 +86,23 @@ class Whole:
 def found(founding: Founding | UnverifiedValue[Founding], note: Note) -> Whole:
     """Return the change that a rule book begins with."""
     return Whole(note.who, note.when, FOUND, note.why, b"", canonical(founding.to_sexp()))
+
+
+def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: Limits) -> None:
+    """Write the change that a rule book begins with.
+
+    Raises `RefusedError` (`moderator.book-exists`), `MalformedError` (`moderator.founding`) for another ledger's.
+    """
+    if founding.name != ledger.name:
+        raise MalformedError("moderator.founding", f"the founding is that of `{founding.name}`, not `{ledger.name}`")
+    try:
+        ledger.append(EMPTY, [*whole.entries(limits)])
+    except RefusedError as error:
+        if error.code != "store.conflict":
+            raise
+        raise RefusedError(
+            "moderator.book-exists", f"there is something in `{ledger.name}` already", hint="choose another name"
+        ) from error
 
 
 def read_found(octets: bytes) -> Founding:
