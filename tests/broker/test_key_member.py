@@ -1,6 +1,7 @@
 """A broker in a key group: messages that are lost, late, doubled or forged, and when it must not seal."""
 
 from dataclasses import replace
+from typing import cast
 
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
@@ -10,7 +11,7 @@ from penstock.broker.key_outputs import Reply, Tell
 from penstock.model.limits import Limits
 from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word
 from penstock.trust.key_refusals import NO_PLACE, NOT_MEMBER, KeyRefusal
-from penstock.trust.signed import SignedValue, sign_value
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 
 def told(world: World, epoch: int) -> list[Tell]:
@@ -361,3 +362,43 @@ def test_a_replica_that_is_behind_does_not_say_who_was_evicted() -> None:
     world.post(21)
     world.join(21)
     assert not behind.was_evicted(replace(asked, last=world.brokers[21].member.epoch))
+
+
+def behind_on(world: World, number: int) -> UnverifiedValue[KeyPathAnswer]:
+    """Let epochs begin of which a broker hears in a notice alone, and return what a replica says that is behind too."""
+    behind = manager(REPLICA)
+    catch_up(world.now, behind, world.log)
+    deaf(world, number, 2)
+    world.now = at(30)
+    world.deaf = {number}
+    world.run(world.manager.tick(world.now)[0])
+    world.deaf = set()
+    assert hear(world, number, told(world, world.epoch)[-1]) == ["ask", "hold"]
+    (answer,) = behind.path(world.now, world.brokers[number].asks.pop().unverified())
+    assert isinstance(answer, Reply)
+    assert isinstance(answer.value.value, KeyPathAnswer)
+    return cast("UnverifiedValue[KeyPathAnswer]", answer.value.unverified())
+
+
+def test_a_replica_that_is_behind_is_not_asked_again_at_once() -> None:
+    world = World(20, 21)
+    answer, broker = behind_on(world, 20), world.brokers[20]
+    # As often as it comes, and whoever sends it again: asking goes on when it is time to.
+    for _ in range(3):
+        assert broker.take(broker.member.receive(world.now, answer)) == []
+    world.now = at(35)
+    assert broker.take(broker.member.tick(world.now)[0]) == ["ask"]
+    world.post(20)
+    assert broker.keys[world.epoch] == world.key()
+    assert broker.seals
+
+
+def test_an_old_answer_ends_no_request_to_join() -> None:
+    world = World(20, 21)
+    answer, broker = behind_on(world, 20), world.brokers[20]
+    assert broker.take(broker.member.join(world.now)) == ["ask"]
+    broker.asks.clear()
+    assert broker.take(broker.member.receive(world.now, answer)) == []
+    world.now = at(40)
+    assert broker.take(broker.member.tick(world.now)[0]) == ["ask"]
+    assert broker.asks[-1].value.wish is Wish.JOIN

@@ -280,6 +280,7 @@ class KeyMember:
         leaf, place = open_welcome(self.group, value.broker, private, value.sealed)
         # The key was for one request: what was sealed to it opens only now.
         self._private = None
+        self._answered()
         return self._arrive(now, value.word, leaf, place)
 
     def _found(self, now: datetime, value: KeyPathAnswer) -> list[Output]:
@@ -288,6 +289,11 @@ class KeyMember:
         before, epoch, about = self.epoch, value.word.epoch, (value.salt, self.group, value.word.epoch)
         place = open_path(self._leaf, value.sealed, *about)
         keys = open_missed(self._leaf, value.missed, *about) if value.missed else []
+        # Of less than it has heard of, it is of a replica that is behind, or was said long ago: asking goes on.
+        if epoch >= self._known:
+            self._seeking = None
+            if self._wish is Wish.PATH:
+                self._answered()
         said = self._arrive(now, value.word, self._leaf, place)
         # What it had by itself in the meantime may be forgotten already.
         missed = {number: key for number, key in enumerate(keys, epoch - len(keys)) if number > before}
@@ -295,9 +301,11 @@ class KeyMember:
             self._close_later(now, number)
         return [*(Opened(self.group, number, key) for number, key in missed.items()), *said]
 
+    def _answered(self) -> None:
+        self._wish, self._asked, self._seeking, self._tries = None, None, None, 0
+
     def _arrive(self, now: datetime, word: Word, leaf: Secret, place: bytes) -> list[Output]:
         """Take in where this broker is, unless it is further already."""
-        self._wish, self._asked, self._seeking, self._tries = None, None, None, 0
         if word.epoch < self.epoch:
             return []
         if place.startswith(UNPLACED) and len(place) == _UNPLACED_BYTES:
