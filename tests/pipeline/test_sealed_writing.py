@@ -9,8 +9,10 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from tests.pipeline.sealed_kit import BROKER, CAR, NOW, TRUCK, TYPES, WHOLE, event, key_files, plain, ring, shown
 
-from penstock.codec.blocks import join, read_header
+from penstock.codec.blocks import Padding, join, read_header
+from penstock.crypto.aead import Algorithm
 from penstock.crypto.opener import Opener
+from penstock.crypto.sealer import Settings
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.pipeline.sealed_columns import ARROW_TYPES
@@ -39,7 +41,8 @@ def blocks(found: Any) -> list[bytes]:
 
 @pytest.mark.parametrize(("size", "whole"), [(1, 75), (10, 6), (64, 0)])
 def test_what_tasks_seal_brokers_open(tmp_path: Path, size: int, whole: int) -> None:
-    writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=size)
+    settings = Settings(Algorithm.AES_GCM_SIV, Padding.POWERS) if size == 10 else Settings()
+    writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=size, settings=settings)
     batches = [frame(range(start, start + 25), CAR, TRUCK, WHOLE) for start in (0, 25, 50)]
     sealed = blocks(writing._sealed(batches))
     assert [read_header(data).rows for data in sealed].count(size) == whole
@@ -47,6 +50,8 @@ def test_what_tasks_seal_brokers_open(tmp_path: Path, size: int, whole: int) -> 
     events = sorted((e for data in sealed for e in broker.open(data).events()), key=lambda e: str(e.time))
     assert [shown(e) for e in events] == [shown(event(n, TYPES[n % 3])) for n in range(75)]
     assert {read_header(data).sender for data in sealed} == {BROKER.principal}
+    chosen = {(fixed.algorithm, fixed.padding) for fixed in (read_header(data).fixed for data in sealed)}
+    assert chosen == {(settings.algorithm, settings.padding)}
 
 
 @pytest.mark.parametrize("size", [1, 10, 64])

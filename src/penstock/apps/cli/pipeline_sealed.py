@@ -17,9 +17,10 @@ from penstock.apps.cli.pipeline_options import (
     stream_options,
 )
 from penstock.apps.cli.pipeline_runs import clock, load
-from penstock.apps.cli.seal_options import check_signed
+from penstock.apps.cli.seal_options import check_signed, cipher_options
 from penstock.apps.cli.session import Session
 from penstock.apps.cli.trusted import load_verified_type
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS, Settings
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
@@ -96,6 +97,7 @@ def _known(
 @click.option(
     "--rows", type=_ROWS, default=BLOCK_ROWS, show_default=True, metavar="NUMBER", help="Events in a block, at most."
 )
+@cipher_options
 @jetstream_options("--to-jetstream", "Publish the blocks too, as brokers take them.")
 @out_options(required=True)
 @stream_options
@@ -125,6 +127,8 @@ def seal(  # noqa: PLR0913  # one argument an option
     sender: str | None,
     signer: str | None,
     rows: int,
+    algorithm: str,
+    pad: str,
     to_jetstream: tuple[str, str] | None,
     jetstream_more: tuple[str, ...],
     output: str,
@@ -151,7 +155,8 @@ def seal(  # noqa: PLR0913  # one argument an option
     keys = how.key_files(ring_file, kek_file)
     # What is wrong with them is told here, and not by a task.
     keys.read()
-    writing = Writing(keys, types, name, session.now, rows, signer=signing)
+    settings = Settings(ALGORITHMS[algorithm], PADDINGS[pad])
+    writing = Writing(keys, types, name, session.now, rows, settings, signing)
     sink = None
     if to_jetstream is not None:
         sink = _sink(messages_of(to_jetstream, jetstream_more), how)

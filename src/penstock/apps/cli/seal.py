@@ -18,7 +18,15 @@ from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, open_key
 from penstock.apps.cli.pub_events import Unreadable, of_lines, typed
 from penstock.apps.cli.pub_progress import showing
-from penstock.apps.cli.seal_options import Progress, Types, check_signed, load_ring, ring_options, types_options
+from penstock.apps.cli.seal_options import (
+    Progress,
+    Types,
+    check_signed,
+    cipher_options,
+    load_ring,
+    ring_options,
+    types_options,
+)
 from penstock.apps.cli.session import Session, say_json
 from penstock.codec.blocks import Block, Level
 from penstock.crypto.blinding import blind_newest
@@ -52,14 +60,7 @@ _LEVELS: Final = {Sealing.EVENT: Level.EVENT, Sealing.ATTRIBUTE: Level.ATTRIBUTE
     metavar="NUMBER",
     help="Events in a block, at most. A log reads faster with 65536; 1 hides how many came together.",
 )
-@click.option("--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher.")
-@click.option(
-    "--pad",
-    type=click.Choice([*PADDINGS]),
-    default="none",
-    show_default=True,
-    help="Hide how long columns are: by powers of two, or by few sizes.",
-)
+@cipher_options
 @options.write_options
 @options.output_option()
 @options.names_option

@@ -1,4 +1,4 @@
-"""What `penstock seal` and `penstock open` share: types, key rings, and how far they have come."""
+"""What `penstock seal` and `penstock open` share: types, key rings, ciphers, and how far they have come."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +18,7 @@ from penstock.crypto.blinding import Directory
 from penstock.crypto.kek import ProtectedKek
 from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey, TypeName
@@ -48,6 +49,24 @@ def ring_options(function: F) -> F:
             envvar="PENSTOCK_KEYS",
             metavar="FILE",
             help="A key ring: the keys of types and attributes, by epoch ($PENSTOCK_KEYS).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def cipher_options(function: F) -> F:
+    """Add `--algorithm` and `--pad`."""
+    for option in (
+        click.option(
+            "--pad",
+            type=click.Choice([*PADDINGS]),
+            default="none",
+            show_default=True,
+            help="Hide how long columns are: by powers of two, or by few sizes.",
+        ),
+        click.option(
+            "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
         ),
     ):
         function = option(function)
