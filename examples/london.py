@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -32,6 +33,7 @@ from london_cast import (
     CAMERAS,
     CCS_BROKER,
     DOMAINS,
+    MET,
     MET_BROKER,
     NAMES,
     NETWORK,
@@ -50,7 +52,7 @@ from london_cast import (
 )
 from london_network import BROKERS, Company, eventually, slug, write_files, write_sightings
 from london_refusals import Refusals
-from london_wire import Tap, withdraw
+from london_wire import Tap, carried, withdraw
 from penstock.guard import CapabilityAuthority, EventRequest, decide
 from penstock.model import Event, EventType, Principal, Scalar, TypeName
 from penstock.pipeline.policy import Policy
@@ -88,6 +90,23 @@ class Scene:
         return "0" if PLACES.index(place) % 2 else "7f3a"
 
 
+@dataclass(frozen=True)
+class SealedLog:
+    """What a broker kept of what lay between brokers, and who has which keys of it."""
+
+    blocks: Sequence[bytes]
+    #: how many sightings are in there that came after the Met had lost its right
+    later: int
+    keys: Mapping[Principal, KeyFiles]
+
+    def rings(self, count: int) -> dict[str, tuple[KeyFiles, int]]:
+        """Return the keys of each, and how many sightings they have to open, of so many before and those later."""
+        return {
+            NAMES.show(who): (files, count + (0 if who == MET.principal else self.later))
+            for who, files in self.keys.items()
+        }
+
+
 def main(count: int, seed: int, out: Path) -> None:
     """Run the example."""
     started = time.perf_counter()
@@ -97,7 +116,7 @@ def main(count: int, seed: int, out: Path) -> None:
     scene.chapter("Who may do what, and through which chain")
     introduce(scene)
 
-    sent, live, kept, rings = asyncio.run(run_network(scene, count, seed))
+    sent, live, log = asyncio.run(run_network(scene, count, seed))
 
     scene.chapter("The same sightings in bulk, on Spark")
     with console.status("  starting Spark"):
@@ -107,7 +126,8 @@ def main(count: int, seed: int, out: Path) -> None:
         london_pipeline.show(console, delivered, live)
     scene.chapter("What that broker kept is a log, which each opens as far as its keys go")
     types = [verified.event_type for verified in scene.versions.values()]
-    london_pipeline.unsealed(console, spark, types, kept, {NAMES.show(who): ring for who, ring in rings.items()})
+    london_pipeline.unsealed(console, spark, types, log.blocks, log.rings(count))
+    scene.say(f"The keys that the Met still has open none of the {log.later} sightings since its right was withdrawn.")
     scene.chapter("What if the statistics office could see the plate?")
     london_reports.whatif(console, transit, scene.policy, scene.versions, out)
     scene.chapter("What the brokers decided today, from their logs")
@@ -159,10 +179,10 @@ def introduce(scene: Scene) -> None:
 
 async def run_network(
     scene: Scene, count: int, seed: int
-) -> tuple[london_pipeline.Sent, london_pipeline.Live, Sequence[bytes], Mapping[Principal, KeyFiles]]:
+) -> tuple[london_pipeline.Sent, london_pipeline.Live, SealedLog]:
     """Run brokers and clients. Everything has stopped when this returns.
 
-    Return what was sent, what each reader got, the sealed blocks that lay between, and the keys that some may have.
+    Return what was sent, what each reader got, and what lay sealed between.
     """
     task = asyncio.current_task()
     if task is not None:
@@ -178,17 +198,21 @@ async def run_network(
             scene.chapter("The statistics office runs a broker of its own, which keeps every octet that it is sent")
             kept = tuple(tap.blocks)
             tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
+            await carried(scene.console, company.urls["Thames Valley Broker"])
             scene.chapter("The court order is revoked, while cars pass")
             author = PolicyAuthor(PITO)
             await revoke(scene, company, author)
             scene.chapter("What is refused, and why")
             await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
             scene.chapter("PITO takes the right to read from the Met: its broker loses the keys")
+            rings = await company.fetch_keys("Met Broker", MET)
             await withdraw(scene.console, company.urls, author, scene.issued.met_reads)
-            rings = await company.fetch_keys(BILLING, STATISTICS)
+            later = await pass_later(scene, company, tap)
+            await company.new_epoch()
+            rings = await company.fetch_keys("CCS Broker", BILLING, STATISTICS) | rings
         if any(await company.stop_brokers()):
             raise SystemExit("a broker has not ended well; see its log")
-    return sent, live, kept, rings
+    return sent, live, SealedLog((*kept, *later.blocks), later.events, rings)
 
 
 async def start(scene: Scene, company: Company) -> None:
@@ -330,6 +354,21 @@ async def revoke(scene: Scene, company: Company, author: PolicyAuthor) -> None:
         f"Complete after {took * 1000:.0f} ms. Detective Smith got {len(followed)} of {published} passages, "
         "and none that came later."
     )
+
+
+class Later(NamedTuple):
+    """Sightings that came later, and how they lay between the brokers."""
+
+    events: int
+    blocks: Sequence[bytes]
+
+
+async def pass_later(scene: Scene, company: Company, tap: Tap) -> Later:
+    """Have the suspect drive by once more, and wait until everybody has it who may."""
+    before = len(tap.blocks)
+    published = sum(await asyncio.gather(*_drive(scene, company, "later", 2, 5)))
+    await eventually(lambda: tap.events(before) >= published, "the statistics office's broker gets all of it")
+    return Later(published, tuple(tap.blocks[before:]))
 
 
 def _drive(scene: Scene, company: Company, name: str, times: int, pause: int) -> Sequence[asyncio.Task[int]]:

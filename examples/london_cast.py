@@ -202,7 +202,8 @@ def issue_credentials(plates: EventType) -> Issued:
         MET, SMITH.principal,
         on_plates(Right.SUBSCRIBE, attributes=uid.values(), forced={uid["numberplate"]: SUSPECT}), MONTH,
     )  # fmt: skip
-    met_reads = grant(PITO, MET.principal, read, pass_on=True)
+    # Events as they come, and logs of them.
+    met_reads = grant(PITO, MET.principal, on_plates(Right.SUBSCRIBE, Right.HISTORY), pass_on=True)
     held: dict[SigningKey, list[Certificate]] = {
         # First tier: the owner authorises domains, and lets them pass it on.
         CCS: [
@@ -222,7 +223,7 @@ def issue_credentials(plates: EventType) -> Issued:
         ],
         MET_BROKER: [
             grant(MET, met_brokers, connect),
-            grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE)),
+            grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE, Right.HISTORY)),
             issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
         ],
         # An office that wants a broker of its own: it reads what the office reads.

@@ -64,7 +64,7 @@ listen = "127.0.0.1:0"
 names = "names.toml"
 credentials = {credentials}
 types = ["types/"]
-operators = ["PITO"]
+operators = {operators}
 decisions = "{slug}.decisions.jsonl"
 state = "{slug}.state"
 {peers}
@@ -99,6 +99,7 @@ def write_files(folder: Path, types: Iterable[UnverifiedType], issued: Issued) -
     (folder / "types").mkdir(parents=True)
     for key in (
         PITO,
+        MET,
         BILLING,
         STATISTICS,
         SMITH,
@@ -127,6 +128,7 @@ def write_node_file(folder: Path, name: str, urls: Mapping[str, str]) -> Path:
         network=NETWORK.name,
         slug=slug(key.principal),
         credentials=json.dumps(shown),
+        operators=json.dumps([NAMES.show(one.principal) for one in (PITO, *domains)]),
         peers=peers,
         keys=_KEYS.format(slug=slug(key.principal)) if key == PITO_BROKER else "",
         homes="\n".join(f'"{member}" = "{domain.name}"' for domain in DOMAINS for member in domain.members()),
@@ -279,18 +281,26 @@ class Company:
         out, _ = await process.communicate()
         return out.decode()
 
-    async def fetch_keys(self, *readers: SigningKey) -> dict[Principal, KeyFiles]:
-        """Have readers fetch the keys of epochs that are over, as far as each has a right to them."""
+    async def fetch_keys(self, broker: str, *readers: SigningKey) -> dict[Principal, KeyFiles]:
+        """Have readers fetch keys at a broker, as far as each has a right to them: of epochs that are over.
+
+        Who runs the broker gets those too that it uses now.
+        """
         found = {}
         for key in readers:
             me = slug(key.principal)
             kek, ring = f"{me}.kek", f"{me}.ring"
             await self.ask("key", "new-kek", kek)
             words = ["keys", "fetch", ring, "--kek", kek, "--type", f"PITO/{PLATE_TYPE}", "--key", f"{me}.key"]
-            words += ["--credential", f"{me}.certs", *self.connection("CCS Broker")]
+            words += ["--credential", f"{me}.certs", *self.connection(broker)]
             await self.ask(*words)
             found[key.principal] = KeyFiles(str(self.folder / ring), str(self.folder / kek))
         return found
+
+    async def new_epoch(self) -> None:
+        """Have PITO begin new epochs by hand, so that those before are over."""
+        words = ["keys", "rotate", "--type", f"PITO/{PLATE_TYPE}", "--key", "pito.key"]
+        await self.ask(*words, *self.connection("PITO Broker"))
 
     async def stop_brokers(self) -> list[int]:
         """Stop everything in order, and return how the brokers ended: 0 where all was written down."""

@@ -21,7 +21,7 @@ from penstock.pipeline.policy import Policy
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import KeyFiles, columns_of
 from penstock.pipeline.sealed_messages import split_messages
-from penstock.pipeline.sealed_reading import sealed_events
+from penstock.pipeline.sealed_reading import Reading, sealed_columns
 from penstock.trust import VerifiedType
 
 Sent = Sequence[tuple[Principal, Event]]
@@ -71,15 +71,20 @@ def unsealed(
     spark: SparkSession,
     types: Sequence[EventType],
     blocks: Iterable[bytes],
-    rings: Mapping[str, KeyFiles],
+    rings: Mapping[str, tuple[KeyFiles, int]],
 ) -> None:
-    """Open what brokers have sealed with the keys of each reader, and print what each sees of it."""
+    """Open what brokers have sealed with the keys of each reader, and print what each sees of it.
+
+    With the keys of each comes how many sightings they must open, no more and no less.
+    """
     log = split_messages(spark.createDataFrame([(block,) for block in blocks], [ORIGINAL]), columns_of(types)).cache()
     table = Table("whose keys", "sightings", *(f"different values of {a.name}" for a in types[0].attributes))
-    for name, ring in rings.items():
-        events = sealed_events(log, types, ring)
+    for name, (ring, expected) in rings.items():
+        events = Reading.of(ring, types, sealed_columns(log)).events(log)
         seen = events.select(F.count("*"), *(F.count_distinct(quoted(str(a.id))) for a in types[0].attributes)).first()
         assert seen is not None  # noqa: S101  # there is always a count
+        if seen[0] != expected:
+            raise SystemExit(f"the keys of {name} open {seen[0]} sightings, and not {expected}")
         table.add_row(name, *(f"{number:,}" if number else "none" for number in seen))
     console.print(table)
 

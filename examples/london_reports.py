@@ -62,8 +62,11 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
     if report.rights_unused is not None:
         unused = report.rights_unused.as_dicts()
         table(console, f"Rights that were not used: {len(unused)}", ("issuer", "subject", "right"), unused)
-    refused = [{**row, "why": reason(row["effect"], row["code"])} for row in report.refusals.as_dicts()]
-    columns = ("principal", "action", "why", "decisions", "events")
+    refused = [
+        {**row, "about": _short(row["resource"]), "why": reason(row["effect"], row["code"])}
+        for row in report.refusals.as_dicts()
+    ]
+    columns = ("principal", "action", "about", "why", "decisions", "events")
     table(console, "Refusals: requests, and events kept back", columns, refused)
     flowing = [{**row, "from": row["origin"], "to": row["target"]} for row in report.flows.as_dicts()]
     table(console, "Flows between domains", ("from", "to", "action", "decisions", "events"), flowing)
@@ -80,6 +83,11 @@ def table(console: Console, title: str, columns: Iterable[str], rows: list[dict[
     console.print(shown)
     if len(rows) > _SHOWN:
         console.print(f"  and {len(rows) - _SHOWN} more, in the report")
+
+
+def _short(resource: object) -> str:
+    """Return the name of a type and its version, or of a network, without whose it is."""
+    return str(resource).rpartition("/")[2].rpartition(".")[2]
 
 
 def _cell(value: object) -> str:

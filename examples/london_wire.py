@@ -2,7 +2,8 @@
 
 The statistics office may read places and not plates. Here it goes further than it should: it runs a broker of its own,
 which CCS has given the right to carry sightings, and which keeps every octet that others send it. And PITO takes from
-the Metropolitan Police the right to read, upon which their broker loses its keys.
+the Metropolitan Police the right to read, upon which their broker loses its keys. The broker in the
+middle never had any.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from penstock.broker.messages import Hop
 from penstock.broker.node import Node
 from penstock.broker.outputs import Output
 from penstock.broker.sealed import SealedPublications
-from penstock.codec.blocks import split
+from penstock.codec.blocks import read_header, split
 from penstock.crypto.opener import Opener
 from penstock.guard import Recorder
 from penstock.model import EventType, Principal, Scalar
@@ -85,6 +86,10 @@ class Tap:
         """Return how many key groups it has the keys of."""
         return len(held(self._node.keys.status()))
 
+    def events(self, first: int) -> int:
+        """Return how many events there are in the blocks from one on."""
+        return sum(read_header(block).rows for block in self.blocks[first:])
+
     def show(self, console: Console, event_type: EventType, secrets: set[Scalar]) -> None:
         """Print what it got of each attribute; `secrets` are what it must not have seen."""
         opener = Opener(self._node.core.ring)
@@ -118,6 +123,16 @@ async def keys_at(url: str) -> Mapping[str, int]:
     async with penstock.connect(url, key=PITO, network=NETWORK) as client:
         status: Any = await client.status()
         return held(status["keys"])
+
+
+async def carried(console: Console, url: str) -> None:
+    """Say what keys the broker in the middle has."""
+    if await keys_at(url):
+        raise SystemExit("the broker in the middle has keys")
+    console.print(
+        "  All came through the broker of Thames Valley Police, which holds no key, and reads nothing at all.",
+        highlight=False,
+    )
 
 
 async def withdraw(console: Console, urls: Mapping[str, str], author: PolicyAuthor, right: Certificate) -> None:
