@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from penstock.errors import PenstockError
+from penstock.fabric.nats_login import NatsLogin
 from penstock.pipeline.jetstream import JetStreamDataSource, register
 from penstock.pipeline.jetstream_options import COLUMNS, Options, parse_options
 from penstock.pipeline.jetstream_write import JetStreamStreamWriter
@@ -20,7 +21,7 @@ def test_options_are_read_whatever_their_case() -> None:
     given |= {"subject": "a.>, b", "checkpointLocation": "/x", "timeout": "0.5"}
     del given["url"]
     read = parse_options(given)
-    assert read.urls == ("nats://one:4222", "tls://two:5222")
+    assert read.login.urls == ("nats://one:4222", "tls://two:5222")
     assert read.columns == ("subject", "payload")
     assert (read.fail_on_data_loss, read.subjects, read.timeout) == (False, ("a.>", "b"), 0.5)
     assert parse_options(GIVEN).columns == COLUMNS
@@ -67,12 +68,14 @@ def test_paths_of_secrets_are_not_shown_and_what_is_shipped_can_be_pickled() -> 
     assert source.schema().simpleString() == "struct<id:string>"
 
 
-@pytest.mark.parametrize("option", ["tls_ca", "tls_cert"])
-def test_tls_files_that_do_not_read_are_an_error_with_a_code(option: str) -> None:
+@pytest.mark.parametrize(
+    "login", [NatsLogin(("tls://one:4222",), tls_ca="/no/file"), NatsLogin(("tls://one:4222",), tls_cert="/no/file")]
+)
+def test_tls_files_that_do_not_read_are_an_error_with_a_code(login: NatsLogin) -> None:
     with pytest.raises(PenstockError) as refused:
-        Options(("tls://one:4222",), "S", **{option: "/no/such/file"}).arguments()  # type: ignore[arg-type]  # a path each
+        Options(login, "S").arguments()
     assert refused.value.code == "jetstream.credentials"
-    assert Options(("nats://one:4222",), "S").arguments() == {"servers": ["nats://one:4222"]}
+    assert Options(NatsLogin(("nats://one:4222",)), "S").arguments() == {"servers": ["nats://one:4222"]}
 
 
 def test_without_nats_py_the_import_says_what_to_install() -> None:

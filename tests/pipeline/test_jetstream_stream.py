@@ -82,7 +82,7 @@ def _uncommit(options: Options) -> None:
     """Take the mark off the last batch, which an earlier run then seems to have left."""
 
     async def run() -> None:
-        connection = await nats.connect(list(options.urls))
+        connection = await nats.connect(list(options.login.urls))
         bucket = await connection.jetstream().key_value(options.state_bucket)
         (key,) = [key for key in await bucket.keys() if key.startswith(f"{options.stream}.") and key.endswith(".batch")]
         value = (await bucket.get(key)).value

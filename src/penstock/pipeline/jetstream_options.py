@@ -5,7 +5,7 @@ read; an address with a password in it and options that would carry a secret are
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import FailedError, MalformedError
@@ -29,16 +29,9 @@ _KNOWN: Final = frozenset(
 class Options:
     """What one reader or writer was told. Paths of secrets stay out of its `repr`."""
 
-    urls: tuple[str, ...]
+    login: NatsLogin
     stream: str
     subjects: tuple[str, ...] = ()
-    credentials: str = field(default="", repr=False)
-    nkey: str = field(default="", repr=False)
-    token_file: str = field(default="", repr=False)
-    tls_ca: str = field(default="", repr=False)
-    tls_cert: str = field(default="", repr=False)
-    tls_key: str = field(default="", repr=False)
-    tls_hostname: str = ""
     domain: str = ""
     timeout: float = 5.0
     retries: int = 4
@@ -62,22 +55,12 @@ class Options:
     @property
     def servers(self) -> str:
         """Return the servers as messages name them."""
-        return ", ".join(self.urls)
+        return self.login.servers
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments to connect with. Raises `FailedError` (`jetstream.credentials`)."""
-        login = NatsLogin(
-            self.urls,
-            self.credentials,
-            self.nkey,
-            self.token_file,
-            self.tls_ca,
-            self.tls_cert,
-            self.tls_key,
-            self.tls_hostname,
-        )
         try:
-            return login.arguments()
+            return self.login.arguments()
         except UnreadableError as error:
             raise unreadable(error.option) from error
 
@@ -113,16 +96,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
     if any(c in " .*>/\\" or not c.isprintable() for c in stream):
         raise _bad("stream", "a stream's name has no space, dot, star, `>` or slash")
     return Options(
-        urls=tuple(_url(part) for part in _list(text["url"])),
+        login=_login(text),
         stream=stream,
         subjects=tuple(_list(text.get("subject", ""))),
-        credentials=text.get("credentials", ""),
-        nkey=text.get("nkey", ""),
-        token_file=text.get("tokenfile", ""),
-        tls_ca=text.get("tlsca", ""),
-        tls_cert=text.get("tlscert", ""),
-        tls_key=text.get("tlskey", ""),
-        tls_hostname=text.get("tlshostname", ""),
         domain=text.get("domain", ""),
         timeout=_seconds(text, "timeout", Options.timeout),
         retries=_whole(text, "retries", Options.retries, least=0),
@@ -154,6 +130,19 @@ def _bad(option: str, why: str) -> MalformedError:
 
 def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _login(text: Mapping[str, str]) -> NatsLogin:
+    return NatsLogin(
+        tuple(_url(part) for part in _list(text["url"])),
+        credentials=text.get("credentials", ""),
+        nkey=text.get("nkey", ""),
+        token_file=text.get("tokenfile", ""),
+        tls_ca=text.get("tlsca", ""),
+        tls_cert=text.get("tlscert", ""),
+        tls_key=text.get("tlskey", ""),
+        tls_hostname=text.get("tlshostname", ""),
+    )
 
 
 def _url(text: str) -> str:
