@@ -1,5 +1,6 @@
 """Messages of JetStream are the blocks that brokers send: they are cut into columns, and nothing is lost of others."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,21 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from nats.js import JetStreamContext
 from pyspark.sql import SparkSession
-from tests.pipeline.sealed_kit import BROKER, CAR, TRUCK, event, key_files, ring, seal, sealer
+from tests.pipeline.sealed_kit import BROKER, CAR, TRUCK, WHOLE, event, key_files, ring, seal, sealer
 from tests.pipeline.test_jetstream_read import on
+from tests.pipeline.test_sealed_reading import blinded
+from tests.trust.kit import refused
 
 from penstock.codec.blocks import read_header
+from penstock.crypto.blinding import Directory
+from penstock.crypto.opener import Opener
+from penstock.crypto.seal_keys import label_scope
+from penstock.crypto.wrapping import Secret
 from penstock.pipeline.jobs import run
 from penstock.pipeline.jobs_sealed import LogBlocks, Unseal
 from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import BLOCK, columns_of
-from penstock.pipeline.sealed_messages import MessageBlocks, _Cut, _messages
+from penstock.pipeline.sealed_messages import Blinding, MessageBlocks, _Cut, _Messages
 from penstock.testing.nats import NatsServer
 
 
@@ -29,9 +36,26 @@ def test_messages_are_cut_and_put_together_again() -> None:
     sealed = [seal(sealer(), [1, 2]), seal(sealer(signed=True), [3])]
     log = cut(*sealed)
     assert log.column(BLOCK).null_count == 2
-    [again] = _messages([log.drop_columns([BLOCK])])
+    [again] = _Messages().of([log.drop_columns([BLOCK])])
     assert again.column("payload").to_pylist() == sealed
     assert again.column("id").to_pylist()[0] == f"{BROKER.principal}/{read_header(sealed[0]).id.hex()}"
+
+
+def test_messages_of_blinded_types_say_labels(tmp_path: Path) -> None:
+    """As brokers send them: who runs a stream is not told what is in it."""
+    keys, secret = ring(), Secret(bytes(32))
+    keys.put(label_scope(CAR.key), 3, secret)
+    files = key_files(tmp_path, keys)
+    blinding = Blinding.of([replace(CAR, blinded=True), WHOLE], files)
+    sealed = seal(sealer(), [1, 2]), seal(sealer(), [3], WHOLE)
+    [found] = _Messages(blinding).of([cut(*sealed).drop_columns([BLOCK])])
+    car, whole = found.column("payload").to_pylist()
+    assert (car, whole) == (blinded(sealed[0], secret), sealed[1])
+    assert b"org.Car" not in car
+    assert Opener(keys, Directory.of(keys, [CAR])).open(car).events() == [event(1), event(2)]
+    assert Blinding.of([CAR, WHOLE], files) is None
+    with refused("seal.unknown-label"):
+        Blinding.of([replace(TRUCK, blinded=True)], files)
 
 
 def test_what_has_no_columns_here_is_kept_whole() -> None:

@@ -1,6 +1,7 @@
 """Sealed blocks as messages of JetStream, which are the blocks that brokers send, and as rows of a sealed log.
 
 What is no block, or has attributes that the log has no column for, stands in `@block` as it came, and in no column.
+Blocks of blinded types say names in a log that `seal` writes, and labels once they are messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,14 +12,28 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.codec.blocks import join, read_header
+from penstock.codec.block_names import Plain, names
+from penstock.codec.blocks import join, read_header, reroute
+from penstock.crypto.blinding import blind_newest
+from penstock.crypto.seal_keys import KeyRing
 from penstock.errors import PenstockError
+from penstock.model.names import TypeKey
 from penstock.model.types import EventType
 from penstock.pipeline.jetstream import NAME, register
 from penstock.pipeline.jetstream_options import parse_options
 from penstock.pipeline.jobs_messages import Stream, check_stream
 from penstock.pipeline.records import ORIGINAL
-from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, columns_of, map_arrow, sealed_arrow, sealed_schema
+from penstock.pipeline.sealed_log import (
+    BLOCK,
+    FIRST,
+    HEADER,
+    ROWS,
+    KeyFiles,
+    columns_of,
+    map_arrow,
+    sealed_arrow,
+    sealed_schema,
+)
 from penstock.pipeline.sealed_writing import LogRows
 from penstock.pipeline.streaming import Streaming
 
@@ -32,9 +47,28 @@ def split_messages(records: DataFrame, columns: Iterable[str]) -> DataFrame:
     return map_arrow(records, cut.rows, schema, [ORIGINAL])
 
 
-def block_messages(blocks: DataFrame) -> DataFrame:
+def block_messages(blocks: DataFrame, blinded: "Blinding | None" = None) -> DataFrame:
     """Return blocks as what `penstock.jetstream` writes, under the names that brokers know them by."""
-    return map_arrow(blocks, _messages, _MESSAGE)
+    return map_arrow(blocks, _Messages(blinded).of, _MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Blinding:
+    """What tasks are told of blinded types: which they are, and where the keys of their labels are."""
+
+    types: frozenset[TypeKey]
+    keys: KeyFiles
+
+    @classmethod
+    def of(cls, types: Iterable[EventType], keys: KeyFiles) -> "Blinding | None":
+        """Return what is to be told, if some are blinded. Raises `RefusedError` (`seal.unknown-label`)."""
+        found = frozenset(one.key for one in types if one.blinded)
+        if not found:
+            return None
+        ring = keys.read()
+        for key in found:
+            blind_newest(ring, names(key, (), ()))
+        return cls(found, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +94,28 @@ class _Cut:
         return row if known else {BLOCK: data, ROWS: row[ROWS]}
 
 
-def _messages(batches: Iterable[Any]) -> Iterator[Any]:
-    for batch in batches:
-        blocks = [_joined(row) for row in batch.to_pylist()]
-        names = [f"{header.sender}/{header.id.hex()}" for header in map(read_header, blocks)]
-        yield pa.RecordBatch.from_arrays([pa.array(names), pa.array(blocks, pa.binary())], ["id", "payload"])
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Puts blocks together."""
+
+    blinding: Blinding | None = None
+
+    def of(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield messages."""
+        ring = None if self.blinding is None else self.blinding.keys.read()
+        for batch in batches:
+            blocks = [self._routed(_joined(row), ring) for row in batch.to_pylist()]
+            ids = [f"{header.sender}/{header.id.hex()}" for header in map(read_header, blocks)]
+            yield pa.RecordBatch.from_arrays([pa.array(ids), pa.array(blocks, pa.binary())], ["id", "payload"])
+
+    def _routed(self, block: bytes, ring: KeyRing | None) -> bytes:
+        """Return a block as brokers send it: whoever carries one of a blinded type is not told of what type it is."""
+        if self.blinding is None or ring is None:
+            return block
+        route = read_header(block).route
+        if not isinstance(route, Plain) or route.names.type not in self.blinding.types:
+            return block
+        return reroute(block, blind_newest(ring, route.names))
 
 
 def _joined(row: Mapping[str, Any]) -> bytes:
@@ -77,6 +128,7 @@ class MessageSink:
     """A JetStream stream that blocks are published to; `options` are those of docs/reference/jetstream.md."""
 
     options: Mapping[str, str]
+    blinding: Blinding | None = None
 
     def check(self) -> None:
         """Ask once whether the stream is there. Raises as `parse_options` and `check_stream`."""
@@ -86,7 +138,7 @@ class MessageSink:
         """Publish blocks; those that were published under the same id before are not published again."""
         register(blocks.sparkSession)
         options = {**self.options, "writeId": write_id}
-        block_messages(blocks).write.format(NAME).mode("append").options(**options).save()
+        block_messages(blocks, self.blinding).write.format(NAME).mode("append").options(**options).save()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.codec.block_names import Names, names
+from penstock.codec.block_names import LABEL_BYTES, Names, names
 from penstock.codec.blocks import Level, read_block, read_parts, split
 from penstock.codec.cells import encode_cells
 from penstock.codec.columns import encode_column
@@ -67,7 +67,10 @@ class Writing:
 
     def for_brokers(self) -> "Writing":
         """Return the same with blocks that are no larger than those that brokers take from each other."""
-        limits = replace(self.limits, block_bytes=self.limits.route_block_bytes)
+        labels = (LABEL_BYTES * (1 + len(t.ancestors) + len(t.attributes)) for t in self.types if t.blinded)
+        # Labels may be longer than the names that they are put in place of.
+        most = self.limits.route_block_bytes - max(labels, default=0)
+        limits = replace(self.limits, block_bytes=most)
         return replace(self, rows=min(self.rows, limits.route_block_events), limits=limits)
 
     @property

@@ -29,7 +29,7 @@ from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Sink
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.sealed_compacting import Compacting
-from penstock.pipeline.sealed_log import read_signer
+from penstock.pipeline.sealed_log import KeyFiles, read_signer
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import BLOCK_ROWS, Writing
 from penstock.trust.event_types import VerifiedType
@@ -159,16 +159,16 @@ def seal(  # noqa: PLR0913  # one argument an option
     writing = Writing(keys, types, name, session.now, rows, settings, signing)
     sink = None
     if to_jetstream is not None:
-        sink = _sink(messages_of(to_jetstream, jetstream_more), how)
+        sink = _sink(messages_of(to_jetstream, jetstream_more), how, types, keys)
         writing = writing.for_brokers()
     run_job(Seal(how.cluster.path(source), types, writing, clock(session), sink), how)
 
 
-def _sink(options: Mapping[str, str], how: Run) -> Sink:
+def _sink(options: Mapping[str, str], how: Run, types: tuple[EventType, ...], keys: KeyFiles) -> Sink:
     # Whoever writes files need not have what talks to NATS.
-    from penstock.pipeline.sealed_messages import MessageSink  # noqa: PLC0415
+    from penstock.pipeline.sealed_messages import Blinding, MessageSink  # noqa: PLC0415
 
-    found = MessageSink(options)
+    found = MessageSink(options, Blinding.of(types, keys))
     if how.cluster.remote is None:
         found.check()
     return found
