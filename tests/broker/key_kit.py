@@ -11,8 +11,9 @@ from tests.trust.types_kit import PITO, PLATE, Registry
 from penstock.broker import key_log
 from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_manager import KeyManager
-from penstock.broker.key_member import Ask, Closed, Hold, KeyMember, Opened, Resume
-from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_member import KeyMember
+from penstock.broker.key_member_outputs import Ask, Closed, Hold, Opened, Resume
+from penstock.broker.key_member_outputs import Output as MemberOutput
 from penstock.broker.key_outputs import Noted, Output, Reply, Sent, Tell
 from penstock.broker.key_refreshing import Refreshing
 from penstock.crypto.hpke import SealingKey

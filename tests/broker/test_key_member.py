@@ -6,7 +6,7 @@ from typing import cast
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
 
-from penstock.broker.key_member import Ask, Refused
+from penstock.broker.key_member_outputs import Ask, Refused
 from penstock.broker.key_outputs import Reply, Tell
 from penstock.model.limits import Limits
 from penstock.trust.key_messages import KeyGroup, KeyHistory, KeyNotice, KeyPathAnswer, KeyRequest, Wish, Word

@@ -4,7 +4,7 @@ from tests.broker.key_kit import GROUP, SECOND, Broker, World, right
 from tests.broker.test_key_member import deaf, hear, told
 from tests.trust.kit import DAY, NOW, key, refused, who
 
-from penstock.broker.key_member import Opened
+from penstock.broker.key_member_outputs import Opened
 from penstock.broker.key_outputs import Reply
 from penstock.broker.key_sealing import open_missed
 from penstock.crypto.seal_keys import label_scope

@@ -17,13 +17,7 @@ from typing import Final, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.key_group import UNPLACED
-from penstock.broker.key_member_outputs import Ask as Ask
-from penstock.broker.key_member_outputs import Closed as Closed
-from penstock.broker.key_member_outputs import Hold as Hold
-from penstock.broker.key_member_outputs import Opened as Opened
-from penstock.broker.key_member_outputs import Output as Output
-from penstock.broker.key_member_outputs import Refused as Refused
-from penstock.broker.key_member_outputs import Resume as Resume
+from penstock.broker.key_member_outputs import Ask, Closed, Hold, Opened, Output, Refused, Resume
 from penstock.broker.key_sealing import open_history, open_missed, open_path, open_welcome
 from penstock.broker.sessions import earliest
 from penstock.crypto import SigningKey
@@ -57,7 +51,7 @@ Manages: TypeAlias = Callable[[datetime, TypeKey, Principal], bool]
 """Says whether a principal may manage the keys of a type: its owner, or somebody with the right `keys`."""
 
 _UNPLACED_BYTES: Final = len(UNPLACED) + SECRET_BYTES
-#: the first answer is waited for a part of `key_retry`: this, with twice as long each time
+#: the first answer is waited for `key_retry` divided by this, the next ones twice as long each time
 _PATIENCE: Final = 16
 
 

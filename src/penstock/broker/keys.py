@@ -15,8 +15,9 @@ from penstock.broker.key_claims import KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_managing import ManagedGroups, Managing
-from penstock.broker.key_member import Ask, Closed, Heard, Hold, KeyMember, Opened, Refused, Resume
-from penstock.broker.key_member import Output as MemberOutput
+from penstock.broker.key_member import Heard, KeyMember
+from penstock.broker.key_member_outputs import Ask, Closed, Hold, Opened, Refused, Resume
+from penstock.broker.key_member_outputs import Output as MemberOutput
 from penstock.broker.key_readiness import KeyReadiness
 from penstock.broker.key_transport import KeyTransport
 from penstock.codec.wire import Wire
