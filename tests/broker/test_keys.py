@@ -254,9 +254,9 @@ def test_a_broker_for_which_there_is_no_place_gets_to_know_why() -> None:
     run(test())
 
 
-def ask_to_join(node: Broker, key: SigningKey) -> None:
+def ask_to_join(node: Broker, key: SigningKey, group: KeyGroup = KeyGroup(NEWS.name.key)) -> None:  # noqa: B008  # frozen
     """Let a broker pass on what somebody has signed, as any on the way can."""
-    group, public = KeyGroup(NEWS.name.key), SealingKey(secrets.token_bytes).public
+    public = SealingKey(secrets.token_bytes).public
     node.keys.forward(sign_value(KeyRequest(Wish.JOIN, key.principal, group, now(), 0, 0, public), key))
 
 
@@ -275,6 +275,24 @@ def test_clients_get_no_keys_whatever_they_may_read_and_brokers_do(trust: TrustS
                 ask_to_join(other, client)
             await until(lambda: [one.code for one in manager.told].count("keys.not-broker") == 2)
             assert manager.keys.manager.holders(group) == {BROKERS[0].principal, BROKERS[1].principal}
+
+    run(test())
+
+
+def test_who_may_read_everything_founds_no_groups_of_what_does_not_exist() -> None:
+    async def test() -> None:
+        types, key = (signed(SEALED),), NEWS.name.key
+        policy = (*POLICY, grant(BROKERS[1], NEWS, Right.SUBSCRIBE))
+        async with (
+            running(*policy, types=types, managing=managing()) as manager,
+            running(*policy, key=BROKERS[1], types=types, peers=(manager.address,)) as other,
+        ):
+            await until(lambda: holds(manager) == holds(other) == 4)
+            before = manager.keys.manager.position
+            for group in (KeyGroup(key, AttributeId(key.owner, key.name, "other")), KeyGroup(key, labels=True)):
+                ask_to_join(other, BROKERS[1], group)
+            await until(lambda: [one.code for one in manager.told].count("keys.not-managed") == 2)
+            assert (len(manager.keys.managed()), manager.keys.manager.position) == (4, before)
 
     run(test())
 

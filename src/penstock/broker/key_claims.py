@@ -89,13 +89,23 @@ class KeyClaims:
         return broker == core.principal or broker in core.disclosed or broker in core.router.view.links
 
     def joining(self, broker: Principal, group: KeyGroup) -> Grounds:
-        """Decide about a broker that asks to join, and record it. Raises `RefusedError` (`keys.not-broker`)."""
+        """Decide about a broker that asks to join, and record it.
+
+        Raises `RefusedError`: `keys.not-broker`, and `keys.not-managed` for a group that the type does not have. Who
+        has a right to everything would have it to attributes that do not exist, of which there is no end.
+        """
         is_open = self._core.settings.trust.unsafe_open.covers(group.type.owner)
         if not self.is_broker(broker, group.type) or (is_open and not self._takes_part(broker)):
             raise RefusedError(
                 NOT_BROKER,
                 f"{broker.short} is no broker that may carry `{group.type.name}`, and others get no keys",
                 hint="the owner grants `route` to the brokers that it trusts",
+            )
+        if not any(group in groups_of(verified) for verified in self.sealed(group.type)):
+            raise RefusedError(
+                "keys.not-managed",
+                f"`{group.type.name}` has no such keys, as far as is known here",
+                hint="a manager has to know the version of the type that has the attribute",
             )
         yield from self.decided(broker, group, MEMBERS)
 
@@ -150,6 +160,17 @@ class KeyClaims:
         shown = core.disclosed.get(request.principal, _NOTHING) + shown
         authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
         return core.recorder.consider(request, authorities, core.sources.revision)
+
+
+def groups_of(verified: VerifiedType) -> Iterator[KeyGroup]:
+    """Yield the key groups of a sealed type."""
+    event_type = verified.event_type
+    yield KeyGroup(event_type.key)
+    if event_type.blinded:
+        yield KeyGroup(event_type.key, labels=True)
+    if event_type.sealing is Sealing.ATTRIBUTE:
+        for attribute in event_type.attributes:
+            yield KeyGroup(event_type.key, attribute.id)
 
 
 class KeyLook:

@@ -5,13 +5,13 @@ itself (`key_managing`). What can neither be sealed nor opened yet waits, within
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from penstock.broker.core import Core
-from penstock.broker.key_claims import KeyClaims, KeyLook
+from penstock.broker.key_claims import KeyClaims, KeyLook, groups_of
 from penstock.broker.key_evidence import KeyEvidence
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_managing import ManagedGroups, Managing
@@ -25,8 +25,6 @@ from penstock.crypto.live_keys import LiveKeys
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import Sealing
-from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_messages import (
     KeyGroup,
     KeyHistory,
@@ -83,7 +81,7 @@ class Keys:
         now = self._core.now()
         for verified in self._claims.sealed():
             self._transport.follow(verified.event_type.key.owner)
-            for group in _groups(verified):
+            for group in groups_of(verified):
                 self._join(now, group)
         missed = self._ring.missed()
         for group, member in list(self._members.items()):
@@ -300,13 +298,3 @@ class Keys:
             for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)
         }
         return {"held": held, "managed": {} if self._managed is None else self._managed.status()}
-
-
-def _groups(verified: VerifiedType) -> Iterator[KeyGroup]:
-    event_type = verified.event_type
-    yield KeyGroup(event_type.key)
-    if event_type.blinded:
-        yield KeyGroup(event_type.key, labels=True)
-    if event_type.sealing is Sealing.ATTRIBUTE:
-        for attribute in event_type.attributes:
-            yield KeyGroup(event_type.key, attribute.id)
