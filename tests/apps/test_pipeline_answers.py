@@ -34,6 +34,19 @@ def test_a_summary_names_those_who_were_given_the_most(capsys: pytest.CaptureFix
     assert not [line for line in lines(capsys) if "subscriber" in line]
 
 
+def test_what_did_not_open_comes_with_where_it_is_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    reasons = {"seal.unknown-key": 2, "seal.cannot-open": 1}
+    counts = {"read": 9, "events": 3, "sealed": 4, "quarantined": 2, "blocks": 4}
+    show_done(Audit("in", name="unseal"), "out", Done(counts, reasons, 1, 1.0, 1), "text")
+    shown = capsys.readouterr().out
+    assert "seal.unknown-key, blocks  2" in shown
+    assert "`penstock pipeline unseal out`" in shown
+    assert "out/quarantine" in shown
+    assert "docs/how-to/seal-files.md" in shown
+    show_done(Audit("in", name="unseal"), "out", Done({**counts, "sealed": 0, "quarantined": 0}, {}, 1, 1.0, 1), "text")
+    assert capsys.readouterr().out.splitlines()[-1] == "wrote out"
+
+
 def test_a_report_shows_the_decisions_that_took_longest(capsys: pytest.CaptureFixture[str]) -> None:
     slow = Table(tuple(SLOWEST.names), (("d1", NOW, "broker", "somebody", "subscribe", "T@0", "deny", 4_321),))
     report = AuditReport(None, None, 1, NOTHING, None, NOTHING, NOTHING, NOTHING, NOTHING, slow, NOTHING)

@@ -25,8 +25,9 @@ from penstock.trust.capabilities import Right
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _WIDE: Final = 80
+_UNSEAL: Final = "unseal"
 #: jobs whose quarantine is not of records, and what they do
-_CLOSED: Final = {"seal": "sealed", "unseal": "opened"}
+_CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
 _SHOWN: Final = (
     *("rights_used", "rights_unused", "requests_made", "refusals", "flows"),
     *("durations", "slowest", "revocations"),
@@ -89,7 +90,9 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
         say_json({"job": job.name, "out": out, **_done_data(done)})
         return
     rows = [(name, f"{count:,}") for name, count in done.counts.items()]
-    rows += [(f"  {reason}", f"{count:,}") for reason, count in done.reasons.items()]
+    # What does not open is counted as it is kept: its events are behind the seal.
+    of = ", blocks" if job.name == _UNSEAL else ""
+    rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
     paint.grid((job.name, "rows"), rows)
     _show_delivered(done.delivered)
     say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
@@ -115,11 +118,15 @@ def _show_closed(names: Iterable[str]) -> None:
 
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
-    """Say where to look at records that did not fit, and what a header lacks."""
+    """Say where to look at records that did not fit, and what a header or a key ring lacks."""
+    if job.name == _UNSEAL and done.counts.get("sealed"):
+        yield f"what is still sealed waits for keys, in {out}/sealed: `penstock pipeline unseal {out}` opens it then"
     if not done.counts.get("quarantined"):
         return
     if job.name in _CLOSED:
         yield f"what cannot be {_CLOSED[job.name]} is in {out}/quarantine, as it is"
+    if job.name == _UNSEAL:
+        yield "docs/how-to/seal-files.md says what to do about each code"
     if job.name != "ingest":
         return
     if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, Tables):
@@ -137,7 +144,7 @@ def _sum(job: Job, done: Done) -> str:
         return f"{counted(whole, 'event')} = {counts['events']:,} admitted + {counts['refused']:,} refused"
     if job.name == "seal":
         return f"{counted(whole, 'event')} = {counts['sealed']:,} sealed + {counts['quarantined']:,} in quarantine"
-    if job.name == "unseal":
+    if job.name == _UNSEAL:
         kept = f"{counts['sealed']:,} still sealed + {counts['quarantined']:,} in quarantine"
         return f"{counted(whole, 'event')} = {counts['events']:,} opened + {kept}"
     if job.name == "evaluate":
