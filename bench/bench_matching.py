@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
-from penstock.broker.coverage import Coverage, Interest
+from penstock.broker.coverage import Coverage
+from penstock.broker.interests import Interest
 from penstock.broker.matching import Matcher
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal

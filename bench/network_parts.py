@@ -15,8 +15,9 @@ import nats
 
 from penstock import connect
 from penstock.broker import effective
-from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.node import Node
+from penstock.broker.node_settings import NodeSettings
+from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.guard import Delivery, Publication, Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Event, Kind, NetworkName, TypeDefinition, TypeName

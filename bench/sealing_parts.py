@@ -23,11 +23,12 @@ from datetime import UTC, datetime
 from itertools import count
 
 from penstock import connect
-from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.gathering import LINGERING, Lingering
 from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_managing import Managing
 from penstock.broker.node import Node
+from penstock.broker.node_settings import NodeSettings
+from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder

@@ -20,11 +20,12 @@ from rich.table import Table
 import penstock
 from london_cast import BROKER_OF_STATISTICS, CCS, NETWORK, PITO, STATISTICS, Issued
 from london_network import eventually
-from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.messages import Hop
 from penstock.broker.node import Node
+from penstock.broker.node_settings import NodeSettings
 from penstock.broker.outputs import Output
 from penstock.broker.sealed import SealedPublications
+from penstock.broker.ways import PeerAddress
 from penstock.codec.blocks import read_header, split
 from penstock.crypto.opener import Opener
 from penstock.guard import Recorder

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.broker.client import Client, connect
-from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.node import Node
+from penstock.broker.node_settings import NodeSettings
+from penstock.broker.ways import PeerAddress
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

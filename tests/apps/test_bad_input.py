@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.apps.conftest import NOW, Shell
 
-from penstock.apps.cli.files import MAX_BYTES
 from penstock.codec.sexp import advanced, canonical, parse
 from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, TypeDefinition, TypeName
+from penstock.store.files import MAX_BYTES
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
@@ -314,6 +314,12 @@ def test_what_cannot_be_written(files: Shell) -> None:
     assert (ran.status, ran.code) == (3, "file.unwritable")
     ran = files("key", "new", ".", "--overwrite")
     assert ran.status == 3
+    # As /dev/null is: a file in its place would stop everybody on the machine.
+    os.mkfifo("pipe")
+    for more in ((), ("--overwrite",)):
+        ran = files("key", "new", "pipe", *more)
+        assert (ran.status, ran.code) == (3, "file.unwritable")
+    assert Path("pipe").is_fifo()
 
 
 def test_a_file_that_is_too_large(files: Shell) -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, signed
 
 from penstock.broker.client import Client, connect
-from penstock.broker.core import NodeSettings, PeerAddress
 from penstock.broker.door import Sources
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Subscription
@@ -17,9 +16,11 @@ from penstock.broker.key_managing import Managing
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
 from penstock.broker.node import Node
+from penstock.broker.node_settings import NodeSettings
 from penstock.broker.policy import Keep
 from penstock.broker.protocol import Hello, Role
 from penstock.broker.requests import Report
+from penstock.broker.ways import PeerAddress
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

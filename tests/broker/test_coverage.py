@@ -7,7 +7,8 @@ from tests.budget import examples
 from tests.selector.strategies import SCHEMA, conditions, rows
 
 from penstock.broker.boxes import Box
-from penstock.broker.coverage import Change, Coverage, Interest
+from penstock.broker.coverage import Change, Coverage
+from penstock.broker.interests import Interest
 from penstock.errors import EvaluationError, SelectorError
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey

@@ -12,9 +12,10 @@ from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, r
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds
 
-from penstock.broker.core import PeerAddress, TrustSettings
 from penstock.broker.key_managing import Managing
 from penstock.broker.key_refreshing import Refreshing
+from penstock.broker.node_settings import TrustSettings
+from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.store.key_folder import KeyFolder

@@ -20,7 +20,7 @@ from tests.broker.node_kit import (
 )
 from tests.broker.sports import NEWS, PDA, REPORTER, STRANGER, TENNIS, grant
 
-from penstock.broker.core import PeerAddress
+from penstock.broker.ways import PeerAddress
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.trust.capabilities import Right

@@ -20,7 +20,7 @@ from tests.broker.node_kit import (
 from tests.broker.sports import NETWORK, NEWS, PDA, REPORTER, grant
 
 from penstock.broker.client import Client, connect
-from penstock.broker.core import NodeSettings
+from penstock.broker.node_settings import NodeSettings
 from penstock.broker.ways import NatsAddress
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

@@ -25,8 +25,8 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import Client
-from penstock.broker.core import TrustSettings
 from penstock.broker.feeds import Feed, Subscription
+from penstock.broker.node_settings import TrustSettings
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.model.names import TypeName

@@ -19,8 +19,8 @@ from pathlib import Path
 from tests.broker.node_kit import BROKERS, HOST, settings
 
 from penstock.broker import requests
-from penstock.broker.core import PeerAddress
 from penstock.broker.node import Node
+from penstock.broker.ways import PeerAddress
 from penstock.guard import Recorder
 from penstock.store.policy_folder import PolicyFolder
 from penstock.trust.credentials import read_credentials

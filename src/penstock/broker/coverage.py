@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.broker.boxes import write
-from penstock.broker.interests import Interest as Interest
-from penstock.broker.interests import Member, Roots, member_of
+from penstock.broker.interests import Interest, Member, Roots, member_of
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Schema
 from penstock.selector import Selector

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Final
 
-from penstock.broker.messages import Filter
+from penstock.broker.entries import Filter
 from penstock.errors import PenstockError
 from penstock.guard import (
     ANYTIME,

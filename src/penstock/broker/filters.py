@@ -6,9 +6,9 @@ errs to the safe side: a filter is sent on that might be covered, and sent to wh
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from penstock.broker.coverage import Change, Coverage, Interest
+from penstock.broker.coverage import Change, Coverage
 from penstock.broker.entries import AnyFilter, Filter, SealedFilter
 from penstock.broker.sealed_filters import Filters, NoFilters, interest
 from penstock.errors import EvaluationError
@@ -18,6 +18,9 @@ from penstock.model.values import Scalar
 from penstock.selector import Compiled, compile_selector
 from penstock.selector.algebra import TooHardError, search
 from penstock.selector.question import Question
+
+if TYPE_CHECKING:
+    from penstock.broker.interests import Interest
 
 K = TypeVar("K", bound=Hashable)
 

@@ -23,7 +23,6 @@ from itertools import pairwise
 from typing import ClassVar, Final, TypeAlias
 
 from penstock.broker.entries import Entry, read_entry
-from penstock.broker.entries import Filter as Filter
 from penstock.broker.publications import Publications
 from penstock.broker.reading import Fields, Tree, malformed, principal_tree, read_principal, too_many
 from penstock.broker.sealed import SealedPublications

@@ -14,13 +14,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.broker.core import Clock, Core, NodeSettings, Reported
+from penstock.broker.core import Clock, Core, Reported
 from penstock.broker.fabric_network import FabricNetwork, FabricSettings
 from penstock.broker.key_desk import KeyDesk
 from penstock.broker.key_managing import Managing
 from penstock.broker.keys import Keys
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
+from penstock.broker.node_settings import NodeSettings
 from penstock.broker.policy import Forgetful, Keep, Policies
 from penstock.broker.policy_network import RoutedPolicy
 from penstock.broker.protocol import Hello, Role, read_request

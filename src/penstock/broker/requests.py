@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from penstock.broker.messages import Filter
+from penstock.broker.entries import Filter
 from penstock.broker.outputs import Output as Routed
 from penstock.broker.routing import Router
 from penstock.model.events import Event, TransitEvent

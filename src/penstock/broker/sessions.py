@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from penstock.broker.effective import Offer, Part
-from penstock.broker.messages import Filter
+from penstock.broker.entries import Filter
 from penstock.broker.requests import Asked, Detail, Given, Verb
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Authority, Counts, PublicationRate, Recorded

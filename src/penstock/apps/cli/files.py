@@ -12,8 +12,7 @@ from typing import BinaryIO, Final
 from penstock.codec.sexp import SExp, advanced, parse, parse_many
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.store import files
-from penstock.store.files import MAX_BYTES as MAX_BYTES
-from penstock.store.files import reason as reason
+from penstock.store.files import MAX_BYTES, reason
 
 STDIN: Final = "-"
 SECRET: Final = 0o600
@@ -87,6 +86,9 @@ def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: 
     """
     path = Path(name)
     if os.path.lexists(name):
+        # A file would take its place, for everybody on the machine.
+        if os.path.exists(name) and not os.path.isfile(name) and not path.is_dir():  # noqa: PTH110, PTH113  # these do not raise
+            raise _unwritable(name, "it is a device or a pipe; what goes to standard output can be sent there")
         if lasting or not overwrite:
             raise _exists(name, lasting=lasting)
         if path.is_dir():

@@ -5,16 +5,7 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.files import (
-    SECRET,
-    Destination,
-    as_text,
-    check_distinct,
-    check_target,
-    read_sexp,
-    reason,
-    write_bytes,
-)
+from penstock.apps.cli.files import SECRET, Destination, as_text, check_distinct, check_target, read_sexp, write_bytes
 from penstock.apps.cli.groups import Verbs, example
 from penstock.apps.cli.keks import new_kek_command, new_ring
 from penstock.apps.cli.namebook import remembering
@@ -26,6 +17,7 @@ from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
 from penstock.errors import FailedError, PenstockError
 from penstock.model.principals import Principal
+from penstock.store.files import reason
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
 _OF_BROKERS = dict.fromkeys(("status", "join", "rotate", "evict", "forget", "fetch"), "penstock keys")

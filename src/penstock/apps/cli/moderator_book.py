@@ -19,7 +19,7 @@ from penstock.apps.cli.moderator_sources import (
     store_at,
 )
 from penstock.apps.cli.namebook import remembering
-from penstock.apps.cli.names import Names, check_petname, load_names
+from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, key_options, open_key, output_option
 from penstock.apps.cli.session import Session, say_json
 from penstock.apps.cli.store_answers import counting, dry_run_option, head_text, parse_heads
@@ -30,6 +30,7 @@ from penstock.model.principals import Principal
 from penstock.moderator.rule_bundle import to_founding
 from penstock.moderator.rule_file import RuleFile, principal_of
 from penstock.moderator.undo import undone
+from penstock.store.petnames import check_petname
 from penstock.store.records import EMPTY
 from penstock.trust.signed import sign_value
 

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.cli.files import check_target, read_bytes, reason, write_bytes
-from penstock.apps.cli.names import check_petname, names_file, names_line, parse_names
+from penstock.apps.cli.files import check_target, read_bytes, write_bytes
+from penstock.apps.cli.names import names_file, names_line, parse_names
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
+from penstock.store.files import reason
+from penstock.store.petnames import check_petname
 
 #: seconds: how long to wait for another program, and between two looks
 WAIT: Final = 5.0

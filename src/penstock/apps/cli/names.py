@@ -21,7 +21,6 @@ from penstock.crypto import read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import AttributeId, NetworkName
 from penstock.model.principals import Petnames, Principal
-from penstock.store.petnames import check_petname as check_petname
 from penstock.store.petnames import parse_petnames
 from penstock.trust.subjects import Subject, Threshold, read_subject
 

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.apps.node.managing import KeysFile, read_keys
-from penstock.broker.core import PeerAddress
 from penstock.broker.gathering import LINGERING, Lingering
+from penstock.broker.ways import PeerAddress
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
 from penstock.crypto.sealer import Settings as SealSettings
 from penstock.errors import MalformedError

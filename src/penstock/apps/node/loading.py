@@ -10,8 +10,8 @@ from typing import Final
 
 from penstock.apps.node.config import HELP, Brokers, Fabric, NodeFile, Peer, Stamps, read_node_file
 from penstock.apps.node.managing import find_kek
-from penstock.broker.core import NodeSettings, TrustSettings
 from penstock.broker.library import Library
+from penstock.broker.node_settings import NodeSettings, TrustSettings
 from penstock.broker.outcomes import settled
 from penstock.broker.outputs import Settings as RouterSettings
 from penstock.broker.overlay import UnsafeOpen

@@ -19,13 +19,13 @@ nothing recurses deeper than `TAG_DEPTH`.
 from penstock.trust.tags.algebra import covers as covers
 from penstock.trust.tags.algebra import intersect as intersect
 from penstock.trust.tags.algebra import matches as matches
+from penstock.trust.tags.algebra import to_sexp as to_sexp
 from penstock.trust.tags.globs import Glob as Glob
 from penstock.trust.tags.globs import Prefix as Prefix
 from penstock.trust.tags.patterns import And as And
 from penstock.trust.tags.ranges import Range as Range
 from penstock.trust.tags.syntax import TAG_DEPTH as TAG_DEPTH
 from penstock.trust.tags.syntax import parse_tag as parse_tag
-from penstock.trust.tags.syntax import to_sexp as to_sexp
 from penstock.trust.tags.values import ANY as ANY
 from penstock.trust.tags.values import EVENT as EVENT
 from penstock.trust.tags.values import NOTHING as NOTHING

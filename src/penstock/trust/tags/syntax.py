@@ -7,7 +7,6 @@ from penstock.codec.sexp import SExp, text
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.tags.algebra import Room, make_set, make_where
-from penstock.trust.tags.algebra import to_sexp as to_sexp
 from penstock.trust.tags.globs import GLOB_BYTES, Glob, Prefix, make_glob
 from penstock.trust.tags.patterns import Pattern, conjoin, contains
 from penstock.trust.tags.ranges import Range, make_range
