@@ -336,9 +336,10 @@ def test_a_ring_for_somebody_who_reads_less(shell: Shell) -> None:
         (None, one["data"]["speed"]) for one in whole
     ]
     # What was taken from a part can be no more than the part.
-    again = ("key", "new-ring", "more.ring", "--kek", "other.kek", "--from", "office.ring", *TYPE)
-    assert shell(*again).code == "seal.unknown-key"
-    assert shell.ok(*again, "--attribute", "speed", "-o", "json").json["keys"] == 2
+    again = ("key", "new-ring", "more.ring", "--kek", "other.kek", "--from", "office.ring")
+    assert shell(*again, *TYPE, "--attribute", "plate").code == "seal.unknown-key"
+    assert shell(*again, "--type", "whole.type").code == "seal.unknown-key"
+    assert shell.ok(*again, *TYPE, "-o", "json").json["keys"] == 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`penstock key new-kek` and `new-ring`: what keys of sealed events lie under, and a ring of new ones."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -82,8 +82,8 @@ def new_ring(  # noqa: PLR0913  # one argument an option
 
     It is for events that are sealed in files and opened by whom you give the ring: brokers get their keys from a key
     group, and do not know these. With --from it gets keys of a ring that you have, for somebody who is to read less
-    than you: those of the types, which open ids and times, and of some attributes. Such a ring lies under a
-    key-encryption key of its own; who had yours could open yours too.
+    than you: those of the types, which open ids and times, and of some attributes, or of all. Give such a ring a
+    key-encryption key of its own: who has yours can open your ring too.
     """
     if source is None and (attributes or from_kek is not None):
         raise MalformedError("cli.usage", "--attribute and --from-kek say what to take from a ring", hint="give --from")
@@ -94,7 +94,7 @@ def new_ring(  # noqa: PLR0913  # one argument an option
         ring = _drawn((scope for one in types for scope in _scopes(one, ())), session)
     else:
         whole = load_ring(source, from_kek or kek_file, kek_passphrase_file if from_kek is None else None)
-        ring = _taken(whole, {scope for one in types for scope in _scopes(one, attributes)})
+        ring = _taken(whole, types, attributes)
     write_key_ring(Path(file), ring, kek, session.random)
     _say_written(file, kek, output, keys=len([*ring.items()]))
 
@@ -124,20 +124,30 @@ def _drawn(scopes: Iterable[str], session: Session) -> KeyRing:
     return ring
 
 
-def _taken(whole: KeyRing, scopes: Set[str]) -> KeyRing:
-    """Return the keys of some scopes, all of which a ring must have. Raises `RefusedError` (`seal.unknown-key`)."""
+def _taken(whole: KeyRing, types: Collection[EventType], attributes: tuple[str, ...]) -> KeyRing:
+    """Return what a ring has of some types, which must be there, and so must attributes that are named.
+
+    Raises `RefusedError` (`seal.unknown-key`) and as `_scopes`.
+    """
+    wanted = {scope for one in types for scope in _scopes(one, attributes)}
     ring = KeyRing()
     for scope, epoch, key in whole.items():
-        if scope in scopes:
+        if scope in wanted:
             ring.put(scope, epoch, key)
-    missing = scopes - {scope for scope, _, _ in ring.items()}
-    if missing:
-        # As people write it: without the key of the owner.
-        first = min(missing).rpartition("/")[2]
-        raise RefusedError(
-            "seal.unknown-key", f"the ring has no key of `{first}`", hint="take what it has: --attribute"
-        )
+    held = {scope for scope, _, _ in ring.items()}
+    for one in types:
+        if str(one.key) not in held:
+            raise _missing(one.name.name)
+        for name in attributes:
+            if column_scope(one.key, one.attribute(name).id) not in held:
+                raise _missing(name)
     return ring
+
+
+def _missing(name: str) -> RefusedError:
+    return RefusedError(
+        "seal.unknown-key", f"the ring has no key of `{name}`", hint="take it from a ring that has, or do without"
+    )
 
 
 def _say_written(file: str, kek: Secret, output: str, **more: object) -> None:
