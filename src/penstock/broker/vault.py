@@ -147,7 +147,7 @@ class KeyVault:
         whole = self._level_of(of_type) is Sealing.EVENT or not self.keys.is_expected(str(of_type))
         for attribute in () if whole else attributes:
             if not self.keys.is_expected(column_scope(of_type, attribute)):
-                raise unknown_key(of_type)
+                raise unknown_key(of_type, attribute)
 
     def _check_size(self, event: TransitEvent) -> None:
         most = int(self._limits.route_block_bytes * _SAFE)
