@@ -191,7 +191,9 @@ def refusal(options: Options, error: dict[str, Any]) -> Exception:
         return Interrupted(str(error.get("description", "")))
     if error.get("err_code") == NO_STREAM:
         return RefusedError(
-            "jetstream.no-stream", f"there is no stream `{options.stream}`", hint="check options `stream` and `domain`"
+            "jetstream.no-stream",
+            f"there is no stream `{options.stream}`",
+            hint="check options `stream` and `domain`; a new one is made with NATS's own tools: `nats stream add`",
         )
     return RefusedError(
         "jetstream.refused",
