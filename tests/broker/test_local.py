@@ -10,6 +10,7 @@ from tests.broker.sports import (
     CONNECT,
     LIBRARY_TYPES,
     LIVE,
+    NETWORK,
     NEWS,
     NOW,
     PDA,
@@ -25,10 +26,14 @@ from tests.broker.sports import (
 
 from penstock.broker import requests
 from penstock.broker.door import Sources
+from penstock.broker.library import Library
 from penstock.broker.requests import Accepted, Closed, Given, Output, Quenched, Refused
 from penstock.errors import FailedError, RefusedError
 from penstock.guard.decision_log import DecisionRecord
 from penstock.model import Event, TypeDefinition
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+from penstock.model.types import Sealing
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
@@ -177,6 +182,21 @@ def test_a_new_sub_type_reaches_subscriptions_that_stand() -> None:
     event_type = made.library.get(golf.name, NOW).event_type
     event = Event.of(event_type, {"headline": "h", "agency": "a"}, id="golf")
     assert given_to(made.inject(event.to_transit())) == ["golf"]
+
+
+@pytest.mark.parametrize(("sealing", "seen"), [(Sealing.NONE, ["true", "said"]), (Sealing.ATTRIBUTE, ["true"])])
+def test_what_extends_a_sealed_type_is_what_is_known_to_do(sealing: Sealing, seen: list[str]) -> None:
+    made = node(TOP, library=Library(NETWORK))
+    for one in (NEWS, TENNIS):
+        made.library.add(signed(replace(one, sealing=sealing)), NOW)
+    subscribe(made)
+    headline = str(LIBRARY_TYPES[NEWS.name].by_name["headline"].id)
+    invented = TypeKey(REPORTER.principal, "Invented")
+    found: list[str] = []
+    for key, name in ((TENNIS.name.key, "true"), (invented, "said")):
+        event = TransitEvent(key, (NEWS.name.key,), {headline: "h"}, name, NOW)
+        found += given_to(made.inject(event))
+    assert found == seen
 
 
 # What the event path pays.

@@ -21,6 +21,7 @@ from penstock.crypto.wrapping import Secret
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
+from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
 SECOND = timedelta(seconds=1)
@@ -327,6 +328,15 @@ def test_events_of_a_sealed_type_that_come_without_a_seal_are_refused() -> None:
     assert line.codes() == [("sub", "seal.missing")]
     # Nothing of it is kept: it is no secret, and nobody's event.
     assert line.unopened[0][1].block == b""
+
+
+def test_events_that_say_they_extend_a_sealed_type_are_refused_without_a_seal() -> None:
+    line = row()
+    invented = TypeKey(principal("between"), "Invented")
+    lie = TransitEvent(invented, (CAR.key,), {PLATE: "LIE"}, "lie", NOW)
+    hand_on(line, Publications(principal("between"), 1, (50,), (lie,)))
+    assert not line.delivered
+    assert line.codes() == [("sub", "seal.missing")]
 
 
 def test_a_broker_that_cannot_read_forges_no_numbers() -> None:

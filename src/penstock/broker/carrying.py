@@ -67,7 +67,8 @@ class Carrier:
             return _NOTHING
         if isinstance(block, SealedPublications) and block.is_foreign:
             return self._carry_sealed(block, came_from)
-        if came_from is not None and self._vault.seals(block.type):
+        # Nor does anything come as it is that says it extends what is sealed.
+        if came_from is not None and any(map(self._vault.seals, (block.type, *block.ancestors))):
             return Carried(unopened=(Unopened(block.origin, b"", not_sealed(block.type), came_from),))
         return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
 

@@ -254,7 +254,7 @@ class FabricNetwork:
 
     def _check_sealed(self, block: Publications) -> None:
         sealed = isinstance(block, SealedPublications)
-        if self._seals(block.type) and not sealed:
+        if not sealed and any(map(self._seals, (block.type, *block.ancestors))):
             raise not_sealed(block.type)
         if not sealed and not self._may_cross(block.type):
             raise _unsealed(block.type)

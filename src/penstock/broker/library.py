@@ -116,6 +116,16 @@ class Library:
         """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
         return self._protection(key)[0]
 
+    def is_of(self, key: TypeKey, above: TypeKey) -> bool:
+        """Say whether events of a type are also of another, which they say that it extends.
+
+        Of one that is not sealed that is believed, also of types that are not known here. What extends a sealed type is
+        sealed, and opened where it is known: whoever invents another, or says it of one that does not, forges events.
+        """
+        if key == above or self.sealing(above) is Sealing.NONE:
+            return True
+        return any(name.key == key for name in self._below.get(above, ()))
+
     def signs(self, key: TypeKey) -> bool:
         """Say whether events of a type have to be signed: where one of its versions says so."""
         return self._protection(key)[1]

@@ -90,7 +90,7 @@ class Standing:
     def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent) -> Iterator[Receiver]:
         for held in self._subscriptions(keys):
             part = held.part_of(event)
-            if part is not None:
+            if part is not None and self._library.is_of(event.key, part.type):
                 yield Receiver(held, part, part.narrow if held.came_by(part, keys) else part.checked)
 
     def _subscriptions(self, keys: Iterable[str]) -> Iterator[Subscription]:
