@@ -31,6 +31,7 @@ from tests.trust.kit import refused
 from penstock.crypto.wrapping import Secret
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import FIRST, KeyFiles, sealed_schema
+from penstock.pipeline.sealed_messages import Blinding, _Messages
 from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.task_errors import raised_by_task
@@ -76,10 +77,11 @@ def test_plans_and_what_executors_are_sent_hold_no_key(session: SparkSession, tm
     sealed = writing.blocks(writing.tagged(events))
     shown = plans(reading.events(blocks), reading.failures(blocks), sealed, compacting.blocks(blocks))
     assert b"MapInArrow" in shown
-    tasks = (reading._opened, reading._strict, reading._failed, writing._sealed, compacting._compacted)
-    sent = pickled(tasks)
+    tasks = (reading._opened, reading._strict, reading._failed, writing._sealed, writing._left, compacting._compacted)
+    messages = _Messages(Blinding(frozenset([CAR.key]), keys))
+    sent = pickled((*tasks, messages.of))
     assert str(tmp_path).encode() in sent
-    for text in (shown, sent, repr((reading, writing, compacting)).encode()):
+    for text in (shown, sent, repr((reading, writing, compacting, messages)).encode()):
         assert not found.search(text)
 
 
