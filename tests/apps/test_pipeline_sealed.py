@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
@@ -12,7 +13,9 @@ from tests.pipeline.sealed_kit import key_files
 from tests.pipeline.test_jetstream_read import on
 from tests.trust.kit import key, who
 
+from penstock.codec.blocks import Padding
 from penstock.codec.sexp import transport
+from penstock.crypto.aead import Algorithm
 from penstock.crypto.keyfile import private_key_to_sexp
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
@@ -55,7 +58,10 @@ def test_from_events_to_a_sealed_log_and_back(plant: Shell) -> None:
     plant.ok("pipeline", "ingest", "in", *POLICY, "--out", "ingested")
     sealing = ("pipeline", "seal", "ingested", *POLICY, *WHOLE, "--out", "sealed")
     assert plant(*sealing).code == "cli.sender"
-    done = plant.ok(*sealing, "--sender", str(who(2)), "--rows", "4")
+    chosen = ("--algorithm", "aes-gcm-siv", "--pad", "powers")
+    done = plant.ok(*sealing, "--sender", str(who(2)), "--rows", "4", *chosen)
+    headers = pq.read_table(plant.folder / "sealed" / "sealed", columns=["@header"])["@header"].to_pylist()
+    assert {header[2:4] for header in headers} == {bytes((Algorithm.AES_GCM_SIV, Padding.POWERS))}
     assert f"{events} events = {events} sealed + 0 in quarantine" in done.out
     found = plant.ok("pipeline", "compact", "sealed", *WHOLE, "--out", "compacted", "-o", "json").json
     assert found["counts"] == {"read": events, "sealed": events, "blocks read": 9, "blocks": 1}
