@@ -370,3 +370,22 @@ def test_where_nobody_answers_a_passphrase_is_asked_for_in_a_file(shell: Shell) 
     ran = shell("key", "new-ring", "safe.ring", *TYPE, "--kek", "safe.kek")
     assert ran.code == "cli.aborted"
     assert "--kek-passphrase-file" in ran.err
+
+
+def test_which_key_encryption_key_a_ring_lies_under_can_be_seen(shell: Shell) -> None:
+    create_kek(Path("safe.kek"), protect_kek(Secret(bytes(32)), b"open sesame", shell.random, Cost(1, 8 << 10)))
+    shown = {name: shell.ok("key", "show", name, "-o", "json").json for name in ("all.ring", "ring.kek", "safe.kek")}
+    assert shown["all.ring"]["kek"] == shown["ring.kek"]["kek"] != shown["safe.kek"]["kek"]
+    assert [one["kind"] for one in shown.values()] == [
+        "key ring",
+        "key-encryption key",
+        "key-encryption key, under a passphrase",
+    ]
+    ran = shell.ok("key", "show", "ring.kek")
+    assert shown["ring.kek"]["kek"] in ran.out
+    secret = read_kek(Path("ring.kek")).expose()
+    assert secret.hex() not in ran.out
+    assert shell("key", "show", "ring.kek", "--public", "ring.pub").code == "key.malformed"
+    assert "principal" in shell.ok("key", "show", "-", stdin=Path("owner.key").read_bytes()).out
+    Path("cut.ring").write_bytes(Path("all.ring").read_bytes()[:25])
+    assert shell("key", "show", "cut.ring").status == 2

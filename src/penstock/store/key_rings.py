@@ -65,7 +65,7 @@ def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
         raise RefusedError(
             "keys.wrong-kek",
             "this key ring lies under another key-encryption key",
-            hint="give the one that it was written with",
+            hint="give the one that it was written with: `penstock key show` tells of both files which it is",
         )
     ring = KeyRing()
     try:
@@ -76,6 +76,11 @@ def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
     for scope, epoch, key in _read(content):
         ring.put(scope, epoch, key)
     return ring
+
+
+def kek_of(data: bytes) -> bytes | None:
+    """Return the id of the key-encryption key that the octets of a key ring lie under; None where they are no ring."""
+    return data[len(MAGIC) : _HEAD] if data.startswith(MAGIC) and len(data) > _HEAD else None
 
 
 def _write(ring: KeyRing) -> bytes:

@@ -5,21 +5,22 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.files import check_target
+from penstock.apps.cli.files import check_target, read_bytes
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON, names_option, output_option, passphrase
 from penstock.apps.cli.seal_options import Types, kek_passphrase_option, load_kek, load_ring, types_options
 from penstock.apps.cli.session import Session, say, say_json
-from penstock.crypto.kek import StoredKek, kek_id, new_kek, protect_kek
+from penstock.crypto.kek import ProtectedKek, StoredKek, kek_id, new_kek, protect_kek
 from penstock.crypto.seal_keys import KeyRing, column_scope, label_scope
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.types import EventType, Sealing
-from penstock.store.keks import create_kek
-from penstock.store.key_rings import write_key_ring
+from penstock.store.keks import create_kek, read_stored_kek
+from penstock.store.key_rings import kek_of, write_key_ring
 
 _FIRST_EPOCH = 1
+_KEK_FILES = (b"(kek", b"(protected-kek")
 
 
 @click.command("new-kek")
@@ -148,6 +149,34 @@ def _missing(name: str) -> RefusedError:
     return RefusedError(
         "seal.unknown-key", f"the ring has no key of `{name}`", hint="take it from a ring that has, or do without"
     )
+
+
+def show_kek(file: str, output: str) -> bool:
+    """Show which key-encryption key a file holds, or lies under if it is a key ring; say whether it is one of them.
+
+    Raises `MalformedError` (`keys.kek`) for a key-encryption key that was changed.
+    """
+    data = read_bytes(file)
+    under = kek_of(data)
+    if under is not None:
+        _say_kek(file, "key ring", under, output)
+        return True
+    if not data.lstrip().startswith(_KEK_FILES):
+        return False
+    stored = read_stored_kek(Path(file))
+    if isinstance(stored, ProtectedKek):
+        _say_kek(file, "key-encryption key, under a passphrase", stored.id, output)
+    else:
+        _say_kek(file, "key-encryption key", kek_id(stored), output)
+    return True
+
+
+def _say_kek(file: str, kind: str, found: bytes, output: str) -> None:
+    if output == JSON:
+        say_json({"file": file, "kind": kind, "kek": found.hex()})
+        return
+    say(f"file                {kind}")
+    say(f"key-encryption key  {found.hex()}")
 
 
 def _say_written(file: str, kek: Secret, output: str, **more: object) -> None:

@@ -5,9 +5,18 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.files import SECRET, Destination, as_text, check_distinct, check_target, read_sexp, write_bytes
+from penstock.apps.cli.files import (
+    SECRET,
+    STDIN,
+    Destination,
+    as_text,
+    check_distinct,
+    check_target,
+    read_sexp,
+    write_bytes,
+)
 from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.keks import new_kek_command, new_ring
+from penstock.apps.cli.keks import new_kek_command, new_ring, show_kek
 from penstock.apps.cli.namebook import remembering
 from penstock.apps.cli.names import Names, load_names, read_party
 from penstock.apps.cli.names import names_file as names_path
@@ -100,7 +109,13 @@ def new(  # noqa: PLR0913  # one argument an option
 def show(  # noqa: PLR0913  # one argument an option
     *, file: str, public_file: str | None, overwrite: bool, dry_run: bool, output: str, names_file: str | None
 ) -> None:
-    """Show the principal and the public key of a key FILE, and never its private half."""
+    """Show the principal and the public key of a key FILE, and never its private half.
+
+    Of a key-encryption key, and of a key ring that lies under one, it shows which key-encryption key it is.
+    """
+    # Such keys have no public half, and standard input is read but once.
+    if public_file is None and file != STDIN and show_kek(file, output):
+        return
     names = load_names(names_file)
     value = read_sexp(file)
     party = read_party(value, file)
