@@ -63,10 +63,10 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
         unused = report.rights_unused.as_dicts()
         table(console, f"Rights that were not used: {len(unused)}", ("issuer", "subject", "right"), unused)
     refused = [
-        {**row, "about": _short(row["resource"]), "why": reason(row["effect"], row["code"])}
+        {**row, "version": _version(row["resource"]), "why": reason(row["effect"], row["code"])}
         for row in report.refusals.as_dicts()
     ]
-    columns = ("principal", "action", "about", "why", "decisions", "events")
+    columns = ("principal", "action", "version", "why", "decisions", "events")
     table(console, "Refusals: requests, and events kept back", columns, refused)
     flowing = [{**row, "from": row["origin"], "to": row["target"]} for row in report.flows.as_dicts()]
     table(console, "Flows between domains", ("from", "to", "action", "decisions", "events"), flowing)
@@ -85,9 +85,9 @@ def table(console: Console, title: str, columns: Iterable[str], rows: list[dict[
         console.print(f"  and {len(rows) - _SHOWN} more, in the report")
 
 
-def _short(resource: object) -> str:
-    """Return the name of a type and its version, or of a network, without whose it is."""
-    return str(resource).rpartition("/")[2].rpartition(".")[2]
+def _version(resource: object) -> str:
+    """Return which version of the type something is about, where it is about one."""
+    return str(resource).partition("@")[2] or "—"
 
 
 def _cell(value: object) -> str:
