@@ -33,8 +33,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "Pacific/Auckland",
     # The driver is told by the environment.
     "spark.executor.extraJavaOptions": java.options(),
-    "spark.sql.adaptive.enabled": "false",
     **java.INTERPRETED,
+    **java.PAGE,
 }
 
 

@@ -12,18 +12,19 @@ def now(spark: SparkSession) -> list[str | None]:
     return [spark.conf.get(name) for name in (PARTS, ADAPTIVE, WIDE)]
 
 
-def test_few_rows_are_done_in_one_part_and_many_in_many(session: SparkSession) -> None:
-    before = now(session)
-    with planned_for(session, 20_000) as few:
+def test_few_rows_are_done_in_one_part_and_many_in_many(spark: SparkSession) -> None:
+    before = now(spark)
+    assert before == ["2", "true", "true"]
+    with planned_for(spark, 20_000) as few:
         assert few
-        assert now(session) == ["1", "false", "false"]
-    assert now(session) == before
-    with planned_for(session, 10_000_000) as few:
+        assert now(spark) == ["1", "false", "false"]
+    assert now(spark) == before
+    with planned_for(spark, 10_000_000) as few:
         assert not few
-        assert now(session) == ["40", *before[1:]]
-    with planned_for(session, 20_001):
+        assert now(spark) == ["40", *before[1:]]
+    with planned_for(spark, 20_001):
         # As many as there are by default, if they are enough.
-        assert now(session) == before
-    with pytest.raises(ValueError, match="stopped"), planned_for(session, 1):
+        assert now(spark) == before
+    with pytest.raises(ValueError, match="stopped"), planned_for(spark, 1):
         raise ValueError("stopped")
-    assert now(session) == before
+    assert now(spark) == before

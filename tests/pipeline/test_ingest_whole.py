@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
+from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
 from tests.pipeline.test_ingest_csv import BOUND, TOP, line
 from tests.pipeline.test_ingest_csv import CASES as ROWS
@@ -39,6 +41,12 @@ from penstock.pipeline.tagging import REASON
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST, SECOND = define()
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 def mixed(good: bytes, cases: list[tuple[bytes, str | None]], count: int, seed: int) -> list[tuple[bytes, str | None]]:

@@ -1,14 +1,16 @@
 """What-if of admission counts exactly what publishing before and after would have put in."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
 from tests.guard.strategies import events, exclusive, families, restrictions
+from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import frame
 from tests.pipeline.test_admit import STRANGER, TIMES, Publishers, published
 from tests.pipeline.test_deliver import Rulebook, trusted
@@ -29,6 +31,12 @@ from penstock.trust.credentials import Credentials
 PEOPLE = [Principal(bytes([number]) * 32) for number in range(10, 13)]
 Rights = Mapping[Principal, Restriction]
 Sent = Sequence[tuple[Principal, Event]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
 
 
 @st.composite
