@@ -12,6 +12,7 @@ from tests.broker.test_keys import MANAGING, PUBLISHING, READING, SEALED, WRITIN
 
 from penstock.broker.fabric_bodies import read_body, write_body
 from penstock.broker.fabric_network import FabricSettings, topic_of
+from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
 from penstock.codec.wire import encode
@@ -39,6 +40,17 @@ async def two(one: Fabric, other: Fabric, *types: UnverifiedType, unsafe: bool =
         yield [pub, sub]
 
 
+@asynccontextmanager
+async def flowing(one: Fabric, other: Fabric) -> AsyncIterator[tuple[Broker, Feed, Subscription]]:
+    """Yield the broker that publishes sealed news to the other, a feed there, and who reads at the other."""
+    async with two(one, other, signed(SEALED)) as (pub, sub):
+        await until(lambda: holds(pub) == holds(sub) == 4)
+        async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await flow(feed, news)
+            yield pub, feed, news
+
+
 async def crossed(fabric: Fabric, key: TypeKey, kept: list[bytes]) -> None:
     """Keep what goes over the topic of a type."""
     async with await fabric.subscribe(topic_of(key)) as samples:
@@ -47,19 +59,15 @@ async def crossed(fabric: Fabric, key: TypeKey, kept: list[bytes]) -> None:
 
 
 async def exchange(one: Fabric, other: Fabric, wire: Fabric) -> None:
-    async with two(one, other, signed(SEALED)) as (pub, sub):
-        await until(lambda: holds(pub) == holds(sub) == 4)
-        kept: list[bytes] = []
-        async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
-            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
-            await flow(feed, news)
-            watching = asyncio.create_task(crossed(wire, NEWS.name.key, kept))
-            await asyncio.sleep(0.1)
-            await feed.publish_many([{"headline": f"SECRET-{n}", "location": "London"} for n in range(100)])
-            assert await headlines(news, 100) == [f"SECRET-{n}" for n in range(100)]
-            await until(lambda: bool(kept))
-            watching.cancel()
-        assert not any(b"SECRET" in octets or b"London" in octets for octets in kept)
+    kept: list[bytes] = []
+    async with flowing(one, other) as (_, feed, news):
+        watching = asyncio.create_task(crossed(wire, NEWS.name.key, kept))
+        await asyncio.sleep(0.1)
+        await feed.publish_many([{"headline": f"SECRET-{n}", "location": "London"} for n in range(100)])
+        assert await headlines(news, 100) == [f"SECRET-{n}" for n in range(100)]
+        await until(lambda: bool(kept))
+        watching.cancel()
+    assert not any(b"SECRET" in octets or b"London" in octets for octets in kept)
 
 
 def test_sealed_events_cross_an_embedded_fabric_unread() -> None:
@@ -148,40 +156,32 @@ def test_nothing_stands_beside_a_block_on_a_fabric() -> None:
 
 def test_what_crosses_a_fabric_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        async with EmbeddedFabric() as fabric, two(fabric, fabric, signed(SEALED)) as (pub, sub):
-            await until(lambda: holds(pub) == holds(sub) == 4)
-            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
-                news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
-                await flow(feed, news)
-                sealed, seal = list[int](), pub.core.vault.seal
+        async with EmbeddedFabric() as fabric, flowing(fabric, fabric) as (pub, feed, news):
+            sealed, seal = list[int](), pub.core.vault.seal
 
-                def counted(events: Sequence[TransitEvent]) -> bytes:
-                    sealed.append(len(events))
-                    return seal(events)
+            def counted(events: Sequence[TransitEvent]) -> bytes:
+                sealed.append(len(events))
+                return seal(events)
 
-                monkeypatch.setattr(pub.core.vault, "seal", counted)
-                await feed.publish_many([{"headline": str(number)} for number in range(100)])
-                assert await headlines(news, 100) == [str(number) for number in range(100)]
-                assert sum(sealed) == 100
+            monkeypatch.setattr(pub.core.vault, "seal", counted)
+            await feed.publish_many([{"headline": str(number)} for number in range(100)])
+            assert await headlines(news, 100) == [str(number) for number in range(100)]
+            assert sum(sealed) == 100
 
     run(main())
 
 
 def test_without_a_key_what_would_cross_a_fabric_waits() -> None:
     async def main() -> None:
-        async with EmbeddedFabric() as fabric, two(fabric, fabric, signed(SEALED)) as (pub, sub):
-            await until(lambda: holds(pub) == holds(sub) == 4)
-            async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:
-                news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
-                await flow(feed, news)
-                (scope, epoch, key), *_ = [held for held in pub.core.ring.items() if "#" in held[0]]
-                pub.core.ring.close(scope, epoch)
-                await feed.publish(headline="kept", location="London", agency="PA")
-                waiting = pub.core.exchange.gathering
-                # It has lingered, and is held back since.
-                await until(lambda: len(waiting) == 1 and waiting.due is None)
-                pub.core.ring.begin(scope, epoch, key)
-                pub.core.release()
-                assert await headlines(news, 1) == ["kept"]
+        async with EmbeddedFabric() as fabric, flowing(fabric, fabric) as (pub, feed, news):
+            (scope, epoch, key), *_ = [held for held in pub.core.ring.items() if "#" in held[0]]
+            pub.core.ring.close(scope, epoch)
+            await feed.publish(headline="kept", location="London", agency="PA")
+            waiting = pub.core.exchange.gathering
+            # It has lingered, and is held back since.
+            await until(lambda: len(waiting) == 1 and waiting.due is None)
+            pub.core.ring.begin(scope, epoch, key)
+            pub.core.release()
+            assert await headlines(news, 1) == ["kept"]
 
     run(main())
