@@ -27,6 +27,7 @@ from penstock.trust.capabilities import BoundSelector, Right
 from penstock.trust.validity import Validity
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
+LESS = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
 
 
@@ -83,11 +84,9 @@ def test_selectors_and_sub_types() -> None:
 
 
 def test_what_may_not_be_read_is_none_and_what_may_not_be_had_does_not_come() -> None:
-    limited = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
-
     async def main() -> None:
         async with (
-            running(limited, WRITE) as node,
+            running(LESS, WRITE) as node,
             client_of(node, PDA) as reader,
             client_of(node, REPORTER) as writer,
         ):
@@ -226,13 +225,11 @@ def test_a_refusal_says_what_was_asked_and_the_rest_to_those_who_may_know() -> N
 
 
 def test_restrictions_are_told_where_the_owner_lets_clients_ask() -> None:
-    limited = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
-
     async def main() -> None:
-        async with running(limited) as node, client_of(node, PDA) as client:
+        async with running(LESS) as node, client_of(node, PDA) as client:
             news = await client.subscribe(NEWS.name)
             await refused("broker.not-told", news.restrictions())
-            node.policy(limited, grant(PDA, NEWS, Right.RESTRICTIONS))
+            node.policy(LESS, grant(PDA, NEWS, Right.RESTRICTIONS))
             told = await news.restrictions()
             assert told["missing"][0] == ["subscribe", str(NEWS.name), ["location", "agency"]]  # type: ignore[index]  # so
             assert str(told["granted"]).count("headline") > 0

@@ -16,7 +16,7 @@ from tests.broker.sports import (
     grant,
     signed,
 )
-from tests.broker.test_client import READ, WRITE
+from tests.broker.test_client import LESS, READ, WRITE
 
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -91,11 +91,9 @@ def test_versions_are_translated_at_the_edge() -> None:
 
 
 def test_what_is_disclosed_later_makes_more_of_what_was_asked_for() -> None:
-    limited = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
-
     async def main() -> None:
         async with (
-            running(limited, WRITE) as node,
+            running(LESS, WRITE) as node,
             client_of(node, PDA) as reader,
             client_of(node, REPORTER) as writer,
         ):
