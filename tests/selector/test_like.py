@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,25 @@ def compiled(pattern: str, escape: str | None, text: str) -> bool:
 def test_matches_as_defined(pattern: str, text: str) -> None:
     assert parse_pattern(pattern, None).matches(text) is naive(pattern, text)
     assert compiled(pattern, None, text) is naive(pattern, text)
+
+
+SHORT_TEXTS = ["".join(text) for length in range(6) for text in product("abc", repeat=length)]
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(st.text(alphabet="ab%%_", max_size=5), st.text(alphabet="ab%%_", max_size=5))
+def test_a_pattern_covers_only_what_fits_it(general: str, special: str) -> None:
+    if parse_pattern(general, None).covers(parse_pattern(special, None)):
+        assert all(naive(general, text) for text in SHORT_TEXTS if naive(special, text))
+
+
+@pytest.mark.parametrize(
+    ("general", "special", "covers"),
+    [("%a%", "b_a%", True), ("%", "", True), ("a_", "a%", False), ("%a%", "%_%", False), ("_%", "%_", False)],
+)
+def test_a_pattern_is_seen_to_cover(general: str, special: str, *, covers: bool) -> None:
+    # Of the last pair each covers the other; that is not seen.
+    assert parse_pattern(general, None).covers(parse_pattern(special, None)) is covers
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,12 @@ from penstock.selector.ast import (
     Or,
     Term,
 )
-from penstock.selector.like import Segment, parse_pattern
+from penstock.selector.like import Pattern, Segment, parse_pattern
 from penstock.selector.represent import Formula, Representation, UnsettledError
 from penstock.selector.sets import above, at_least
+
+#: patterns of one value that are compared with each other; their pairs are many
+_RELATED_PATTERNS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Encoder:
         self.values = values
         self.attributes: dict[str, Encoded] = {}
         self.constraints: list[Formula] = []
+        self._patterns: dict[int, list[tuple[Pattern, Formula]]] = {}
         self.false = z3.BoolVal(False, values.context)
         self.true = z3.BoolVal(True, values.context)
 
@@ -153,13 +157,30 @@ class Encoder:
     def _like(self, value: Formula, pattern: str, escape: str | None) -> Formula:
         sort = z3.ReSort(z3.StringSort(self.values.context))
         parts: list[Formula] = []
-        for index, segment in enumerate(parse_pattern(pattern, escape).segments):
+        parsed = parse_pattern(pattern, escape)
+        for index, segment in enumerate(parsed.segments):
             if index:
                 parts.append(z3.Full(sort))
             parts += self._pieces(segment, sort)
         if not parts:
             return value == self.values.string("")
-        return z3.InRe(value, parts[0] if len(parts) == 1 else z3.Concat(*parts))
+        # Named, since z3 settles what names say before it looks into patterns.
+        fits = z3.Bool(f"fits{len(self.constraints)}", self.values.context)
+        self.constraints.append(fits == z3.InRe(value, parts[0] if len(parts) == 1 else z3.Concat(*parts)))
+        self._relate_patterns(value, parsed, fits)
+        return fits
+
+    def _relate_patterns(self, value: Formula, pattern: Pattern, fits: Formula) -> None:
+        """Tell z3 which patterns of one value imply each other: left to itself, it may search without end."""
+        others = self._patterns.setdefault(value.get_id(), [])
+        if len(others) == _RELATED_PATTERNS:
+            return
+        for other, other_fits in others:
+            if pattern.covers(other):
+                self.constraints.append(z3.Implies(other_fits, fits))
+            if other.covers(pattern):
+                self.constraints.append(z3.Implies(fits, other_fits))
+        others.append((pattern, fits))
 
     def _pieces(self, segment: Segment, sort: Formula) -> list[Formula]:
         pieces: list[Formula] = []

@@ -6,11 +6,14 @@ to be tried twice and a hostile pattern costs no more than its length times that
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Segment: TypeAlias = tuple[str | None, ...]
 """Characters, with None for `_`."""
+#: stands for `%` where one pattern is read as the text of another
+_RUN: Final = ""
 
 
 class PatternError(ValueError):
@@ -25,6 +28,18 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Say whether the whole of `text` fits the pattern."""
+        return self._matches(text)
+
+    def covers(self, other: "Pattern") -> bool:
+        """Say whether all that fits `other` is seen to fit this one too: never wrongly, though not always when it does.
+
+        >>> parse_pattern("%a%", None).covers(parse_pattern("b_a%", None))
+        True
+        """
+        first, *rest = other.segments
+        return self._matches([*first, *(token for segment in rest for token in (_RUN, *segment))])
+
+    def _matches(self, text: Sequence[str | None]) -> bool:
         first, *rest = self.segments
         if not rest:
             return len(text) == len(first) and _fits(first, text, 0)
@@ -71,11 +86,14 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
     return Pattern((segments[0], *inner, segments[-1]) if len(segments) > 1 else (segments[0],))
 
 
-def _fits(segment: Segment, text: str, position: int) -> bool:
-    return all(expected is None or text[position + index] == expected for index, expected in enumerate(segment))
+def _fits(segment: Segment, text: Sequence[str | None], position: int) -> bool:
+    return all(
+        text[position + index] != _RUN if expected is None else text[position + index] == expected
+        for index, expected in enumerate(segment)
+    )
 
 
-def _find(segment: Segment, text: str, start: int, end: int) -> int:
+def _find(segment: Segment, text: Sequence[str | None], start: int, end: int) -> int:
     for position in range(start, end - len(segment) + 1):
         if _fits(segment, text, position):
             return position
