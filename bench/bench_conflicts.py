@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from harness import Result, at_most
 from penstock.apps.cli.pipeline_meter import Meter
 from penstock.pipeline.commits import counts_of
 from penstock.pipeline.jobs import run as run_job
+from spark_parts import spark_session
 
 RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))
 #: more than are done in one part
@@ -38,20 +38,8 @@ class Looked:
 
 
 @contextmanager
-def spark_session(meter: Meter, memory: str) -> Iterator[SparkSession]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("penstock bench")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.driver.memory": memory,
-        "spark.log.level": "ERROR",
-        **meter.settings,
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+def metered_session(meter: Meter, memory: str) -> Iterator[SparkSession]:
+    spark = spark_session(memory, meter.settings)
     try:
         yield spark
     finally:
@@ -70,7 +58,7 @@ def look(spark: SparkSession, rules: int) -> Looked:
 
 def measure(name: str, rules: int, memory: str) -> list[Result]:
     """Compare a rule base with one of a tenth of its rules."""
-    with Meter() as meter, spark_session(meter, memory) as spark:
+    with Meter() as meter, metered_session(meter, memory) as spark:
         look(spark, WARM)
         few, many = look(spark, rules // 10), look(spark, rules)
         # What was told long ago waits to be heard, and there is room for no more.

@@ -32,8 +32,9 @@ from spark_parts import medians, nothing, spark_session
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
 #: blocks of one event are twenty times as large as what they hold
 SINGLE = ROWS // 5
-#: after three rounds Java's compiler still takes a sixth of the time
-LONG_WARM = 6
+#: what is read is longer: planning and Java's compiler take as long for few rows as for many
+READ = 4 * ROWS
+LONG_BLOCK = 65_536
 OWNER = Principal(b"\1" * 32)
 KINDS = {
     "plate": Kind.STRING,
@@ -110,27 +111,30 @@ class Bench:
         blocks = self.read(name)
         return Reading.of(self.keys, (event_type,), sealed_columns(blocks), (str(OWNER),)).events(blocks)
 
-    def long(self) -> list[Result]:
-        """Blocks of 64k rows."""
+    def written(self) -> list[Result]:
+        """Blocks of 64k rows, copied."""
         events(self.spark, ROWS, SIGHTING).write.parquet(self.path("plain"))
 
         def copy() -> None:
             self.read("plain").write.mode("overwrite").parquet(self.path("again"))
 
         def write() -> None:
-            self.seal("plain", "sealed", SIGHTING, 65_536)
+            self.seal("plain", "sealed", SIGHTING, LONG_BLOCK)
 
-        plain_write, sealed_write = medians(copy, write)
-        assert self.opened("sealed", SIGHTING).count() == ROWS
+        plain, sealed = medians(copy, write)
+        detail = f"{ROWS:,} rows copied: plain {plain:.2f} s, sealed {sealed:.2f} s"
+        return [at_least("sealed-spark-write", plain / sealed, 0.6, detail)]
+
+    def opened_all(self) -> list[Result]:
+        """Blocks of 64k rows, opened."""
+        events(self.spark, READ, SIGHTING).write.parquet(self.path("long"))
+        self.seal("long", "long-sealed", SIGHTING, LONG_BLOCK)
+        assert self.opened("long-sealed", SIGHTING).count() == READ
         plain, sealed = medians(
-            lambda: nothing(self.read("plain")), lambda: nothing(self.opened("sealed", SIGHTING)), warm=LONG_WARM
+            lambda: nothing(self.read("long")), lambda: nothing(self.opened("long-sealed", SIGHTING))
         )
-        detail = f"{ROWS:,} rows: plain {plain:.2f} s, sealed {sealed:.2f} s"
-        written = f"{ROWS:,} rows copied: plain {plain_write:.2f} s, sealed {sealed_write:.2f} s"
-        return [
-            at_least("sealed-spark-read", plain / sealed, 0.7, detail),
-            at_least("sealed-spark-write", plain_write / sealed_write, 0.6, written),
-        ]
+        detail = f"{READ:,} rows: plain {plain:.2f} s, sealed {sealed:.2f} s"
+        return [at_least("sealed-spark-read", plain / sealed, 0.7, detail)]
 
     def single(self) -> list[Result]:
         """Blocks of one event."""
@@ -155,6 +159,6 @@ def run() -> list[Result]:
     spark = spark_session("3g", SETTINGS)
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(spark, Path(name))
-        results = [*bench.long(), *bench.single()]
+        results = [*bench.opened_all(), *bench.written(), *bench.single()]
     spark.stop()
     return results

@@ -20,6 +20,8 @@ def spark_session(memory: str, also: Mapping[str, str] | None = None) -> SparkSe
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": memory,
         "spark.log.level": "ERROR",
+        # Those of TCP may stand still when both ends have much to send (`penstock.pipeline.sealed_log`).
+        "spark.python.unix.domain.socket.enabled": "true",
         **(also or {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("penstock bench")
@@ -33,13 +35,13 @@ def nothing(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def medians(*jobs: Callable[[], None], warm: int = WARM) -> list[float]:
+def medians(*jobs: Callable[[], None]) -> list[float]:
     """Time jobs by turns; the first rounds do not count: Java compiles what it has seen a while."""
     samples: list[list[float]] = [[] for _ in jobs]
-    for number in range(warm + ROUNDS):
+    for number in range(WARM + ROUNDS):
         for job, times in zip(jobs, samples, strict=True):
             start = time.perf_counter()
             job()
-            if number >= warm:
+            if number >= WARM:
                 times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in samples]

@@ -57,6 +57,8 @@ EARLIEST: Final = microseconds(datetime(1, 1, 1, tzinfo=UTC))
 LATEST: Final = microseconds(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
 """The instants that a timestamp can be, in microseconds since 1970. Arrow has more."""
 _BEYOND_ASCII: Final = 0x80
+#: what an end of a string can be in Arrow
+_MOST_OCTETS: Final = (1 << 31) - 1
 _ZEROS: Final[Mapping[Kind, Any]] = {Kind.STRING: "", Kind.FLOAT: 0.0, Kind.BOOLEAN: False}
 
 
@@ -146,10 +148,10 @@ def _read(data: bytes, place: int, rows: int, kind: Kind, width: int) -> Any:
     if kind is Kind.STRING:
         return _read_strings(np.frombuffer(data, np.uint8)[place:], rows, width)
     if kind is Kind.INTEGER:
-        values = np.frombuffer(data, SIGNED[width], offset=place).astype(np.int64, copy=False)
-        if len(values) != rows or width != narrowest(magnitude(int(values.min()), int(values.max())), LARGEST):
+        narrow = _aligned(data, place, SIGNED[width])
+        if len(narrow) != rows or width != narrowest(magnitude(int(narrow.min()), int(narrow.max())), LARGEST):
             raise malformed()
-        return pa.array(values)
+        return pa.array(narrow.astype(np.int64, copy=False))
     if width:
         raise malformed()
     if kind is Kind.BOOLEAN:
@@ -159,10 +161,15 @@ def _read(data: bytes, place: int, rows: int, kind: Kind, width: int) -> Any:
         if len(floats) != rows or (floats.view(WORD)[np.isnan(floats)] != NAN).any():
             raise malformed()
         return pa.array(floats)
-    moments = np.frombuffer(data, SIGNED[3], offset=place)
+    moments = _aligned(data, place, SIGNED[3])
     if len(moments) != rows or moments.min() < EARLIEST or moments.max() > LATEST:
         raise malformed()
-    return pa.array(moments).cast(ARROW_TYPES[kind])
+    return pa.array(moments).view(ARROW_TYPES[kind])
+
+
+def _aligned(data: bytes, place: int, size: np.dtype[Any]) -> NDArray[Any]:
+    """Return numbers that begin at any place, copied to where they are read quickly. Raises `ValueError`."""
+    return np.frombuffer(data, size, offset=place).copy()
 
 
 def _booleans(octets: Octets, rows: int) -> NDArray[np.bool_]:
@@ -195,13 +202,16 @@ def _read_strings(octets: Octets, rows: int, width: int) -> Any:
     lengths = octets[:body].view(_UNSIGNED[width])
     text = octets[body:]
     separable = rows <= SEPARATED_ROWS and not (text == 0).any()
-    if len(lengths) != rows - 1 or separable or width != narrowest(int(lengths.max()), LONGEST):
+    longest = int(lengths.max())
+    if len(lengths) != rows - 1 or separable or width != narrowest(longest, LONGEST):
         raise malformed()
-    if int(lengths.sum(dtype=np.int64)) > len(text):
+    if longest * rows > _MOST_OCTETS and int(lengths.sum(dtype=np.int64)) > len(text):
         raise malformed()
     ends = np.empty(rows + 1, np.int32)
     ends[0] = 0
     np.cumsum(lengths, dtype=np.int32, out=ends[1:-1])
+    if int(ends[-2]) > len(text):
+        raise malformed()
     ends[-1] = len(text)
     return strings(ends, text)
 

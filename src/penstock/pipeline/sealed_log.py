@@ -14,8 +14,11 @@ Those who hold keys are processes, not plans: what a plan knows is the two paths
 runs. See ADR 20.
 """
 
+import gc
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,8 +63,19 @@ FILES: Final = {
     "parquet.page.size.row.check.min": "1",
 }
 """How a sealed log is written."""
-SETTINGS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20)}
-"""Settings of a session with which it is read faster: blocks on their way to Python that a processor's cache holds."""
+SETTINGS: Final = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
+    "spark.driver.defaultJavaOptions": (
+        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+    ),
+    **({"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}),
+}
+"""Settings of a session on one machine with which it is read faster, and always to its end.
+
+Blocks on their way to Python fit into a processor's cache. Of values on their way back Java does not check the bounds
+of each, and count who uses it: what tasks send was made by Arrow itself, and checked there. Both ways are a socket of
+the file system: one of TCP whose ends both have much to send may stand still for good on Linux from 6.17 on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +117,12 @@ def names_said(spark: SparkSession, path: str, what: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 
+@cache
+def _settle_worker() -> None:
+    """Keep what a worker of Spark has imported out of its searches for garbage, of which each task ends with one."""
+    gc.freeze()
+
+
 def map_arrow(
     frame: DataFrame,
     function: Callable[[Iterator[Any]], Iterator[Any]],
@@ -116,6 +136,7 @@ def map_arrow(
     own = tuple(frame.columns if columns is None else columns)
 
     def named(batches: Iterable[Any]) -> Iterator[Any]:
+        _settle_worker()
         return function(batch.rename_columns(own) for batch in batches)
 
     return frame.selectExpr(*(f"`{name}` AS c{place}" for place, name in enumerate(own))).mapInArrow(named, schema)
