@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from penstock.errors import FailedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.store.ledgers import Ledger
+from penstock.store.ledgers import Ledger, Store
 from penstock.store.opening import open_store
 from penstock.store.records import Change, Entry
 
@@ -36,13 +36,24 @@ def main() -> int:
 def run(url: str, name: str, goal: int, file: str) -> None:
     """Be one of the writers."""
     acknowledged = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with open_store(url) as store:
+    with opened(url) as store:
         ledger = store.ledger(LEDGER)
         batch = 0
         while (changes := write(ledger, f"{name}-{batch}", 2 + batch % 7, goal)) is not None:
             lines = "".join(f"{change.number} {change.hash.hex()}\n" for change in changes)
             os.write(acknowledged, lines.encode())
             batch += 1
+
+
+def opened(url: str) -> Store:
+    """Open the store. Others may have begun long ago, and their server may have been killed since."""
+    while True:
+        try:
+            return open_store(url)
+        except FailedError as error:
+            if error.code != "store.failed":
+                raise
+            time.sleep(0.05)
 
 
 def write(ledger: Ledger, batch: str, size: int, goal: int) -> tuple[Change, ...] | None:
