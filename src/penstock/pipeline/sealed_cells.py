@@ -159,18 +159,23 @@ def groups(headers: Any, rows: Places) -> Iterator[Group]:
     lengths = np.diff(ends)[rows]
     for length in np.unique(lengths):
         own = rows[lengths == length]
-        table = octets[ends[own][:, None] + np.arange(length)]
-        common = table.copy()
-        if length > 6:
-            # Where counts begin depends on how many columns there are; a wrong guess is found when nothing opens.
-            start = _fixed(bytes(table[0]))
-            common[:, start : start + _OWN] = 0
-        if (common == common[0]).all():
+        whole = 0 < len(own) * length == len(octets)
+        table = octets.reshape(-1, length) if whole else octets[ends[own][:, None] + np.arange(length)]
+        # Where counts begin depends on how many columns there are; a wrong guess is found when nothing opens.
+        start = _fixed(bytes(table[0])) if length > 6 else length
+        if _same(table[:, :start]) and _same(table[:, start + _OWN :]):
             yield Group(own, table)
             continue
+        common = table.copy()
+        common[:, start : start + _OWN] = 0
         _, which = np.unique(np.ascontiguousarray(common).view(f"V{length}")[:, 0], return_inverse=True)
         for number in range(int(which.max()) + 1):
             yield Group(own[which == number], table[which == number])
+
+
+def _same(table: NDArray[np.uint8]) -> bool:
+    """Say whether all rows are equal."""
+    return bool((table == table[0]).all())
 
 
 def _fixed(header: bytes) -> int:
@@ -235,8 +240,8 @@ def _slices(table: NDArray[np.uint8], last: bytes = b"") -> list[bytes]:
     """Return the rows of a table, each with the same behind it."""
     if last:
         table = np.hstack((table, np.broadcast_to(np.frombuffer(last, np.uint8), (len(table), len(last)))))
-    octets, width = table.tobytes(), table.shape[1]
-    return [octets[start : start + width] for start in range(0, len(octets), width)]
+    rows: list[bytes] = np.ascontiguousarray(table).view(f"V{table.shape[1]}")[:, 0].tolist()
+    return rows
 
 
 def _sealed(column: Any, rows: Places) -> list[bytes]:
