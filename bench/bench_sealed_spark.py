@@ -21,7 +21,7 @@ from penstock.crypto.wrapping import Secret
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.types import Sealing
 from penstock.pipeline.frames import ID, SOURCE, TIME
-from penstock.pipeline.sealed_log import FILES, SETTINGS, KeyFiles, map_arrow
+from penstock.pipeline.sealed_log import FILES, KeyFiles, map_arrow
 from penstock.pipeline.sealed_reading import Reading, sealed_columns
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.tagging import TYPE
@@ -156,7 +156,7 @@ class Bench:
 
 
 def run() -> list[Result]:
-    spark = spark_session("3g", SETTINGS)
+    spark = spark_session("3g")
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(spark, Path(name))
         results = [*bench.opened_all(), *bench.written(), *bench.single()]

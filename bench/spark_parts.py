@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.pipeline.sealed_log import SETTINGS
+
 WARM, ROUNDS = 3, 5
 
 
 def spark_session(memory: str, also: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark on two cores, with so much memory and further settings."""
+    """Start Spark on two cores, with what `penstock` sets on one machine, so much memory and further settings."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.ui.enabled": "false",
@@ -20,8 +22,7 @@ def spark_session(memory: str, also: Mapping[str, str] | None = None) -> SparkSe
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": memory,
         "spark.log.level": "ERROR",
-        # Those of TCP may stand still when both ends have much to send (`penstock.pipeline.sealed_log`).
-        "spark.python.unix.domain.socket.enabled": "true",
+        **SETTINGS,
         **(also or {}),
     }
     builder = SparkSession.builder.master("local[2]").appName("penstock bench")

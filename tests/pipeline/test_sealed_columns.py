@@ -91,3 +91,11 @@ def test_lengths_that_are_too_long_together_are_refused() -> None:
     lengths = (1 << 22).to_bytes(4, "little") * 1_099
     with refused("block.column"):
         decode_array(octets[:1] + lengths + octets[1 + len(lengths) :], 1_100, Kind.STRING)
+
+
+def test_lengths_that_pass_all_numbers_together_are_refused() -> None:
+    octets = encode_column(["a" * (1 << 16)] + ["b"] * 1_099)
+    # Their sum comes back to where it began.
+    lengths = (1 << 31).to_bytes(4, "little") * 2 + bytes(4 * 1_097)
+    with refused("block.column"):
+        decode_array(octets[:1] + lengths + octets[1 + len(lengths) :], 1_100, Kind.STRING)
