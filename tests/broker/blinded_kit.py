@@ -93,11 +93,11 @@ class Row:
         return KeyVault(
             ring,
             signer.principal,
-            self.libraries[name].sealing,
+            self.libraries[name].protection,
             lambda _peer, _of_type: True,
             clock=lambda: self.now,
             random=secrets.token_bytes,
-            signatures=Signatures(signer, lambda _of_type: False, lambda *_: False),
+            signatures=Signatures(signer, lambda *_: False),
             limits=LIMITS,
         )
 

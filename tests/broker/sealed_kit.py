@@ -23,7 +23,7 @@ from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import EventType, Sealing
+from penstock.model.types import EventType, Protection, Sealing
 
 CAR = make_type("Car", {"plate": TEXT, "speed": NUMBER})
 PLATE, SPEED = (str(attribute.id) for attribute in CAR.attributes)
@@ -93,11 +93,11 @@ class Line:
         return KeyVault(
             self.rings[name],
             signer(name).principal,
-            lambda key: self.sealing if key.owner == OWNER else Sealing.NONE,
+            lambda key: Protection(self.sealing if key.owner == OWNER else Sealing.NONE, self.signed),
             equal,
             clock=lambda: self.now,
             random=secrets.token_bytes,
-            signatures=Signatures(signer(name), lambda _of_type: self.signed, may_sign),
+            signatures=Signatures(signer(name), may_sign),
             skew=SKEW,
             limits=self.limits,
         )

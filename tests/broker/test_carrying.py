@@ -14,7 +14,7 @@ from penstock.broker.sealed import SealedPublications
 from penstock.broker.vault import KeyVault
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError
-from penstock.model.types import Sealing
+from penstock.model.types import Protection, Sealing
 
 Spoil = Callable[[Line, KeyVault], None]
 
@@ -59,13 +59,12 @@ def signer_unknown(line: Line, mid: KeyVault) -> None:
 
 
 def signatures_demanded(_line: Line, mid: KeyVault) -> None:
-    assert mid._signatures is not None
-    mid._signatures = mid._signatures._replace(demanded=lambda _of_type: True)
+    mid._protection_of = lambda _key: Protection(Sealing.ATTRIBUTE, signed=True)
 
 
 def old_definition(line: Line, mid: KeyVault) -> None:
     line.sealing = Sealing.EVENT
-    mid._level_of = lambda _key: Sealing.ATTRIBUTE
+    mid._protection_of = lambda _key: Protection(Sealing.ATTRIBUTE)
 
 
 def lied_to(line: Line, _mid: KeyVault) -> None:

@@ -70,7 +70,7 @@ def test_holders_have_time_to_show_themselves_and_less_where_policy_has_changed(
     core.disclosed[ONE] = SHOWN
     evidence.look(everybody)
     assert (evidence.unseen(everybody), evidence.due) == (frozenset([OTHER]), False)
-    core._now += timedelta(milliseconds=limits.key_grace)
+    core.latest += timedelta(milliseconds=limits.key_grace)
     assert (evidence.unseen(everybody), evidence.due) == (frozenset([OTHER]), False)
     core.sources = Sources(SHOWN)
     assert (evidence.unseen(everybody), evidence.due) == (frozenset(), False)
@@ -80,7 +80,7 @@ def test_after_a_start_policy_that_changes_leaves_some_time_too() -> None:
     core, evidence = begun()
     core.sources = Sources(SHOWN)
     assert (evidence.unseen([OTHER]), evidence.due) == (frozenset([OTHER]), False)
-    core._now += timedelta(milliseconds=core.settings.limits.key_grace)
+    core.latest += timedelta(milliseconds=core.settings.limits.key_grace)
     assert evidence.due
     assert (evidence.unseen([OTHER]), evidence.due) == (frozenset(), False)
 
@@ -89,13 +89,13 @@ def test_who_is_silent_for_longer_than_an_epoch_can_last_is_judged_also_where_po
     core, evidence = begun()
     longest = timedelta(milliseconds=core.settings.limits.key_longest)
     evidence.unseen([ONE])
-    core._now += longest / 2
+    core.latest += longest / 2
     # Another one holds the key since then, and its time begins when that is known.
     assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset([ONE, OTHER]), False)
-    core._now += longest / 2
+    core.latest += longest / 2
     assert evidence.due
     assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset([OTHER]), False)
     core.disclosed[OTHER] = SHOWN
     evidence.look([ONE, OTHER])
-    core._now += longest
+    core.latest += longest
     assert (evidence.unseen([ONE, OTHER]), evidence.due) == (frozenset(), False)

@@ -14,7 +14,7 @@ from penstock.crypto.sealer import Settings
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
-from penstock.model.types import Sealing
+from penstock.model.types import Protection, Sealing
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -25,7 +25,7 @@ def vault(
     return KeyVault(
         keys,
         signer("here").principal,
-        lambda _of_type: sealing,
+        lambda _of_type: Protection(sealing),
         lambda _peer, _of_type: False,
         clock=lambda: NOW,
         random=secrets.token_bytes,

@@ -26,6 +26,8 @@ from penstock.model.principals import Principal
 Allowed: TypeAlias = Callable[[TypeKey, Principal], bool]
 """Whether events of a type may come from a neighbour, and go to it."""
 
+_Matchers: TypeAlias = list[Callable[[Values], tuple[str, ...]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -129,7 +131,7 @@ class Carrier:
            that is known already, of what comes from who has sealed it.
         5. What is refused for all this is refused to the clients of this broker alone, see `_carry_refused`.
         """
-        copied, readers = self._copies.knows(block), bool(self._matchers(block))
+        copied, readers = self._copies.knows(block), self._matchers(block)
         if copied and not (readers and self._is_unread(block, came_from)):
             return _NOTHING
         if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
@@ -145,7 +147,9 @@ class Carrier:
         if readers and not opened.closed and came_from is not None:
             # Its rows have been taken by what is inside.
             self._copies.first(opened)
-            return self._sides(opened, came_from)
+            # The labels of a block do not say all of its line.
+            known = readers if opened.ancestors == block.ancestors else self._matchers(opened)
+            return self._sides(opened, came_from, known)
         carried = self._carry_events(opened, came_from)
         if opened.closed and readers and not (copied and opened in self._waiting):
             return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
@@ -212,13 +216,14 @@ class Carrier:
         self._copies.first(block)
         return self._sides(block, came_from)
 
-    def _sides(self, block: Publications, came_from: Side) -> Carried:
-        return Carried(self._matched(block), tuple(self._onward(block, came_from)))
+    def _sides(self, block: Publications, came_from: Side, matchers: _Matchers | None = None) -> Carried:
+        return Carried(self._matched(block, matchers), tuple(self._onward(block, came_from)))
 
-    def _matched(self, block: Publications) -> Deliveries:
+    def _matched(self, block: Publications, matchers: _Matchers | None = None) -> Deliveries:
         if isinstance(block, SealedPublications) and block.closed:
             return ()
-        matchers = self._matchers(block)
+        if matchers is None:
+            matchers = self._matchers(block)
         if len(matchers) == 1:
             # What is mostly so; the matcher remembers the keys that come together.
             match = matchers[0]
@@ -231,7 +236,7 @@ class Carrier:
                 found.append((tuple(sorted(keys)), event))
         return tuple(found)
 
-    def _matchers(self, block: Publications) -> list[Callable[[Values], tuple[str, ...]]]:
+    def _matchers(self, block: Publications) -> _Matchers:
         return self._forest.matchers((block.type, *block.ancestors))
 
     def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:

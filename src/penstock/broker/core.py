@@ -62,7 +62,8 @@ class Core:
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
         self._clock = clock
-        self._now = clock()
+        #: the time when it was last asked for: that of whatever is being done
+        self.latest = clock()
         self._reported = reported
         self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note, Unopened: self._unopened}
         #: when something is due, and what is called then
@@ -82,7 +83,7 @@ class Core:
             limits=settings.limits,
         )
         # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
-        incarnation = int(self._now.timestamp() * 1000)
+        incarnation = int(self.latest.timestamp() * 1000)
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
@@ -94,12 +95,12 @@ class Core:
         self.vault = KeyVault(
             self.ring,
             self.principal,
-            self.library.sealing,
+            self.library.protection,
             self._reads_as_much,
             clock=self.now,
             random=settings.random,
             settings=settings.seals,
-            signatures=Signatures(settings.key, self.library.signs, self._may_sign),
+            signatures=Signatures(settings.key, self._may_sign),
             skew=settings.trust.skew,
             limits=settings.limits,
         )
@@ -143,8 +144,8 @@ class Core:
 
     def now(self) -> datetime:
         """Return the time, which never goes back."""
-        self._now = max(self._now, self._clock())
-        return self._now
+        self.latest = max(self.latest, self._clock())
+        return self.latest
 
     def begin(self) -> datetime:
         """Return the time, before anything is done that depends on it: what was due until now is done first."""
@@ -198,7 +199,7 @@ class Core:
             raise failed
 
     def _carry_out(self, outputs: Iterable[Inward]) -> list[PenstockError]:
-        outward, failed = self.exchange.settle(self._now, outputs)
+        outward, failed = self.exchange.settle(self.latest, outputs)
         errors = [] if failed is None else [failed]
         for output in outward:
             try:
@@ -231,6 +232,7 @@ class Core:
 
     def release(self) -> None:
         """Seal and send all that can be sealed: keys have come, or the broker stops."""
+        self.now()
         self._send(self.exchange.released())
 
     def _send(self, gathered_events: Iterable[Inward]) -> None:
@@ -254,7 +256,7 @@ class Core:
         self.note(unopened.reason)
         if unopened.block:
             try:
-                self.quarantine.keep(self._now, unopened.reason.code, unopened.peer, unopened.block)
+                self.quarantine.keep(self.latest, unopened.reason.code, unopened.peer, unopened.block)
             except PenstockError as error:
                 self.note(error)
 
@@ -316,8 +318,8 @@ class Core:
             # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
             return broker == self.principal or self.admitted(broker)
         if is_reserved(of_type.name):
-            return self.goes_by(self._now, of_type.owner, broker)
-        return self.overlay.may_route(self._now, of_type, broker)
+            return self.goes_by(self.latest, of_type.owner, broker)
+        return self.overlay.may_route(self.latest, of_type, broker)
 
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
         """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
@@ -334,8 +336,8 @@ class Core:
         return self._answers.ask(
             (peer, of_type),
             by,
-            self._now,
-            lambda: self._dates(bag, *library.below(of_type, self._now)),
+            self.latest,
+            lambda: self._dates(bag, *library.below(of_type, self.latest)),
             lambda: self.reads_as_much(peer, of_type),
         )
 
@@ -344,8 +346,8 @@ class Core:
         return self._answers.ask(
             (broker, of_type, attributes),
             (self.sources, bag, library.changes),
-            self._now,
-            lambda: self._dates(bag, *library.below(of_type, self._now)),
+            self.latest,
+            lambda: self._dates(bag, *library.below(of_type, self.latest)),
             lambda: self.may_sign(broker, of_type, attributes),
         )
 
@@ -353,7 +355,7 @@ class Core:
         """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""
         bag = self.disclosed.get(broker, _NOTHING)
         return self._answers.ask(
-            broker, (self.sources, bag), self._now, partial(self._dates, bag), lambda: self._may_connect(broker, bag)
+            broker, (self.sources, bag), self.latest, partial(self._dates, bag), lambda: self._may_connect(broker, bag)
         )
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:

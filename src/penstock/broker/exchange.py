@@ -113,8 +113,9 @@ class Exchange:
                 self.router.check_events(key, events)
                 self.sealable(events)
                 ready = self.gathering.put(now, events)
-                # The first goes now; should it fail, the others, which go before all that waits, still do.
-                pending.extendleft(map(Gathered, ready[:0:-1]))
+                if len(ready) > 1:
+                    # The first goes now; should it fail, the others, which go before all that waits, still do.
+                    pending.extendleft(map(Gathered, ready[:0:-1]))
                 pending.extend(self._send(now, ready[0]) if ready else ())
             case requests.Publish(_, events):
                 pending.extend(carry_out(output, self.router))
@@ -164,7 +165,7 @@ class Exchange:
         self._standing.discard(of_type)
         return self.router.unadvertise(f"{_STANDING}{of_type}")
 
-    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
+    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> Sequence[Inward]:
         """Seal events. Those for which keys have gone in the meantime wait: somebody was told that they were taken."""
         try:
             outputs = self.router.send(events)
@@ -173,8 +174,9 @@ class Exchange:
                 raise
             return self._wait(now, events)
         self.spread(events)
-        of_type = events[0].key
-        return [*outputs, _Gone(of_type)] if of_type in self._standing else [*outputs]
+        if not self._standing or events[0].key not in self._standing:
+            return outputs
+        return [*outputs, _Gone(events[0].key)]
 
     def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
         """Let events wait for keys; but not for those of attributes to which the broker has lost its right."""

@@ -82,7 +82,7 @@ class Forest:
 
     def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], tuple[str, ...]]]:
         """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
-        return [self._clients[key].match for key in line if key in self._clients]
+        return [found.match for key in line if (found := self._clients.get(key)) is not None]
 
     def wanted(self) -> frozenset[TypeKey]:
         """Return the types that clients have subscribed to."""

@@ -65,6 +65,8 @@ class Gathering:
 
     def __init__(self, lingering: Lingering | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
         self._lingering, self._limits = lingering or Lingering(), limits
+        #: how many events need not wait for others
+        self._full = self._lingering.events if self._lingering.linger else 1
         self._batches: dict[TypeKey, _Batch] = {}
         self._events = 0
         self._octets = 0
@@ -81,7 +83,7 @@ class Gathering:
         key = events[0].key
         batch = self._batches.get(key)
         if batch is None and self._is_full(events) and not self.holds(key):
-            return [tuple(events)]
+            return [events if type(events) is tuple else tuple(events)]
         octets = sum(map(_octets, events))
         self._check_room(key, len(events), octets)
         ready: list[tuple[TransitEvent, ...]] = []
@@ -142,8 +144,7 @@ class Gathering:
 
     def _is_full(self, events: Sequence[TransitEvent]) -> bool:
         """Say whether events are a block by themselves: nothing lingers, or there are enough."""
-        enough = not self._lingering.linger or len(events) >= self._lingering.events
-        return enough and len(events) <= self._limits.route_block_events
+        return self._full <= len(events) <= self._limits.route_block_events
 
     def _fits(self, batch: _Batch, events: int, octets: int) -> bool:
         fits = batch.octets + octets <= self._limits.seal_gather_bytes

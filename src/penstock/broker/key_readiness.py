@@ -29,8 +29,9 @@ class KeyReadiness:
     def __init__(self, core: Core, members: Mapping[KeyGroup, KeyMember]) -> None:
         self._core = core
         self._members = members
-        #: until when events of a type can be sealed, as far as was heard about keys
+        #: until when events of a type can be sealed, as far as was heard about keys; and the library that it goes by
         self._until: dict[TypeKey, datetime] = {}
+        self._library = -1
         #: groups without a key to seal under, and since when; None when operators know
         self._waiting: dict[KeyGroup, datetime | None] = {}
         #: why managers give none, by the code
@@ -57,24 +58,29 @@ class KeyReadiness:
 
     def holds(self, of_type: TypeKey) -> bool:
         """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
-        if self._core.library.sealing(of_type) is Sealing.NONE:
-            return False
-        return not self._can_seal(self._core.now(), of_type) or not self._core.labels.trees(of_type)
-
-    def _can_seal(self, now: datetime, of_type: TypeKey) -> bool:
-        """Say whether all keys of a type are there, and are the current ones."""
+        core = self._core
+        if self._library != core.library.changes:
+            self._library = core.library.changes
+            self.forget()
         known = self._until.get(of_type)
-        if known is not None and now <= known:
+        if known is not None and core.latest <= known:
+            return False
+        if core.library.sealing(of_type) is Sealing.NONE:
+            return False
+        until = self._sealable_until(core.now(), of_type)
+        if until is None or not core.labels.trees(of_type):
             return True
+        self._until[of_type] = until
+        return False
+
+    def _sealable_until(self, now: datetime, of_type: TypeKey) -> datetime | None:
+        """Return until when all keys of a type are there and current; None where one of them is not, or no more."""
         ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
         if not ends:
             # It has no right to any of them, as far as it knows; that may change.
             self._waiting.setdefault(KeyGroup(of_type), now)
         until = min([end for end in ends if end is not None], default=now)
-        if not ends or None in ends or now > until:
-            return False
-        self._until[of_type] = until
-        return True
+        return None if not ends or None in ends or now > until else until
 
     def tick(self, now: datetime) -> None:
         """Let operators know, once, that publications wait for a key that does not come."""

@@ -222,6 +222,8 @@ class Keys:
                     changed = True
                 case Refused(group, code):
                     self.readiness.refused(group, code)
+        # Somebody may have asked in between.
+        self.readiness.forget()
         self._core.relabel()
         if changed:
             self._core.settle(self._core.router.keys_changed())

@@ -7,7 +7,7 @@ from penstock.broker.policy_transport import refuse_reserved
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
-from penstock.model.types import Sealing
+from penstock.model.types import Protection, Sealing
 from penstock.model.values import AttributeSpec, Schema
 from penstock.trust.caches import CertificateCache, TypeCache
 from penstock.trust.discovery import OnlineChecker, no_online_checker
@@ -32,7 +32,7 @@ class Library:
         )
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
-        self._sealing: dict[TypeKey, tuple[Sealing, bool]] = {}
+        self._protected: dict[TypeKey, Protection] = {}
         #: how often a type has come or gone
         self.changes = 0
         #: the types that one version at least blinds
@@ -69,7 +69,7 @@ class Library:
         self._definitions[name] = unverified
         for key in (verified.event_type.key, *verified.event_type.ancestors):
             self._below.setdefault(key, set()).add(name)
-        self._sealing.clear()
+        self._protected.clear()
         self.changes += 1
         self._look_at(name.key)
         self.changed()
@@ -80,7 +80,7 @@ class Library:
         self._definitions.pop(name, None)
         for names in self._below.values():
             names.discard(name)
-        self._sealing.clear()
+        self._protected.clear()
         self.changes += 1
         self._look_at(name.key)
         self.changed()
@@ -114,7 +114,7 @@ class Library:
 
     def sealing(self, key: TypeKey) -> Sealing:
         """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
-        return self._protection(key)[0]
+        return self.protection(key).sealing
 
     def is_of(self, key: TypeKey, above: TypeKey) -> bool:
         """Say whether events of a type are also of another, which they say that it extends.
@@ -126,20 +126,17 @@ class Library:
             return True
         return any(name.key == key for name in self._below.get(above, ()))
 
-    def signs(self, key: TypeKey) -> bool:
-        """Say whether events of a type have to be signed: where one of its versions says so."""
-        return self._protection(key)[1]
-
-    def _protection(self, key: TypeKey) -> tuple[Sealing, bool]:
-        found = self._sealing.get(key)
+    def protection(self, key: TypeKey) -> Protection:
+        """Return what is demanded for events of a type: sealed as `sealing` says, and signed where one version is."""
+        found = self._protected.get(key)
         if found is None:
             named = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
             versions = [(definition.sealing, definition.signed) for definition in named]
             levels = {sealing for sealing, _ in versions}
             level = next((level for level in (Sealing.ATTRIBUTE, Sealing.EVENT) if level in levels), Sealing.NONE)
-            found = level, any(signed for _, signed in versions)
+            found = Protection(level, any(signed for _, signed in versions))
             if versions:
-                self._sealing[key] = found
+                self._protected[key] = found
         return found
 
     def definitions(self, name: TypeName) -> list[UnverifiedType]:

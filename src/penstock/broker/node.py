@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, Reported
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _TICK: Final = 0.5
 
+_NOW: Final = partial(datetime.now, UTC)
+
 
 class Node:
     """See the module. `reported` is told what operators should know.
@@ -49,7 +52,7 @@ class Node:
         settings: NodeSettings,
         recorder: Recorder,
         *,
-        clock: Clock = lambda: datetime.now(UTC),
+        clock: Clock = _NOW,
         reported: Reported = lambda _report: None,
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,

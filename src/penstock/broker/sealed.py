@@ -9,6 +9,7 @@ type alone, and carries them by that.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
@@ -126,6 +127,7 @@ _NO_BLOCK: Final = b""
 _UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
 #: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
 _REST: Final = 64 << 10
+_REMEMBERED: Final = 1_024
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -191,7 +193,7 @@ class SealedPublications(Publications):
         """Return the same without the plaintext beside, of which nothing is believed."""
         if self.closed and not self._columns:
             return self
-        events = (TransitEvent(self.type, self.ancestors, _UNKNOWN),) * len(self.numbers)
+        events = (_closed(self.type, self.ancestors),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
 
     def believed(self) -> "SealedPublications":
@@ -323,11 +325,10 @@ class SealedPublications(Publications):
         if header.rows > DEFAULT_LIMITS.route_block_events:
             # As no broker seals them: a few octets of nulls would open to a million events.
             too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
-        line = _line(header.route)
         numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
-        events = (TransitEvent(*line, _UNKNOWN),) * len(numbers)
+        events = (_closed(*_line(header.route)),) * len(numbers)
         columns = _read_beside(plain, header.route) if plain else b""
         return cls(
             read_principal(origin),
@@ -363,6 +364,12 @@ def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
     if isinstance(route, Blinded):
         return blinded_key(route.type), ()
     return route.names.type, route.names.ancestors
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _closed(key: TypeKey, ancestors: tuple[TypeKey, ...]) -> TransitEvent:
+    """Return an event of which nothing but its type is known."""
+    return TransitEvent(key, ancestors, _UNKNOWN)
 
 
 def _too_long(limits: Limits) -> LimitError:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution import NO_SKEW
 from penstock.broker.replays import Replays, replayed, too_old
-from penstock.broker.sealed_filters import KeyFilters, LevelOf
+from penstock.broker.sealed_filters import KeyFilters
 from penstock.codec.block_names import Names
 from penstock.codec.blocks import Block, Fixed, Header, Level, pad
 from penstock.codec.encoded_blocks import bundle, encode_block
@@ -23,7 +23,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import Sealing
+from penstock.model.types import Protection, Sealing
 
 #: attributes from which on an event may be too long for a block though clients may publish it; what a column takes
 #: besides its content (tag, length, epoch, root); by how much content may grow; and what a fabric leaves of a block
@@ -31,6 +31,9 @@ _MANY: Final = 256
 _COLUMN_BYTES: Final = 128
 _GROWTH: Final = 4
 _SAFE: Final = 0.75
+
+ProtectionOf: TypeAlias = Callable[[TypeKey], Protection]
+"""Says what is demanded for events of a type."""
 
 MaySign: TypeAlias = Callable[[Principal, TypeKey, tuple[str, ...]], bool]
 """Says whether a broker may publish events of a type with these attributes."""
@@ -40,10 +43,9 @@ ReadsAsMuch: TypeAlias = Callable[[Principal, TypeKey], bool]
 
 
 class Signatures(NamedTuple):
-    """What signed events rest on: the key of this broker, which types have to be signed, and who may sign what."""
+    """What signed events rest on: the key of this broker, and who may sign what."""
 
     key: SigningKey
-    demanded: Callable[[TypeKey], bool]
     may_sign: MaySign
 
 
@@ -57,7 +59,7 @@ class KeyVault:
         self,
         keys: LiveKeys,
         sender: Principal,
-        level_of: LevelOf,
+        protection_of: ProtectionOf,
         reads_as_much: ReadsAsMuch,
         *,
         clock: Callable[[], datetime],
@@ -69,8 +71,9 @@ class KeyVault:
     ) -> None:
         self.keys = keys
         self._sender = sender
-        self._level_of = level_of
-        self._reads_as_much = reads_as_much
+        self._protection_of = protection_of
+        #: whether a neighbour may read all of a type that is read here
+        self.reads_as_much = reads_as_much
         self._clock = clock
         self._random = random
         self._settings = settings or SealSettings()
@@ -87,20 +90,21 @@ class KeyVault:
         self._skew = skew
         self._window = timedelta(milliseconds=limits.seal_window) + skew
         self._replays = Replays(clock() - skew, limits)
-        self.filters = KeyFilters(keys, level_of, limits)
+        self.filters = KeyFilters(keys, lambda of_type: protection_of(of_type).sealing, limits)
 
     def __repr__(self) -> str:
         return f"KeyVault({self.keys!r})"
 
     def seals(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type travel sealed."""
-        return self._level_of(of_type) is not Sealing.NONE
+        return self._protection_of(of_type).sealing is not Sealing.NONE
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
         of_type = events[0].key
         self.sealed[of_type] += 1
-        level, signed = self._level(of_type), self.demands(of_type)
+        sealing, demanded = self._protection_of(of_type)
+        level, signed = _level(sealing), demanded and self._signatures is not None
         try:
             return self._sealers[signed].seal_events(events, self._clock(), level)
         except RefusedError as error:
@@ -113,7 +117,7 @@ class KeyVault:
         """Check that events of one type can be sealed now. Raises `RefusedError` (`seal.unknown-key`)."""
         of_type = events[0].key
         needed = {str(of_type)}
-        if self._level(of_type) is Level.ATTRIBUTE:
+        if _level(self._protection_of(of_type).sealing) is Level.ATTRIBUTE:
             forms = {tuple(event.values) for event in events}
             needed |= {column_scope(of_type, attribute) for form in forms for attribute in form}
         if any(self.keys.current(scope) is None for scope in needed):
@@ -129,6 +133,7 @@ class KeyVault:
             self._version = self.keys.version
             self._forms.clear()
         of_type, last, grows = events[0].key, None, False
+        signed = self.demands(of_type)
         for event in events:
             attributes = tuple(event.values)
             # Mostly they are those of the event before.
@@ -137,14 +142,14 @@ class KeyVault:
                 if form not in self._forms:
                     self._check_form(*form)
                     self._forms.add(form)
-                if self.demands(of_type):
+                if signed:
                     self._check_signer(self._sender, *form)
                 grows = bool(self._settings.padding) or len(attributes) > _MANY
             if grows:
                 self._check_size(event)
 
     def _check_form(self, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
-        whole = self._level_of(of_type) is Sealing.EVENT or not self.keys.is_expected(str(of_type))
+        whole = self._protection_of(of_type).sealing is Sealing.EVENT or not self.keys.is_expected(str(of_type))
         for attribute in () if whole else attributes:
             if not self.keys.is_expected(column_scope(of_type, attribute)):
                 raise unknown_key(of_type, attribute)
@@ -155,7 +160,10 @@ class KeyVault:
         if _GROWTH * (texts + _COLUMN_BYTES * len(event.values)) <= most:
             return
         encoded = encode_block(Block.of([event]))
-        columns = [pad(self._settings.padding, column) for column in bundle(encoded, self._level(event.key))]
+        columns = [
+            pad(self._settings.padding, column)
+            for column in bundle(encoded, _level(self._protection_of(event.key).sealing))
+        ]
         names = (event.key, *event.ancestors, *event.values)
         octets = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
         if octets > most:
@@ -163,16 +171,13 @@ class KeyVault:
                 "route.event-size", f"an event takes more than {most} octets when it is sealed", hint="publish less"
             )
 
-    def _level(self, of_type: TypeKey) -> Level:
-        return Level.EVENT if self._level_of(of_type) is Sealing.EVENT else Level.ATTRIBUTE
-
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
         return self._opener.open_events(octets)
 
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type have to be signed."""
-        return self._signatures is not None and self._signatures.demanded(of_type)
+        return self._signatures is not None and self._protection_of(of_type).signed
 
     def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
         """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`), see `Vault`."""
@@ -210,19 +215,19 @@ class KeyVault:
 
     def _admit(self, fixed: Fixed, names: Names) -> None:
         """Refuse epochs that are over; what is sealed in one of which the key is still to come waits."""
-        check_level(self._level_of(names.type), fixed, names.type)
+        check_level(self._protection_of(names.type).sealing, fixed, names.type)
         for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True):
             if self.keys.is_over(scope, epoch):
                 raise closed_epoch(names.type)
             if self.keys.awaits(scope, epoch):
                 raise unknown_key(names.type)
 
-    def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
-        """Say whether a neighbour may read all of a type that is read here."""
-        return self._reads_as_much(peer, of_type)
-
     def _new_sealer(self, *, signed: bool) -> Sealer:
         signing = self._signatures.key if signed and self._signatures else None
         return Sealer(
             self.keys, self._sender, self._random, settings=self._settings, signing=signing, limits=self._limits
         )
+
+
+def _level(sealing: Sealing) -> Level:
+    return Level.EVENT if sealing is Sealing.EVENT else Level.ATTRIBUTE

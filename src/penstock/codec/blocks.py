@@ -128,7 +128,8 @@ class Block:
     def events(self) -> list[TransitEvent]:
         """Return the events, without the values of closed columns."""
         if len(self.ids) == 1:
-            return [event_of(self.names, self.ids[0], self.times[0], self.columns)]
+            row = [None if column is None else column[0] for column in self.columns]
+            return [event_of(self.names, self.ids[0], self.times[0], row)]
         nulls = any(None in column for column in self.columns if column is not None)
         return events_of(self.names, self.ids, self.times, self.columns, nulls=nulls)
 
@@ -269,9 +270,8 @@ _Opening: TypeAlias = tuple[Parts, list[bytes | None], int]
 
 
 def _opening(data: bytes) -> _Opening:
-    latest = _LATEST[-1] if _LATEST else None
-    if latest is not None and latest[0] is data:
-        return latest[1]
+    if _LATEST and _LATEST[0][0] is data:
+        return _LATEST[0][1]
     columns: list[bytes | None] = []
     parts, place = _cut_opening(data, columns)
     found = parts, columns, place

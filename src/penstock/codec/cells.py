@@ -78,14 +78,20 @@ def decode_cell(data: bytes) -> Scalar:
         raise malformed() from None
 
 
-def decode_cells(cells: Iterable[bytes | None]) -> list[Column | None]:
-    """Read columns of one value; one that is closed is `None`. Raises `MalformedError` (`block.column`)."""
+def decode_row(cells: Iterable[bytes | None]) -> list[Scalar]:
+    """Read columns of one value; of one that is closed it is null. Raises `MalformedError` (`block.column`)."""
     try:
         return [
-            None if cell is None else [cell[1:].decode() if cell[0] == STRING else decode_cell(cell)] for cell in cells
+            None if cell is None else cell[1:].decode() if cell[0] == STRING else decode_cell(cell) for cell in cells
         ]
     except (IndexError, UnicodeDecodeError):
         raise malformed() from None
+
+
+def decode_cells(cells: Sequence[bytes | None]) -> list[Column | None]:
+    """Read columns of one value; one that is closed is `None`. Raises `MalformedError` (`block.column`)."""
+    values = zip(cells, decode_row(cells), strict=True)
+    return [None if cell is None else [value] for cell, value in values]
 
 
 def _write_integer(value: int) -> bytes:

@@ -163,14 +163,16 @@ def decode_column(data: bytes, rows: int) -> Column:
         raise malformed() from None
 
 
-def holds_strings(octets: bytes) -> bool:
-    """Say whether a column holds strings, and no null."""
-    return octets[:1] != b"" and octets[0] & (KINDS | NULLS) == STRING
+def are_common(ids: bytes, times: bytes) -> bool:
+    """Say whether columns are such as every block has: strings without a null, and timestamps and nulls."""
+    if not ids or not times:
+        return False
+    return ids[0] & _STRICTLY == STRING and times[0] & KINDS in _OF_TIMES
 
 
-def holds_timestamps(octets: bytes) -> bool:
-    """Say whether a column holds timestamps and nulls."""
-    return octets[:1] != b"" and octets[0] & KINDS in (0, TIMESTAMP)
+#: the kind, and whether there are nulls; and the kinds of times, of which all may be null
+_STRICTLY: Final = KINDS | NULLS
+_OF_TIMES: Final = frozenset((0, TIMESTAMP))
 
 
 def encode_bundle(parts: Sequence[bytes]) -> bytes:

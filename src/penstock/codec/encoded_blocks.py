@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.blocks import Block, Level
-from penstock.codec.cells import Column, decode_cell, decode_cells, encode_cells
+from penstock.codec.cells import Column, decode_row, encode_cells
 from penstock.codec.columns import (
+    are_common,
     decode_bundle,
     decode_column,
     decode_columns,
     encode_bundle,
     encode_column,
     hold_nulls,
-    holds_strings,
-    holds_timestamps,
 )
 from penstock.codec.rows import columns_of, event_of, events_of, lay_out
 from penstock.model.events import TransitEvent
@@ -100,8 +99,8 @@ def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
     if rows != 1:
         columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
         return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
-    id_, time = cast("tuple[str, datetime | None]", (decode_cell(ids), decode_cell(times)))
-    return [event_of(found, id_, time, decode_cells(cells))]
+    id_, time, *values = decode_row((ids, times, *cells))
+    return [event_of(found, cast("str", id_), cast("datetime | None", time), values)]
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
@@ -132,5 +131,5 @@ def unbundle(found: Names, rows: int, level: Level, plain: Sequence[bytes | None
 
 
 def _check_common(ids: bytes, times: bytes) -> None:
-    if not holds_strings(ids) or not holds_timestamps(times):
+    if not are_common(ids, times):
         raise malformed("the ids of events are strings, and their times timestamps")

@@ -62,10 +62,9 @@ def _gathered(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...])
     return [[row.get(name) for row in rows] for name in attributes]
 
 
-def event_of(found: Names, id_: str, time: datetime | None, columns: Sequence[Column | None]) -> TransitEvent:
-    """Return the event of columns of a single value, which need no turning."""
-    pairs = zip(found.attributes, columns, strict=True)
-    values = {name: column[0] for name, column in pairs if column is not None and column[0] is not None}
+def event_of(found: Names, id_: str, time: datetime | None, row: Sequence[Scalar]) -> TransitEvent:
+    """Return the event of a single row, which needs no turning."""
+    values = {name: value for name, value in zip(found.attributes, row, strict=True) if value is not None}
     return TransitEvent(found.type, found.ancestors, MappingProxyType(values), id_, time)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Self
+from typing import NamedTuple, Self
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
@@ -26,6 +26,13 @@ class Sealing(StrEnum):
     NONE = "none"
     EVENT = "event"
     ATTRIBUTE = "attribute"
+
+
+class Protection(NamedTuple):
+    """What the owner of a type demands for its events between brokers: how they are sealed, and whether signed."""
+
+    sealing: Sealing = Sealing.NONE
+    signed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
