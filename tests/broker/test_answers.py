@@ -18,11 +18,11 @@ class Asking:
         self.found = 0
 
     def ask(self, about: str, by: str, now: datetime, *, answer: bool = True) -> bool:
-        def find() -> bool:
-            self.found += 1
-            return answer
-
-        return self.answers.ask(about, (by,), now, lambda: [Validity.between(not_after=NOW + SECOND)], find)
+        known = self.answers.known(about, (by,), now)
+        if known is not None:
+            return known
+        self.found += 1
+        return self.answers.keep(about, (by,), now, [Validity.between(not_after=NOW + SECOND)], answer=answer)
 
 
 def test_an_answer_is_found_once_and_anew_where_it_rests_on_something_else() -> None:

@@ -4,7 +4,7 @@ An answer rests on policy, on what somebody shows, and on dates. It is asked ane
 first instant at which one of the dates could make a difference.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -30,20 +30,17 @@ class Answers:
         self._limits = limits
         self._known: dict[Hashable, _Answer] = {}
 
-    def ask(
-        self,
-        about: Hashable,
-        by: tuple[object, ...],
-        now: datetime,
-        dates: Callable[[], Iterable[Validity]],
-        find: Callable[[], bool],
-    ) -> bool:
-        """Return the answer to a question that was asked by the same facts before, or find it now."""
+    def known(self, about: Hashable, by: tuple[object, ...], now: datetime) -> bool | None:
+        """Return the answer to a question that was asked by the same facts before; None where it is to be found."""
         known = self._known.get(about)
-        if known is None or now >= known.until or known.by != by:
-            self._known.pop(about, None)
-            if len(self._known) >= self._limits.cache_entries:
-                self._known.pop(next(iter(self._known)))
-            until = turning_point(dates(), now) or _NEVER
-            known = self._known[about] = _Answer(by, until, find())
-        return known.answer
+        return None if known is None or now >= known.until or known.by != by else known.answer
+
+    def keep(
+        self, about: Hashable, by: tuple[object, ...], now: datetime, dates: Iterable[Validity], *, answer: bool
+    ) -> bool:
+        """Remember an answer that was found, until one of the dates on which it rests; return it."""
+        self._known.pop(about, None)
+        if len(self._known) >= self._limits.cache_entries:
+            self._known.pop(next(iter(self._known)))
+        self._known[about] = _Answer(by, turning_point(dates, now) or _NEVER, answer)
+        return answer

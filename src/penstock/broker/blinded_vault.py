@@ -128,8 +128,7 @@ class BlindedVault:
         return self._vault.knows(header, self._type_of(of_type), rows)
 
     def _type_of(self, of_type: TypeKey) -> TypeKey:
-        found = self._labels.type_of(of_type) if is_blinded(of_type) else None
-        return found or of_type
+        return (self._labels.type_of(of_type) or of_type) if is_blinded(of_type) else of_type
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
         """Say whether a neighbour may read all of a type that is read here."""

@@ -4,7 +4,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from penstock.broker.answers import Answers
@@ -333,30 +332,32 @@ class Core:
     def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         bag, library = self.disclosed.get(peer, _NOTHING), self.library
         by = self.sources, bag, library.changes, self.ring.version
-        return self._answers.ask(
-            (peer, of_type),
-            by,
-            self.latest,
-            lambda: self._dates(bag, *library.below(of_type, self.latest)),
-            lambda: self.reads_as_much(peer, of_type),
-        )
+        about, now = (peer, of_type), self.latest
+        known = self._answers.known(about, by, now)
+        if known is not None:
+            return known
+        dates = self._dates(bag, *library.below(of_type, now))
+        return self._answers.keep(about, by, now, dates, answer=self.reads_as_much(peer, of_type))
 
     def _may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
         bag, library = self.disclosed.get(broker, _NOTHING), self.library
-        return self._answers.ask(
-            (broker, of_type, attributes),
-            (self.sources, bag, library.changes),
-            self.latest,
-            lambda: self._dates(bag, *library.below(of_type, self.latest)),
-            lambda: self.may_sign(broker, of_type, attributes),
-        )
+        by, now = (self.sources, bag, library.changes), self.latest
+        about = broker, of_type, attributes
+        known = self._answers.known(about, by, now)
+        if known is not None:
+            return known
+        dates = self._dates(bag, *library.below(of_type, now))
+        return self._answers.keep(about, by, now, dates, answer=self.may_sign(*about))
 
     def admitted(self, broker: Principal) -> bool:
         """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""
         bag = self.disclosed.get(broker, _NOTHING)
-        return self._answers.ask(
-            broker, (self.sources, bag), self.latest, partial(self._dates, bag), lambda: self._may_connect(broker, bag)
-        )
+        by, now = (self.sources, bag), self.latest
+        known = self._answers.known(broker, by, now)
+        if known is not None:
+            return known
+        answer = self._may_connect(broker, bag)
+        return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
         """Yield when what the answers about a broker rest on holds."""

@@ -54,7 +54,8 @@ class SealedIndex(Generic[K]):
 
     def matcher(self, block: SealedPublications) -> Match[K] | None:
         """Return what says who wants an event of a block; None where nothing says that anybody does not."""
-        self._refresh()
+        if self._version != self._filters.version:
+            self._refresh()
         if block.closed or not self._asked:
             return None
         columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
@@ -63,12 +64,14 @@ class SealedIndex(Generic[K]):
     @property
     def asks(self) -> bool:
         """Whether it matters to some filter what a block holds."""
-        self._refresh()
+        if self._version != self._filters.version:
+            self._refresh()
         return bool(self._asked)
 
     def rekeyed(self) -> bool:
         """Say whether keys that came or went since the last time have opened or closed something."""
-        self._refresh()
+        if self._version != self._filters.version:
+            self._refresh()
         differs, self._differs = self._differs, False
         return differs
 
@@ -98,8 +101,7 @@ class SealedIndex(Generic[K]):
             matcher.add(key, opened.where(columns))
 
     def _refresh(self) -> None:
-        if self._version == self._filters.version:
-            return
+        """Open anew what other keys may have opened or closed."""
         self._version = self._filters.version
         for key, filter_ in self._held.items():
             opened = self._opened[key]

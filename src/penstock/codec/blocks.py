@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
-from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as _StructError  # noqa: N812  # it is an exception
 from typing import Final, NamedTuple, TypeAlias
@@ -259,10 +258,14 @@ def _cut_columns(data: bytes, place: int) -> list[bytes]:
     first = place + _LENGTH.size * count
     if first > len(data):
         raise malformed("a block that ends in its header")
-    ends = list(accumulate(_numbers(count).unpack_from(data, place), initial=first))
-    if ends[-1] != len(data):
+    columns: list[bytes] = []
+    start = first
+    for length in _numbers(count).unpack_from(data, place):
+        columns.append(data[start : start + length])
+        start += length
+    if start != len(data):
         raise malformed("a block whose columns are longer or shorter than it says")
-    return [data[start:end] for start, end in pairwise(ends)]
+    return columns
 
 
 _Opening: TypeAlias = tuple[Parts, list[bytes | None], int]

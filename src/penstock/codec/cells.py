@@ -61,13 +61,13 @@ def encode_cell(value: Scalar) -> bytes:
         raise wrong_value([value]) from None
 
 
-def encode_cells(values: Iterable[Scalar]) -> list[bytes]:
+def encode_cells(values: Sequence[Scalar]) -> list[bytes]:
     """Return the octets of each value by itself. Raises `MalformedError`: what `check_value` raises."""
     try:
         # Most values are texts: for them the call is spared.
-        return [b"\1" + value.encode() if type(value) is str else encode_cell(value) for value in values]
-    except UnicodeEncodeError:
-        raise MalformedError("value.text", "a string holds a lone surrogate") from None
+        return [b"\1" + value.encode() if type(value) is str else _CELL_WRITERS[type(value)](value) for value in values]
+    except (KeyError, UnicodeEncodeError, OverflowError):
+        return [encode_cell(value) for value in values]
 
 
 def decode_cell(data: bytes) -> Scalar:
@@ -78,13 +78,14 @@ def decode_cell(data: bytes) -> Scalar:
         raise malformed() from None
 
 
-def decode_row(cells: Iterable[bytes | None]) -> list[Scalar]:
+def decode_row(cells: Iterable[bytes | None]) -> list[Any]:
     """Read columns of one value; of one that is closed it is null. Raises `MalformedError` (`block.column`)."""
     try:
         return [
-            None if cell is None else cell[1:].decode() if cell[0] == STRING else decode_cell(cell) for cell in cells
+            None if cell is None else cell[1:].decode() if cell[0] == STRING else _CELL_READERS[cell[0]](cell)
+            for cell in cells
         ]
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, KeyError, ValueError, OverflowError):
         raise malformed() from None
 
 

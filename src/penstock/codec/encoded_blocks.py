@@ -6,7 +6,7 @@ octets and back, without a value of Python in between.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from penstock.codec.block_names import Names, malformed, names
 from penstock.codec.blocks import Block, Level
@@ -22,9 +22,6 @@ from penstock.codec.columns import (
 )
 from penstock.codec.rows import columns_of, event_of, events_of, lay_out
 from penstock.model.events import TransitEvent
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 
 class EncodedBlock(NamedTuple):
@@ -56,9 +53,8 @@ def decode_block(encoded: EncodedBlock) -> Block:
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
-    latest = _LATEST[-1] if _LATEST else None
-    if latest is not None and latest[0] is events:
-        return latest[1]
+    if _LATEST and _LATEST[0][0] is events:
+        return _LATEST[0][1]
     encoded = _encode_events(events)
     if type(events) is tuple:
         _LATEST.append((events, encoded))
@@ -100,7 +96,7 @@ def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
         columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
         return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
     id_, time, *values = decode_row((ids, times, *cells))
-    return [event_of(found, cast("str", id_), cast("datetime | None", time), values)]
+    return [event_of(found, id_, time, values)]
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
@@ -109,13 +105,13 @@ def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
     Raises `MalformedError` (`block.malformed`) where a column is closed or missing, or ids are no strings or times no
     timestamps.
     """
-    columns = [column for column in encoded.columns if column is not None]
-    if len(columns) != len(encoded.names.attributes):
+    found, _, ids, times, columns = encoded
+    # No column is empty: its first octet says its kind.
+    if not all(columns) or len(columns) != len(found.attributes):
         raise malformed("a column that was not opened cannot be sealed")
-    _check_common(encoded.ids, encoded.times)
-    if level is Level.EVENT:
-        return [encode_bundle([encoded.ids, encoded.times, *columns])]
-    return [encode_bundle([encoded.ids, encoded.times]), *columns]
+    _check_common(ids, times)
+    open_ = cast("Sequence[bytes]", columns)
+    return [encode_bundle((ids, times, *open_))] if level is Level.EVENT else [encode_bundle((ids, times)), *open_]
 
 
 def unbundle(found: Names, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:

@@ -64,7 +64,9 @@ def _gathered(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...])
 
 def event_of(found: Names, id_: str, time: datetime | None, row: Sequence[Scalar]) -> TransitEvent:
     """Return the event of a single row, which needs no turning."""
-    values = {name: value for name, value in zip(found.attributes, row, strict=True) if value is not None}
+    values: dict[str, Scalar] = dict(zip(found.attributes, row, strict=True))
+    if None in row:
+        values = {name: value for name, value in values.items() if value is not None}
     return TransitEvent(found.type, found.ancestors, MappingProxyType(values), id_, time)
 
 
