@@ -20,7 +20,6 @@ from penstock.pipeline.evaluate import Policies, evaluate
 from penstock.pipeline.evaluate_answers import DECISION
 from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
-from penstock.pipeline.sealed_log import SETTINGS
 from penstock.policy.compiled import CompiledPolicy
 from spark_parts import medians, spark_session
 
@@ -83,7 +82,7 @@ def check(decided: DataFrame, known: list[Line]) -> None:
 
 
 def run() -> list[Result]:
-    spark = spark_session("3g", SETTINGS)
+    spark = spark_session("3g")
     known = policies()
     deciding = Policies(root(known))
     with tempfile.TemporaryDirectory() as folder:

@@ -106,8 +106,7 @@ def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
     timestamps.
     """
     found, _, ids, times, columns = encoded
-    # No column is empty: its first octet says its kind.
-    if not all(columns) or len(columns) != len(found.attributes):
+    if None in columns or len(columns) != len(found.attributes):
         raise malformed("a column that was not opened cannot be sealed")
     _check_common(ids, times)
     open_ = cast("Sequence[bytes]", columns)

@@ -15,7 +15,6 @@ runs. See ADR 20.
 """
 
 import gc
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -63,19 +62,6 @@ FILES: Final = {
     "parquet.page.size.row.check.min": "1",
 }
 """How a sealed log is written."""
-SETTINGS: Final = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
-    "spark.driver.defaultJavaOptions": (
-        "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-    ),
-    **({"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}),
-}
-"""Settings of a session on one machine with which it is read faster, and always to its end.
-
-Blocks on their way to Python fit into a processor's cache. Of values on their way back Java does not check the bounds
-of each, and count who uses it: what tasks send was made by Arrow itself, and checked there. Both ways are a socket of
-the file system: one of TCP whose ends both have much to send may stand still for good on Linux from 6.17 on.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.apps.cli.pipeline_meter import Meter
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
-from penstock.pipeline.sealed_log import SETTINGS
+from penstock.pipeline.local_session import LOCAL
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
@@ -28,8 +28,6 @@ _QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-#: nobody else need reach a driver that has its executors in itself
-_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def _local() -> dict[str, str]:
     cores = max(2, os.cpu_count() or 2)
     # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
     tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
-    return {**_LOCAL, **SETTINGS, **{name: str(number) for name, number in tasks.items()}}
+    return {**LOCAL, **{name: str(number) for name, number in tasks.items()}}
 
 
 @contextmanager
