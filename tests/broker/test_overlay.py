@@ -6,6 +6,7 @@ from tests.trust.types_kit import PITO, PLATE, Registry
 
 from penstock.broker.overlay import Overlay, UnsafeOpen
 from penstock.model.names import TypeKey
+from penstock.model.principals import THRESHOLD, Principal
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
@@ -43,6 +44,14 @@ def test_an_owner_grants_a_type_to_a_broker() -> None:
     assert not made.may_route(NOW, PLATES, who(OTHER))
     assert made.trusts(NOW, who(PITO), who(BROKER))
     assert not made.trusts(NOW, who(OTHER), who(BROKER))
+
+
+def test_who_asks_for_an_owner_that_is_written_otherwise_keeps_nobody_out() -> None:
+    made, written = overlay(grant(PITO, BROKER, ROUTE)), Principal(who(PITO).digest, THRESHOLD)
+    assert not made.may_route(NOW, TypeKey(written, PLATES.name), who(BROKER))
+    assert not made.trusts(NOW, written, who(BROKER))
+    assert made.may_route(NOW, PLATES, who(BROKER))
+    assert made.trusts(NOW, who(PITO), who(BROKER))
 
 
 def test_a_domain_passes_it_on_as_far_as_it_may() -> None:

@@ -13,7 +13,8 @@ from penstock.broker.publications import Publications
 from penstock.broker.reading import principal_tree
 from penstock.broker.runs import write_runs
 from penstock.broker.sealed import SealedPublications
-from penstock.codec.blocks import Block, Level, join, read_header, split
+from penstock.codec.block_names import Plain, names, write_route
+from penstock.codec.blocks import Block, Level, join, read_header, split, with_route
 from penstock.codec.encoded_blocks import bundle, encode_events
 from penstock.codec.wire import decode
 from penstock.crypto.sealer import Sealer
@@ -22,6 +23,7 @@ from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
+from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.types import Sealing
 
 SECOND = timedelta(seconds=1)
@@ -155,6 +157,19 @@ def test_what_a_broker_has_sealed_does_not_come_back_to_it() -> None:
     hand_on(line, renumbered(block, 100), "between", "pub")
     assert line.ids("pub") == ["SECRET-1", "SECRET-2"]
     assert line.codes() == [("pub", "seal.replayed")]
+
+
+def test_who_writes_the_owner_of_a_type_otherwise_changes_it_for_nobody() -> None:
+    line = row()
+    line.publish("pub", CARS[0])
+    (honest,) = sent(line)
+    written = TypeKey(Principal(CAR.key.owner.digest, THRESHOLD), CAR.key.name)
+    wrong = changed(honest, 7, with_route(honest.block, write_route(Plain(names(written, (), ())))))
+    assert str(wrong.type) == str(written)
+    assert str(SealedPublications.from_tree(honest.to_tree()).type) == str(CAR.key)
+    hand_on(line, wrong)
+    line.publish("pub", CARS[1])
+    assert line.ids("sub") == ["SECRET-1", "SECRET-2"]
 
 
 def test_columns_of_another_block_do_not_fit() -> None:

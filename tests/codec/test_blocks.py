@@ -36,7 +36,7 @@ from penstock.errors import LimitError, PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.names import AttributeId, TypeKey
-from penstock.model.principals import Principal
+from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.values import Scalar
 
 OWNER, OTHER = Principal(b"\1" * 32), Principal(b"\2" * 32)
@@ -138,6 +138,16 @@ def test_names_are_short_where_they_can_be() -> None:
 )
 def test_names_have_one_form(octets: bytes) -> None:
     assert code_of(read_names, octets) in {"block.malformed", "name.malformed", "principal.malformed"}
+
+
+def test_whoever_writes_an_owner_otherwise_first_does_not_change_what_others_write() -> None:
+    owner = Principal(b"\7" * 32)
+    true, wrong = TypeKey(owner, "a.B"), TypeKey(Principal(owner.digest, THRESHOLD), "a.B")
+    attributes = (f"{true}#1",)
+    for key in (wrong, true):
+        found = read_names(f"{key} {'#1' if key is true else attributes[0]}".encode())
+        assert str(found.type) == str(found.blank.key) == str(key)
+        assert str(names(key, (), attributes).type) == str(key)
 
 
 def test_attributes_are_given_by_their_ids() -> None:

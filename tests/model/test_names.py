@@ -11,7 +11,7 @@ from tests.budget import examples
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, NetworkName, TypeKey, TypeName, check_attribute_name, check_token
-from penstock.model.principals import Principal
+from penstock.model.principals import THRESHOLD, Principal
 
 PITO = Principal(b"\1" * 32)
 POLICE = Principal(b"\2" * 32)
@@ -235,6 +235,17 @@ def test_the_owner_is_part_of_every_name() -> None:
     assert TypeName(PITO, "Numberplate") != TypeName(POLICE, "Numberplate")
     assert AttributeId(PITO, "Numberplate", "9525") != AttributeId(POLICE, "Numberplate", "9525")
     assert NetworkName(PITO, "UK Police Network") != NetworkName(POLICE, "UK Police Network")
+
+
+def test_an_owner_that_is_written_otherwise_is_another() -> None:
+    # Tags and keys hold what is written; whoever says the wrong one must not have it taken for the true one.
+    other = Principal(PITO.digest, THRESHOLD)
+    assert other == PITO
+    assert TypeKey(PITO, "Numberplate") != TypeKey(other, "Numberplate")
+    assert TypeName(PITO, "Numberplate") != TypeName(other, "Numberplate")
+    assert TypeKey(PITO, "Numberplate") == TypeKey(Principal(PITO.digest), "Numberplate")
+    assert TypeName(other, "Numberplate", "1").key == TypeKey(other, "Numberplate")
+    assert TypeName(PITO, "Numberplate") != TypeKey(PITO, "Numberplate")
 
 
 def test_a_uid_is_unique_within_one_type_only() -> None:

@@ -73,7 +73,7 @@ class Overlay:
         self._bag: Credentials | None = None
         self._closures: dict[Principal, Closure] = {}
         #: the brokers that may carry a type, or one of an owner's types at least
-        self._answers: Recent[TypeKey | Principal, frozenset[Principal]] = Recent(limits.cache_entries)
+        self._answers: Recent[TypeKey | str, frozenset[Principal]] = Recent(limits.cache_entries)
 
     # What the answers rest on.
 
@@ -115,10 +115,12 @@ class Overlay:
     def _trusted(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
         if self._turn is not None and now >= self._turn:
             self._forget()
-        known = self._answers.get(about)
+        # Of an owner as it is written: so it is asked for, and the same digest may be written in another way.
+        key = about if isinstance(about, TypeKey) else str(about)
+        known = self._answers.get(key)
         if known is None:
             known = self._ask(now, about)
-            self._answers.put(about, known)
+            self._answers.put(key, known)
         return known
 
     def _ask(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:

@@ -9,7 +9,6 @@ type alone, and carries them by that.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Final, Protocol
 
@@ -127,7 +126,6 @@ _NO_BLOCK: Final = b""
 _UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
 #: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
 _REST: Final = 64 << 10
-_REMEMBERED: Final = 1_024
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -193,7 +191,7 @@ class SealedPublications(Publications):
         """Return the same without the plaintext beside, of which nothing is believed."""
         if self.closed and not self._columns:
             return self
-        events = (_closed(self.type, self.ancestors),) * len(self.numbers)
+        events = (TransitEvent(self.type, self.ancestors, _UNKNOWN),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
 
     def believed(self) -> "SealedPublications":
@@ -328,7 +326,7 @@ class SealedPublications(Publications):
         numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
-        events = (_closed(*_line(header.route)),) * len(numbers)
+        events = (_blank(header.route),) * len(numbers)
         columns = _read_beside(plain, header.route) if plain else b""
         return cls(
             read_principal(origin),
@@ -359,17 +357,9 @@ def _read_beside(plain: list[object], route: Route) -> bytes:
     return columns
 
 
-def _line(route: Route) -> tuple[TypeKey, tuple[TypeKey, ...]]:
-    """Return the type of a block and its ancestors, as far as its route says."""
-    if isinstance(route, Blinded):
-        return blinded_key(route.type), ()
-    return route.names.type, route.names.ancestors
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _closed(key: TypeKey, ancestors: tuple[TypeKey, ...]) -> TransitEvent:
-    """Return an event of which nothing but its type is known."""
-    return TransitEvent(key, ancestors, _UNKNOWN)
+def _blank(route: Route) -> TransitEvent:
+    """Return what is known of the events of a block before it opens: the type and its ancestors, or a label."""
+    return TransitEvent(blinded_key(route.type), (), _UNKNOWN) if isinstance(route, Blinded) else route.names.blank
 
 
 def _too_long(limits: Limits) -> LimitError:

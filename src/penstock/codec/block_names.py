@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
+from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
@@ -37,6 +39,8 @@ class Names:
     #: the written form, and its digest
     octets: bytes = field(repr=False, compare=False)
     digest: bytes = field(repr=False, compare=False)
+    #: what an event is while nothing but its type is known
+    blank: TransitEvent = field(repr=False, compare=False)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -57,7 +61,8 @@ def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple
     octets = " ".join([own, *map(str, ancestors), *written]).encode()
     if len({event_type, *ancestors}) != 1 + len(ancestors) or len({*attributes}) != len(attributes):
         raise malformed("a name stands twice in a block")
-    return Names(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest())
+    blank = TransitEvent(event_type, ancestors, MappingProxyType({}))
+    return Names(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest(), blank)
 
 
 def read_names(octets: bytes) -> Names:

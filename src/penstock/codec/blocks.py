@@ -273,8 +273,9 @@ _Opening: TypeAlias = tuple[Parts, list[bytes | None], int]
 
 
 def _opening(data: bytes) -> _Opening:
-    if _LATEST and _LATEST[0][0] is data:
-        return _LATEST[0][1]
+    latest = _LATEST[0] if _LATEST else None
+    if latest is not None and latest[0] is data:
+        return latest[1]
     columns: list[bytes | None] = []
     parts, place = _cut_opening(data, columns)
     found = parts, columns, place

@@ -53,8 +53,9 @@ def decode_block(encoded: EncodedBlock) -> Block:
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
-    if _LATEST and _LATEST[0][0] is events:
-        return _LATEST[0][1]
+    latest = _LATEST[0] if _LATEST else None
+    if latest is not None and latest[0] is events:
+        return latest[1]
     encoded = _encode_events(events)
     if type(events) is tuple:
         _LATEST.append((events, encoded))

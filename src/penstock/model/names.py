@@ -30,6 +30,15 @@ def _check(pattern: re.Pattern[str], what: str, text: str, allowed: str) -> None
         )
 
 
+def _are_same(one: Principal, other: Principal) -> bool:
+    """Say whether owners are the same as they are written, and not by their digests alone.
+
+    Tags, scopes of keys and ids of attributes hold what is written. Were two names equal that are written differently,
+    whoever is first to say the wrong one would have it remembered in the place of the true one.
+    """
+    return one.digest == other.digest and one.scheme == other.scheme
+
+
 def check_attribute_name(name: str) -> None:
     """Check the name of an attribute. Raises `MalformedError` (`name.malformed`)."""
     _check(
@@ -55,6 +64,11 @@ class TypeKey:
     def __post_init__(self) -> None:
         _check(_TYPE, "event type name", self.name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
 
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not TypeKey:
+            return NotImplemented
+        return self.name == other.name and _are_same(self.owner, other.owner)
+
     def __hash__(self) -> int:
         # Written out, because every event is looked up by it.
         return hash((self.owner.digest, self.name))
@@ -74,6 +88,14 @@ class TypeName:
     def __post_init__(self) -> None:
         _check(_TYPE, "event type name", self.name, "dotted ASCII words such as `uk.gov.pito.Numberplate`")
         check_token(self.version, "version")
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not TypeName:
+            return NotImplemented
+        return (self.name, self.version) == (other.name, other.version) and _are_same(self.owner, other.owner)
+
+    def __hash__(self) -> int:
+        return hash((self.owner.digest, self.name, self.version))
 
     def __str__(self) -> str:
         return f"{self.owner}/{self.name}@{self.version}"

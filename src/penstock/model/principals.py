@@ -2,7 +2,7 @@
 
 A principal is identified by one digest: the SHA-256 of the canonical S-expression of its Ed25519 public key, or of
 its k-of-n threshold subject. It is written `ed25519:<base32>` or `threshold:<base32>`; which of the two it is does
-not take part in comparison, because the digest alone decides.
+not take part in comparison, because the digest alone decides. In names (`penstock.model.names`) it does: they are text.
 """
 
 import base64
