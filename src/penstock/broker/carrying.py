@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from penstock.broker.copies import Copies
@@ -80,7 +81,7 @@ class Carrier:
         unopened: list[Unopened] = []
         for waiting in self._waiting.empty():
             try:
-                block = self._open(waiting)
+                block = self._open(*waiting)
             except (RefusedError, MalformedError) as error:
                 unopened.append(_refused(waiting, error))
                 continue
@@ -138,12 +139,12 @@ class Carrier:
             block = block.hidden()
         if not readers and not self._is_asked(block):
             return self._carry_events(block, came_from)
-        waiting = Waiting(block, came_from, self._vault.now())
+        arrived = self._vault.now()
         try:
-            opened = self._open(waiting)
+            opened = self._open(block, came_from, arrived)
         except (RefusedError, MalformedError) as error:
             # Whoever did this need not be the neighbour.
-            return self._carry_refused(waiting, error)
+            return self._carry_refused(Waiting(block, came_from, arrived), error)
         if readers and not opened.closed and came_from is not None:
             # Its rows have been taken by what is inside.
             self._copies.first(opened)
@@ -152,7 +153,7 @@ class Carrier:
             return self._sides(opened, came_from, known)
         carried = self._carry_events(opened, came_from)
         if opened.closed and readers and not (copied and opened in self._waiting):
-            return replace(carried, unopened=tuple(self._wait(waiting._replace(block=opened))))
+            return replace(carried, unopened=tuple(self._wait(Waiting(opened, came_from, arrived))))
         return carried
 
     def _carry_refused(self, waiting: Waiting, reason: PenstockError) -> Carried:
@@ -179,8 +180,7 @@ class Carrier:
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
-    def _open(self, waiting: Waiting) -> SealedPublications:
-        block = waiting.block
+    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
         signed = self._vault.demands(block.type)
         verified = signed and bool(self._matchers(block))
         if block.beside:
@@ -189,10 +189,10 @@ class Carrier:
         # Who reads could have sealed a block under another's name: what is not verified is not remembered.
         if opened.closed or opened.header is None or (signed and not verified):
             return opened
-        if waiting.came_from is None:
+        if came_from is None:
             _check_sender(opened.header, opened.origin)
             return opened
-        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, waiting.arrived))
+        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
 
     def _wait(self, waiting: Waiting) -> list[Unopened]:
         return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]

@@ -27,7 +27,7 @@ def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
     if len(runs) == 2 and type(runs[0]) is type(runs[1]) is int:  # as it mostly is
         first, count = runs
         if 0 <= first <= most + 1 - count and 0 < count <= DEFAULT_LIMITS.route_block_events:
-            return tuple(range(first, first + count))
+            return (first,) if count == 1 else tuple(range(first, first + count))
     if not runs or len(runs) % 2 or not {int}.issuperset(map(type, runs)):
         malformed("numbers that are none")
     end, total = -1, 0
