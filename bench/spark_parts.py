@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.pipeline.local_session import LOCAL
+from penstock.pipeline.session_settings import EVERYWHERE, LOCAL
 
 WARM, ROUNDS = 3, 5
 
@@ -22,6 +22,7 @@ def spark_session(memory: str, also: Mapping[str, str] | None = None) -> SparkSe
         "spark.sql.shuffle.partitions": "4",
         "spark.driver.memory": memory,
         "spark.log.level": "ERROR",
+        **EVERYWHERE,
         **LOCAL,
         **(also or {}),
     }

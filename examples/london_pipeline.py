@@ -22,6 +22,7 @@ from penstock.pipeline.records import ORIGINAL
 from penstock.pipeline.sealed_log import KeyFiles, columns_of
 from penstock.pipeline.sealed_messages import split_messages
 from penstock.pipeline.sealed_reading import Reading, sealed_columns
+from penstock.pipeline.session_settings import EVERYWHERE
 from penstock.trust import VerifiedType
 
 Sent = Sequence[tuple[Principal, Event]]
@@ -42,6 +43,7 @@ def session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
+        **EVERYWHERE,
     }.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -120,7 +120,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         .config("spark.default.parallelism", "2")
         .config("spark.sql.session.timeZone", "Pacific/Auckland")
         .config("spark.log.level", "ERROR")
-        .config(map={**java.PAGE})
+        .config(map={**java.LIGHT})
         .getOrCreate()
     )
     yield session

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from penstock.pipeline.session_settings import EVERYWHERE
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
 """What `tools/spark_archive.py` made, or an empty file."""
@@ -20,8 +22,9 @@ INTERPRETED: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-#: what a task takes at once to sort or count in, usually 32 MB, which Java has to clear and to collect
-PAGE: Final = {"spark.buffer.pageSize": "1m"}
+#: besides what `penstock` itself sets: what a task takes at once to sort or count in, usually 32 MB, which Java has to
+#: clear and to collect
+LIGHT: Final = {**EVERYWHERE, "spark.buffer.pageSize": "1m"}
 
 
 def options(settings: dict[str, str] | None = None) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.apps.cli import pipeline_spark
 from penstock.apps.cli.pipeline_spark import Cluster
-from penstock.pipeline.local_session import LOCAL
+from penstock.pipeline.session_settings import EVERYWHERE, LOCAL
 
 
 def settings(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -15,7 +15,7 @@ def settings(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> dict[str, str
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2]"])
 def test_on_one_machine_a_session_has_what_is_best_there(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = settings(Cluster(master), monkeypatch)
-    assert LOCAL.items() <= found.items()
+    assert (EVERYWHERE | LOCAL).items() <= found.items()
     assert found["spark.python.unix.domain.socket.enabled"] == "true"
     assert found["spark.driver.host"] == "127.0.0.1"
 
@@ -29,9 +29,11 @@ def test_whoever_sets_something_else_has_that(monkeypatch: pytest.MonkeyPatch) -
         }
 
 
-@pytest.mark.parametrize("cluster", [Cluster("spark://there:7077"), Cluster(remote="sc://there:15002")])
-def test_a_cluster_is_set_by_its_operator(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not LOCAL.keys() & settings(cluster, monkeypatch).keys()
+def test_a_cluster_is_set_by_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings(Cluster("spark://there:7077"), monkeypatch)
+    assert EVERYWHERE.items() <= found.items()
+    assert not LOCAL.keys() & found.keys()
+    assert not (EVERYWHERE | LOCAL).keys() & settings(Cluster(remote="sc://there:15002"), monkeypatch).keys()
 
 
 def test_what_spark_submit_was_told_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ SETTINGS = {
     # The driver is told by the environment.
     "spark.executor.extraJavaOptions": java.options(),
     **java.INTERPRETED,
-    **java.PAGE,
+    **java.LIGHT,
 }
 
 

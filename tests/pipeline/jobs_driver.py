@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.java import INTERPRETED
+from tests.java import INTERPRETED, LIGHT
 
 from penstock.apps.cli.main import cli
 
@@ -17,7 +17,7 @@ from penstock.apps.cli.main import cli
 def main(folder: Path) -> None:
     """Run until killed."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED}.items():
+    for name, value in {"spark.sql.shuffle.partitions": "2", "spark.log.level": "OFF", **INTERPRETED, **LIGHT}.items():
         spark = spark.config(name, value)
     spark.getOrCreate()
     policy = str(folder / "plant" / "policy.toml")

@@ -217,7 +217,7 @@ def strings(ends: NDArray[np.signedinteger[Any]], octets: Octets) -> Any:
     Raises `pa.ArrowInvalid` for ends that do not rise to that of the octets, and for what is no UTF-8.
     """
     # Lengths are the sender's, and their sum may have passed all numbers. Nobody behind this looks again: see
-    # `local_session`.
+    # `session_settings`.
     if ends[-1] != len(octets) or len(octets) > _MOST_OCTETS or (ends[1:] < ends[:-1]).any():
         raise pa.ArrowInvalid("strings that end before they begin")
     buffers = [None, pa.py_buffer(ends.astype(np.int32, copy=False)), pa.py_buffer(np.ascontiguousarray(octets))]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.apps.cli.pipeline_meter import Meter
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
-from penstock.pipeline.local_session import LOCAL
+from penstock.pipeline.session_settings import EVERYWHERE, LOCAL
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
@@ -123,7 +123,7 @@ def _builder(cluster: Cluster, also: Mapping[str, str]) -> SparkSession.Builder:
         chosen = dict(cluster.conf or {})
         builder = builder.remote(cluster.remote)
     else:
-        chosen = {**_QUIET, **(_local() if cluster.local else {}), **also, **(cluster.conf or {})}
+        chosen = {**_QUIET, **EVERYWHERE, **(_local() if cluster.local else {}), **also, **(cluster.conf or {})}
         # What a program says would win over what spark-submit was told.
         builder = builder if _GATEWAY in os.environ else builder.master(cluster.master)
     for name, value in chosen.items():
