@@ -54,8 +54,7 @@ class SealedIndex(Generic[K]):
 
     def matcher(self, block: SealedPublications) -> Match[K] | None:
         """Return what says who wants an event of a block; None where nothing says that anybody does not."""
-        if self._version != self._filters.version:
-            self._refresh()
+        self._refresh()
         if block.closed or not self._asked:
             return None
         columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
@@ -64,14 +63,12 @@ class SealedIndex(Generic[K]):
     @property
     def asks(self) -> bool:
         """Whether it matters to some filter what a block holds."""
-        if self._version != self._filters.version:
-            self._refresh()
+        self._refresh()
         return bool(self._asked)
 
     def rekeyed(self) -> bool:
         """Say whether keys that came or went since the last time have opened or closed something."""
-        if self._version != self._filters.version:
-            self._refresh()
+        self._refresh()
         differs, self._differs = self._differs, False
         return differs
 
@@ -102,6 +99,8 @@ class SealedIndex(Generic[K]):
 
     def _refresh(self) -> None:
         """Open anew what other keys may have opened or closed."""
+        if self._version == self._filters.version:
+            return
         self._version = self._filters.version
         for key, filter_ in self._held.items():
             opened = self._opened[key]

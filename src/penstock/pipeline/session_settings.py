@@ -4,8 +4,8 @@ import socket
 from typing import Final
 
 EVERYWHERE: Final = {
-    # With every expression Python would tell Java, in four more calls, from which line of our own code it comes: that
-    # took a fifth of all time to plan jobs over many rules, and nobody who runs a command could use it.
+    # With every expression Python would tell Java, in further calls, from which line of our own code it comes. These
+    # were two thirds of all calls, and nobody who runs a command could use what they tell.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 """Wherever its tasks run."""
