@@ -25,6 +25,13 @@ NASTY: Final[Sequence[bytes]] = (
 _VALUES: Final = re.compile(rb"""(?<=["'>:\[ ])([^"'<>:\[\], ]+)(?=["'<,\]} ])""")
 
 
+def flipped(data: bytes, place: int = -1, bit: int = 0) -> bytes:
+    """Return the octets with one bit the other way round: what an octet written over would leave as it is at times."""
+    changed = bytearray(data)
+    changed[place] ^= 1 << bit
+    return bytes(changed)
+
+
 @st.composite
 def spoiled(draw: st.DrawFn, samples: Sequence[bytes]) -> bytes:
     """Draw one of the samples with one to three things done to it."""

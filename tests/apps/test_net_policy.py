@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.apps.conftest import NOW, Ran, Shell
 from tests.apps.node_kit import PROGRAM, TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
+from tests.spoiled import flipped
 
 from penstock.apps.cli import net_policy_signing
 from penstock.apps.cli.names import Names
@@ -300,7 +301,7 @@ def test_what_a_broker_tells_is_verified() -> None:
     event = PolicyAuthor(key).change(NOW)
     assert told_events({"events": [event.to_bytes()]}, key.principal) == [event]
     octets = event.to_bytes()
-    forged = octets[:-3] + bytes([octets[-3] ^ 1]) + octets[-2:]
+    forged = flipped(octets, -3)
     for told, owner, code in (
         ([event.to_bytes()], other, "evolution.other-owner"),
         ([b"junk"], key, "sexp.syntax"),

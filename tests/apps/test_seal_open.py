@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.apps.conftest import NOW, Ran, Shell
+from tests.spoiled import flipped
 
 from penstock.codec.blocks import read_block
 from penstock.crypto.kek import protect_kek
@@ -188,7 +189,7 @@ def damaged(how: str) -> bytes:
     first = 4 + int.from_bytes(whole[:4], "big")
     match how:
         case "flipped":
-            return whole[: first - 1] + bytes([whole[first - 1] ^ 1]) + whole[first:]
+            return flipped(whole, first - 1)
         case "short tag":
             block = whole[4 : first - 1]
             return len(block).to_bytes(4, "big") + block + whole[first:]

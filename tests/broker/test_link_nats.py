@@ -35,6 +35,7 @@ from tests.broker.link_kit import (
     until,
     works,
 )
+from tests.spoiled import flipped
 
 from penstock.broker import nats_link
 from penstock.broker.handshake import LABEL, Connecting
@@ -122,8 +123,8 @@ class Nth:
         return [data]
 
 
-def flipped(data: bytes, then: bytes | None) -> list[bytes]:
-    return [then] if then else [data[:-1] + bytes((data[-1] ^ 1,))]
+def bent(data: bytes, then: bytes | None) -> list[bytes]:
+    return [then] if then else [flipped(data)]
 
 
 def dropped(_data: bytes, then: bytes | None) -> list[bytes]:
@@ -155,7 +156,7 @@ async def granted(link: Link) -> None:
 
 
 @pytest.mark.parametrize("direction", ["forth", "back"])
-@pytest.mark.parametrize("act", [flipped, dropped, repeated, swapped, renumbered])
+@pytest.mark.parametrize("act", [bent, dropped, repeated, swapped, renumbered])
 def test_what_was_changed_on_its_way_ends_the_link(
     server: NatsServer, far: NatsServer, direction: str, act: Callable[[bytes, bytes | None], list[bytes]]
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.broker.domains import NEWS, check_delivery
 from tests.broker.network import Network, principal
+from tests.spoiled import flipped
 
 from penstock.broker.membership import Membership, announced_words, disclosed_words
 from penstock.broker.messages import Announcement, Disclosure
@@ -55,7 +56,7 @@ class TestSignatures:
         wrong = [
             (BOB.principal, WORDS, b""),
             (BOB.principal, WORDS, good + b"x"),
-            (BOB.principal, WORDS, good[:-1] + bytes([good[-1] ^ 1])),
+            (BOB.principal, WORDS, flipped(good)),
             (BOB.principal, b"x" * 32, good),
             (EVE.principal, WORDS, good),
             (BOB.principal, WORDS, elsewhere),

@@ -11,6 +11,7 @@ from tests.broker.blinded_kit import Row
 from tests.broker.network import filter_of, make_type, principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, PLATE, SPEED, Line, ring
 from tests.budget import examples
+from tests.spoiled import flipped
 
 from penstock.broker.entries import Advertisement, AnyFilter, Filter, SealedFilter, Subscription, read_entry
 from penstock.broker.filters import Covering
@@ -134,7 +135,7 @@ def test_who_has_the_key_of_one_attribute_does_not_ask_about_another(scope: str,
 
 def test_junk_under_a_known_hint_counts_as_closed() -> None:
     (part,) = sealed("speed > 70").parts
-    junk = SealedFilter((part[:-1] + bytes([part[-1] ^ 1]),))
+    junk = SealedFilter((flipped(part),))
     not_padded = SealedFilter(seal_filter([(filter_key(_secret(SPEED), SPEED), b"x")]))
     by = filters(*ALL)
     for number, found in enumerate((junk, SealedFilter((part[:LEAST_BYTES],)), not_padded), 1):

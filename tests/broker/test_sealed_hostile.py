@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.broker.network import principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line, Meddle, signer
+from tests.spoiled import flipped
 
 from penstock.broker.messages import Hop
 from penstock.broker.publications import Publications
@@ -60,7 +61,7 @@ def spoil(line: Line, by: str) -> None:
 
     def meddle(here: str, hop: Hop) -> Hop:
         if here == by and isinstance(hop.body, SealedPublications):
-            return replace(hop, body=changed(hop.body, 7, hop.body.block[:-1] + b"\0"))
+            return replace(hop, body=changed(hop.body, 7, flipped(hop.body.block)))
         return hop
 
     line.meddle = meddle
@@ -426,7 +427,7 @@ def test_what_is_sealed_in_an_epoch_that_is_over_is_refused_and_kept_sealed() ->
     def hold(here: str, hop: Hop) -> Hop:
         if here == "between" and isinstance(hop.body, SealedPublications):
             keep.append(hop.body)
-            return replace(hop, body=changed(hop.body, 7, hop.body.block[:-1] + b"\0"))
+            return replace(hop, body=changed(hop.body, 7, flipped(hop.body.block)))
         return hop
 
     line.meddle = hold

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.crypto.hpke import SealingKey, seal_to
@@ -40,7 +41,7 @@ def test_it_opens_with_one_key_and_for_one_purpose() -> None:
         (sealing_key(3), sealed, b"info"),
         (sealing_key(), sealed, b"other"),
         (sealing_key(), sealed[:-1], b"info"),
-        (sealing_key(), bytes((sealed[0] ^ 1,)) + sealed[1:], b"info"),
+        (sealing_key(), flipped(sealed, 0), b"info"),
         (sealing_key(), bytes(64), b"info"),
         (sealing_key(), b"", b"info"),
     ):

@@ -26,6 +26,7 @@ from tests.crypto.seal_kit import (
     secret,
     small,
 )
+from tests.spoiled import flipped
 
 from penstock.codec import encoded_blocks
 from penstock.codec.block_names import Plain, names, write_route
@@ -146,10 +147,6 @@ def test_each_scope_has_its_own_epochs() -> None:
     assert Opener(ring(ALL)).open(data).columns[1] is None
 
 
-def changed(data: bytes, place: int, bit: int) -> bytes:
-    return data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :]
-
-
 def route_of(data: bytes) -> range:
     """Return where the route stands, which hops may change."""
     parts = read_block(data)
@@ -165,7 +162,7 @@ def test_any_bit_that_is_flipped_is_refused(level: Level, setting: Settings) -> 
     route = route_of(data)
     for place in range(len(data)):
         for bit in range(8):
-            code = code_of(opener.open, changed(data, place, bit))
+            code = code_of(opener.open, flipped(data, place, bit))
             assert code in REFUSED | NAMES_TOO if place in route else code in REFUSED
 
 
@@ -174,7 +171,7 @@ def test_any_bit_that_is_flipped_is_refused(level: Level, setting: Settings) -> 
 def test_any_bit_of_a_large_block_that_is_flipped_is_refused(data: st.DataObject) -> None:
     sealed = large()
     place = data.draw(st.integers(0, len(sealed) - 1).filter(lambda place: place not in route_of(sealed)))
-    assert code_of(OPENER.open, changed(sealed, place, data.draw(st.integers(0, 7)))) in REFUSED
+    assert code_of(OPENER.open, flipped(sealed, place, data.draw(st.integers(0, 7)))) in REFUSED
 
 
 OPENER = Opener(ring(ALL))
@@ -371,7 +368,7 @@ def test_every_failure_looks_the_same() -> None:
     wrong_key.put(str(TYPE), 7, Secret(fresh(32)))
     failures: list[Callable[[], object]] = [
         lambda: Opener(wrong_key).open(data),
-        lambda: Opener(ring(ALL)).open(changed(data, len(data) - 1, 0)),
+        lambda: Opener(ring(ALL)).open(flipped(data)),
         lambda: Opener(ring(ALL)).open(join(header, {**columns, FIRST: b""})),
         lambda: Opener(ring(ALL)).open(_badly_encoded()),
     ]

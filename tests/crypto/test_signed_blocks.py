@@ -24,6 +24,7 @@ from tests.crypto.seal_kit import (
     ring,
     small,
 )
+from tests.spoiled import flipped
 
 from penstock.codec.block_names import names
 from penstock.codec.blocks import Block, Level, read_block, read_header, write_block
@@ -146,7 +147,7 @@ def test_any_bit_that_is_flipped_is_refused(level: Level) -> None:
     start = len(parts.bound) + len(parts.route)
     for place in range(start, start + 4 + len(parts.signature)):
         for bit in (0, 3, 7):
-            changed = data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :]
+            changed = flipped(data, place, bit)
             code = code_of(lambda changed=changed: opener.verify(changed, opener.open(changed)))
             assert code in {"seal.bad-signature", "block.malformed"}
     # To take the signature away is to change the header, which every column is bound to.
@@ -233,7 +234,7 @@ def test_a_report_with_all_variables_shows_no_key() -> None:
         return "".join(TracebackException(RefusedError, caught.value, inner, capture_locals=True).format())
 
     for text in (
-        fail(lambda: opener.open(data[:-1] + bytes([data[-1] ^ 1]))),
+        fail(lambda: opener.open(flipped(data))),
         fail(lambda: opener.verify(data, replace(block, ids=["x", "y"]))),
     ):
         assert "way = " in text

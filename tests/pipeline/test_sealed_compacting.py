@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.pipeline.sealed_kit import CAR, NOW, PLATE, TRUCK, WHOLE, batch, event, key_files, ring, seal, sealer, shown
 from tests.pipeline.test_sealed_writing import blocks
+from tests.spoiled import flipped
 
 from penstock.codec.blocks import Block, Level, read_header
 from penstock.codec.encoded_blocks import encode_block
@@ -56,7 +57,7 @@ def test_what_cannot_be_sealed_anew_is_left_as_it_is(tmp_path: Path) -> None:
     assert {*compacted(tmp_path / "keys", ring(PLATE), plain)} == {*plain}, "no key for one of its columns"
     assert {*compacted(tmp_path / "signed", ring(), signed)} == {*signed}, "nobody else can sign it"
     assert {*compacted(tmp_path / "long", ring(), plain, rows=1)} == {*plain}, "long enough"
-    torn = [plain[0][:-1] + bytes([plain[0][-1] ^ 1]), *plain[1:]]
+    torn = [flipped(plain[0]), *plain[1:]]
     found = compacted(tmp_path / "torn", ring(), torn)
     assert torn[0] in found
     assert len(found) == 2

@@ -29,6 +29,7 @@ from tests.pipeline.sealed_kit import (
     secret,
     shown,
 )
+from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.crypto.seal_keys import KeyRing
@@ -158,7 +159,7 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
         seal(sealer(), [7], TRUCK),
     )
     found = batch([good, waiting, torn, lone]).to_pylist()
-    found[2][FIRST] = found[2][FIRST][:-1] + bytes([found[2][FIRST][-1] ^ 1])
+    found[2][FIRST] = flipped(found[2][FIRST])
     found.append({HEADER: b"no header"})
     # One whose plates are of an epoch that is not known, while everything else is.
     half = ring()
@@ -166,7 +167,7 @@ def test_nothing_is_lost_of_what_does_not_open(session: SparkSession, tmp_path: 
     found += batch([seal(sealer(half), [8, 9])]).to_pylist()
     # A copy, and before them what only looks like one.
     found += [found[0]]
-    found.insert(0, found[0] | {FIRST: found[0][FIRST][:-1] + b"?"})
+    found.insert(0, found[0] | {FIRST: flipped(found[0][FIRST])})
     columns = [name for name in found[0] if not name.startswith("@")]
     schema = sealed_schema(columns)
     frame = session.createDataFrame([tuple(row.get(name) for name in schema.names) for row in found], schema)

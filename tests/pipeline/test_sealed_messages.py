@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.sealed_kit import BROKER, CAR, TRUCK, WHOLE, event, key_files, ring, seal, sealer
 from tests.pipeline.test_jetstream_read import on
 from tests.pipeline.test_sealed_reading import blinded
+from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.codec.blocks import read_header
@@ -84,7 +85,7 @@ def test_what_arrives_while_a_stream_is_read_at_once_is_not_read(session: SparkS
 @pytest.mark.long
 def test_a_stream_of_blocks_is_unsealed(session: SparkSession, server: NatsServer, tmp_path: Path) -> None:
     torn = seal(sealer(), [6])
-    payloads = [seal(sealer(), [1, 2]), seal(sealer(), [3]), seal(sealer(), [4], TRUCK), torn[:-1] + b"?", b"junk"]
+    payloads = [seal(sealer(), [1, 2]), seal(sealer(), [3]), seal(sealer(), [4], TRUCK), flipped(torn), b"junk"]
 
     async def publish(js: JetStreamContext) -> None:
         await js.add_stream(name="SEALED", subjects=["sealed"])

@@ -26,6 +26,7 @@ from tests.pipeline.sealed_kit import (
     sealer,
     secret,
 )
+from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.crypto.wrapping import Secret
@@ -88,7 +89,7 @@ def test_plans_and_what_executors_are_sent_hold_no_key(session: SparkSession, tm
 def test_errors_of_tasks_hold_no_key(session: SparkSession, tmp_path: Path) -> None:
     keys = key_files(tmp_path, ring())
     [row] = batch([seal(sealer(), [1, 2])]).to_pylist()
-    row[FIRST] = row[FIRST][:-1] + bytes([row[FIRST][-1] ^ 1])
+    row[FIRST] = flipped(row[FIRST])
     blocks = session.createDataFrame([tuple(row.values())], sealed_schema([n for n in row if n[0] != "@"]))
     with pytest.raises(PySparkException) as caught:
         Reading.of(keys, TYPES, sealed_columns(blocks)).events(blocks, strict=True).collect()
