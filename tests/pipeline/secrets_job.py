@@ -39,7 +39,8 @@ from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import FIRST
-from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
+from penstock.pipeline.sealed_reading import Reading, sealed_columns
+from penstock.pipeline.sealed_rows import events_schema
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.task_errors import raised_by_task

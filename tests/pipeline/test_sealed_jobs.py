@@ -41,7 +41,7 @@ from penstock.pipeline.jobs_sealed import Compact, LogBlocks, Seal, Unseal
 from penstock.pipeline.outputs import Output
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import ATTRIBUTES, FIRST, HEADER, sealed_schema
-from penstock.pipeline.sealed_reading import events_schema
+from penstock.pipeline.sealed_rows import events_schema
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.streaming import Streaming
 

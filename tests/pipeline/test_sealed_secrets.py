@@ -33,7 +33,8 @@ from penstock.crypto.wrapping import Secret
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import FIRST, KeyFiles, sealed_schema
 from penstock.pipeline.sealed_messages import Blinding, _Messages
-from penstock.pipeline.sealed_reading import Reading, events_schema, sealed_columns
+from penstock.pipeline.sealed_reading import Reading, sealed_columns
+from penstock.pipeline.sealed_rows import events_schema
 from penstock.pipeline.sealed_writing import Writing
 from penstock.pipeline.task_errors import raised_by_task
 from penstock.store.keks import read_kek

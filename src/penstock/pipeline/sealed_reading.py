@@ -7,16 +7,15 @@ could tell events of one epoch without a value from those of another. Where sign
 owner of a type or by who reads, a block is opened only if it is signed by somebody who may publish such events.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.codec.block_names import Names
 from penstock.codec.blocks import Parts, read_header, read_parts, split
@@ -26,34 +25,25 @@ from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import column_scope, unknown_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
+from penstock.pipeline.frames import attributes_of
 from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_group
-from penstock.pipeline.sealed_columns import ARROW_TYPES, decode_array, places
+from penstock.pipeline.sealed_columns import decode_array, places
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEAD, HEADER, ROWS, KeyFiles, map_arrow, readable
 from penstock.pipeline.sealed_replays import AGAIN, REPLAYED, Parted, count_blocks
+from penstock.pipeline.sealed_rows import Numbering, numbered_schema, unnumbered
 from penstock.pipeline.sealed_signers import Grant, Judge
-from penstock.pipeline.tagging import REASON, TYPE
+from penstock.pipeline.tagging import REASON
 from penstock.pipeline.task_errors import closed_log
 
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 """Codes of blocks that may open once more is known here."""
-_NAMES: Final = "@names"
-"""A number for the type of an event and who sent it: the latter in its lower half."""
-_HALF: Final = 16
-_LOWER: Final = (1 << _HALF) - 1
 _SMALL: Final = 8_192
 """Blocks of fewer events are put together before they go to Spark."""
 #: the flag in the second octet of a header
 _SIGNED: Final = 2
-
-
-def events_schema(types: Iterable[EventType]) -> StructType:
-    """Return the schema of events as jobs store them."""
-    return StructType([StructField(TYPE, StringType()), *transit_schema(types)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +95,13 @@ class Reading:
         Attributes of which no key is held are null, and their columns are not read.
         """
         whole = [name for name in blocks.columns if name in (BLOCK, AGAIN)]
-        schema = events_schema(self.types)
-        found = map_arrow(
-            blocks, self._strict if strict else self._opened, self._numbered(schema), (*HEAD, *self.wanted, *whole)
-        )
-        names = quoted(_NAMES)
-        texts = {TYPE: _named([str(t.name) for t in self.types], F.shiftright(names, _HALF)).alias(TYPE)}
-        if self.senders is not None:
-            texts[SOURCE] = _named(self.senders, names.bitwiseAND(_LOWER)).alias(SOURCE)
-        return found.select(*(texts.get(name, f"`{name}`") for name in schema.names))
+        schema = numbered_schema(self.types, self.senders)
+        found = map_arrow(blocks, self._strict if strict else self._opened, schema, (*HEAD, *self.wanted, *whole))
+        return unnumbered(found, self.types, self.senders)
 
     def failures(self, blocks: DataFrame) -> DataFrame:
         """Return the blocks that do not open, as they are, with the code in `@reason`."""
         return map_arrow(blocks, self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
-
-    def _numbered(self, schema: StructType) -> StructType:
-        """Return the schema in which events leave tasks: a number stands for their type, and for known senders.
-
-        Whether a value is null, Spark asks for each one; what never is, is better declared so.
-        """
-        instead = (TYPE,) if self.senders is None else (TYPE, SOURCE)
-        rest = [StructField(f.name, f.dataType, nullable=f.name != ID) for f in schema if f.name not in instead]
-        return StructType([StructField(_NAMES, IntegerType(), nullable=False), *rest])
 
     def _opened(self, batches: Iterable[Any]) -> Iterator[Any]:
         yield from _gathered(found for found in self._read(batches) if not isinstance(found, Failed))
@@ -153,11 +128,6 @@ class Reading:
             yield from reader.read(batch)
 
 
-def _named(names: Sequence[str], number: Column) -> Column:
-    """Return the name of a number."""
-    return F.get(F.array(*map(F.lit, names)).cast("array<string>"), number)
-
-
 class Failed(NamedTuple):
     """A block that does not open: its row, and why."""
 
@@ -171,11 +141,10 @@ class _Reader:
     def __init__(self, reading: Reading) -> None:
         self._wanted = frozenset(str(a.id) for a in attributes_of(reading.types))
         self._read = reading.wanted
-        self._kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(reading.types)}
         self._types = reading.types
         self._versions: dict[bytes, int] = {}
-        senders = reading.senders
-        self._senders = None if senders is None else {name: number for number, name in enumerate(senders)}
+        self._rows = Numbering(reading.types, reading.senders)
+        self._kinds = self._rows.kinds
         ring = reading.keys.read()
         self._held = frozenset(scope for scope, _, _ in ring.items())
         self._directory = Directory.of(ring, reading.types)
@@ -185,11 +154,6 @@ class _Reader:
         for grant in reading.grants:
             self._grants.setdefault((grant.signer, grant.type), []).append(grant)
         self._taken: set[bytes] | None = set() if reading.once else None
-        fields = [(_NAMES, pa.int32()), (ID, pa.string()), (TIME, ARROW_TYPES[Kind.TIMESTAMP])]
-        if senders is None:
-            fields.append((SOURCE, pa.string()))
-        self._last: tuple[tuple[int, int, bytes], Sequence[Any]] = (0, 0, b""), ()
-        self._schema = pa.schema([*fields, *((name, ARROW_TYPES[kind]) for name, kind in self._kinds.items())])
 
     def read(self, batch: Any) -> Iterator[Any | Failed]:
         """Yield events in batches, and what failed."""
@@ -214,7 +178,7 @@ class _Reader:
                 raise _unsigned()
             version = self._version(found.names)
             self._check_epochs(found.names, (n for n in found.names.attributes if n not in found.columns))
-            yield self._events(found, version)
+            yield self._rows.batch(found, version)
         except (PenstockError, KeyError):
             # Which of them is it?
             yield from (self._block(batch, row) for row in group.rows.tolist())
@@ -239,7 +203,7 @@ class _Reader:
         ids = decode_array(encoded.ids, encoded.rows, Kind.STRING)
         times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
-        found = self._events(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
+        found = self._rows.batch(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
         # Last: what is taken has opened, down to its values.
         self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
         return found
@@ -296,31 +260,6 @@ class _Reader:
                 raise _unknown_type()
             found = self._versions[names.octets] = fitting[0]
         return found
-
-    def _events(self, opened: OpenedGroup, version: int) -> Any:
-        rows = len(opened.ids)
-        number, *source = self._common(rows, version, opened.sender)
-        own = [
-            found if (found := opened.columns.get(name)) is not None else pa.nulls(rows, ARROW_TYPES[kind])
-            for name, kind in self._kinds.items()
-        ]
-        return pa.RecordBatch.from_arrays([number, opened.ids, opened.times, *source, *own], schema=self._schema)
-
-    def _common(self, rows: int, version: int, sender: bytes) -> Sequence[Any]:
-        """Return what the events of a block have in common, so many times: blocks of one log are mostly alike."""
-        if self._last[0] != (rows, version, sender):
-            name = str(Principal(sender))
-            source = [] if self._senders is not None else [pa.repeat(name, rows)]
-            number = version << _HALF | self._number(name)
-            self._last = (rows, version, sender), (pa.repeat(pa.scalar(number, pa.int32()), rows), *source)
-        return self._last[1]
-
-    def _number(self, sender: str) -> int:
-        """Return the number of a sender. Raises `MalformedError` (`block.malformed`)."""
-        number = 0 if self._senders is None else self._senders.get(sender)
-        if number is None:
-            raise MalformedError("block.malformed", "a block of a sender who was not there when the log was looked at")
-        return number
 
 
 def _cell(column: Any, row: int) -> bytes | None:
