@@ -59,7 +59,7 @@ def unnumbered(found: DataFrame, types: Sequence[EventType], senders: Sequence[s
     if senders is not None:
         shown[SOURCE] = _named(senders, number.bitwiseAND(_LOWER)).alias(SOURCE)
     for place, name in enumerate(_marked(types)):
-        # Java does not always compile well what Spark makes of `F.when`.
+        # With `F.when` some starts of Java were slower.
         shown[name] = F.expr(f"IF(`{_NUMBER}` & {1 << _NULLS + place}L = 0, `{name}`, NULL)").alias(name)
     return found.select(*(shown.get(name, f"`{name}`") for name in events_schema(types).names))
 
