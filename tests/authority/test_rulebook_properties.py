@@ -28,6 +28,7 @@ from penstock.moderator.steps import (
     Leave,
     MoveType,
     Note,
+    Pass,
     Request,
     Resolve,
     Return,
@@ -144,12 +145,22 @@ def undone(book: RuleBook, before: object) -> None:
     """Check that to undo the last step, and that time passed before it, would be as if they had not been."""
     last = book.base.next_number - 1
     with book.base.draft() as draft:
-        # The base alone: a book lets time pass first, and does so again where the last step undid what time had done.
         note = Note(MODERATOR.principal, NOW)
-        draft.change(plan_request(book.base, Undo(last), note, book.founding.customs).step.delta)
+        # A book lets time pass first, and where the last step undid what time had done, it does so again.
+        again = is_of_time(book.base, last)
+        plan = (
+            plan_request(book.base, Undo(last), note, book.founding.customs) if again else book.plan(Undo(last), note)
+        )
+        draft.change(plan.step.delta)
         if book.passed is not None:
             draft.change(book.passed.step.delta.inverse())
         assert book.base.image() == before, "undo after do is identity"
+
+
+def is_of_time(base: RuleBase, number: int) -> bool:
+    """Say whether a step undoes, perhaps by way of others, that time has passed."""
+    request = base.step(number).request
+    return is_of_time(base, request.number) if isinstance(request, Undo) else isinstance(request, Pass)
 
 
 class Contested(MemoryRecords):

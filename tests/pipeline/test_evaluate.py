@@ -371,6 +371,22 @@ def test_a_table_is_decided_and_nothing_of_the_policies_is_shown(session: SparkS
     assert bad.isEmpty()
 
 
+def test_columns_of_a_table_are_names_whatever_they_say(session: SparkSession, tmp_path: Path) -> None:
+    """Whoever writes a table may have no right to run anything where it is decided."""
+    hostile = "role` || reflect('java.lang.System', 'setProperty', 'penstock.owned', 'x') AS c1 -- "
+    odd = [hostile, "a.b", "`", "``", "it's"]
+    source = tmp_path / "requests"
+    source.mkdir()
+    pq.write_table(pa.table({"role": ["staff"], **{name: [name] for name in odd}}), source / "0.parquet")
+    columns = read_request_mapping('[columns.role]\ncategory = "subject"\n')
+    job = Evaluate(Table.at(str(source)), columns, REFERRING, lambda: NOW, "run", lambda: 0)
+    assert run(job, session, str(tmp_path / "out"))["counts"]["read"] == 1  # type: ignore[index]  # counts
+    [row] = pq.read_table(tmp_path / "out" / DECIDED, partitioning="hive").to_pylist()
+    assert {name: row[name] for name in odd} == {name: name for name in odd}
+    assert session._jvm is not None
+    assert session._jvm.System.getProperty("penstock.owned") is None
+
+
 @pytest.mark.long
 def test_files_that_arrive_are_decided_too(session: SparkSession, tmp_path: Path) -> None:
     job = laid_out(tmp_path)

@@ -35,6 +35,7 @@ from penstock.crypto.blinding import blind
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.sealer import Sealer, Settings
 from penstock.crypto.wrapping import Secret
+from penstock.pipeline import sealed_reading
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEADER, ROWS, closed, sealed_arrow
 from penstock.pipeline.sealed_reading import Reading
 
@@ -46,7 +47,9 @@ def reading(folder: Path, keys: KeyRing, senders: tuple[str, ...] | None = None)
 
 def rows(found: Any) -> list[dict[str, Any]]:
     """Return rows as Spark will show them: bits of their number say which values are null."""
-    table = pa.Table.from_batches(found).to_pylist()
+    whole = pa.Table.from_batches(found)
+    assert not any(column.null_count for column in whole.columns)
+    table = whole.to_pylist()
     marked = [name for name in table[0] if name not in ("@names", "@id", "@source")]
     return [
         {n: None if n in marked and row["@names"] >> 32 + marked.index(n) & 1 else plain(row[n]) for n in row}
@@ -85,6 +88,17 @@ def test_what_brokers_seal_is_read(tmp_path: Path, kind: Any, sizes: tuple[int, 
     [failed] = reading(tmp_path / "others", ring(), (str(CAR.key.owner),))._failed([batch(blocks)])
     assert {row["@reason"] for row in failed.to_pylist()} == {"block.malformed"}
     assert failed.num_rows == len(blocks)
+
+
+def test_small_batches_go_together_in_their_order_and_long_ones_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_reading, "_FEW", 10)
+    monkeypatch.setattr(sealed_reading, "_SMALL", 1_000)
+    texts = [["a"] * 3, ["b"] * 9, ["c"] * 12, ["d"] * 2, ["e" * 2_000], ["f" * 600], ["g" * 600], ["h"]]
+    found = [*sealed_reading._gathered(pa.RecordBatch.from_pydict({"text": text}) for text in texts)]
+    assert [[text[0] for text in one.column("text").unique().to_pylist()] for one in found] == [
+        ["a", "b"], ["c"], ["d"], ["e"], ["f", "g"], ["h"]
+    ]  # fmt: skip
+    assert [text for one in found for text in one.column("text").to_pylist()] == [t for text in texts for t in text]
 
 
 @pytest.mark.parametrize("size", [1, 5])

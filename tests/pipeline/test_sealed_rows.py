@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from tests.pipeline.sealed_kit import BROKER, OWNER, TYPES, WHOLE, plain
 from tests.trust.kit import refused
 
@@ -14,7 +15,14 @@ from penstock.codec.block_names import names
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 from penstock.pipeline.sealed_cells import OpenedGroup
 from penstock.pipeline.sealed_columns import ARROW_TYPES
-from penstock.pipeline.sealed_rows import MARKED, Numbering, events_schema, numbered_schema, unnumbered
+from penstock.pipeline.sealed_rows import (
+    MARKED,
+    Numbering,
+    events_schema,
+    numbered_schema,
+    unnumbered,
+    without_nulls,
+)
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
 VALUES = {
@@ -60,7 +68,9 @@ def test_types_senders_and_nulls_come_through(
     chance = random.Random(7)  # noqa: S311  # no secret
     groups = [(opened(t, rows, chance), place) for place, t in enumerate(types) for rows in (1, 9, 40)]
     numbering, schema = Numbering(types, senders), numbered_schema(types, senders)
-    batches = [numbering.batch(found, place) for found, place in groups]
+    blocks = [numbering.batch(found, place) for found, place in groups]
+    # One by itself, one of which the first rows are cut off, and the rest together.
+    batches = [*map(without_nulls, (blocks[0], blocks[1].slice(3), pa.concat_batches(blocks[2:])))]
     never = [f.name for f in schema if not f.nullable]
     assert len(never) == 2 + min(MARKED, 1 + len(numbering.kinds))
     assert not any(batch.column(name).null_count for batch in batches for name in never)
@@ -81,10 +91,27 @@ def test_types_senders_and_nulls_come_through(
             "@source": str(BROKER.principal),
             **{n: plain(found.columns[n][row].as_py()) if n in found.columns else None for n in numbering.kinds},
         }
-        for found, place in groups
-        for row in range(len(found.ids))
+        for number, (found, place) in enumerate(groups)
+        for row in range(3 if number == 1 else 0, len(found.ids))
     ]
     assert [{n: plain(value) for n, value in row.items()} for row in frame.toArrow().to_pylist()] == expected
+
+
+def test_nulls_are_nulls_to_whoever_asks(spark: SparkSession) -> None:
+    name = str(WHOLE.attributes[0].id)
+    found = opened(WHOLE, 6, random.Random(1))  # noqa: S311  # no secret
+    found = found._replace(columns={name: pa.array(["a", None, "", None, "b", "a"])})
+    rows = [tuple(row.values()) for row in without_nulls(Numbering((WHOLE,), SENDERS).batch(found, 0)).to_pylist()]
+    frame = unnumbered(spark.createDataFrame(rows, numbered_schema((WHOLE,), SENDERS)), (WHOLE,), SENDERS)
+    text = F.col(f"`{name}`")
+    assert frame.where(text.isNull()).count() == 2
+    assert frame.where(text == "").count() == 1
+    assert [*frame.agg(F.count(text), F.min(text), F.count_distinct(text)).collect()[0]] == [4, "", 3]
+
+
+def test_no_more_are_numbered_than_a_number_tells_apart() -> None:
+    with pytest.raises(ValueError, match="tells apart"):
+        numbered_schema((WHOLE,), [*map(str, range(65_537))])
 
 
 def test_a_sender_who_was_not_there_before_is_refused() -> None:

@@ -51,7 +51,13 @@ def spark_type(kind: Kind) -> DataType:
 
 def quoted(name: str) -> Column:
     """Return a column by name, whatever characters the name has."""
-    return F.col(f"`{name}`")
+    return F.col(in_quotes(name))
+
+
+def in_quotes(name: str) -> str:
+    """Return a name as SQL has it, so that nothing in it is taken for more than a name."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
 
 
 def metadata() -> list[Column]:

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import FailedError, RefusedError
 from penstock.pipeline.commits import BATCH, OUTPUT, Said, clear, commits
+from penstock.pipeline.frames import quoted
 from penstock.pipeline.lines import read_lines, write_lines
 from penstock.pipeline.strict_files import is_not_found, reading
 
@@ -144,9 +145,7 @@ def read_part(spark: SparkSession, path: str, part: str, batches: list[int], sch
         return spark.createDataFrame([], schema)
     # Not by partition: a batch without rows may be a folder without files.
     reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
-    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(
-        *(f"`{name}`" for name in schema.names)
-    )
+    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(*map(quoted, schema.names))
 
 
 def no_input(path: str) -> FailedError:

@@ -31,7 +31,7 @@ from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.types import EventType, Sealing
 from penstock.pipeline.commits import commits
-from penstock.pipeline.frames import attributes_of
+from penstock.pipeline.frames import attributes_of, quoted
 from penstock.pipeline.outputs import read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files import read_file, within
@@ -125,7 +125,7 @@ def map_arrow(
         _settle_worker()
         return function(batch.rename_columns(own) for batch in batches)
 
-    return frame.selectExpr(*(f"`{name}` AS c{place}" for place, name in enumerate(own))).mapInArrow(named, schema)
+    return frame.select(*(quoted(name).alias(f"c{place}") for place, name in enumerate(own))).mapInArrow(named, schema)
 
 
 def columns_of(types: Iterable[EventType]) -> tuple[str, ...]:

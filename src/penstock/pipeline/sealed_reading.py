@@ -32,7 +32,7 @@ from penstock.pipeline.sealed_cells import Group, OpenedGroup, groups, open_grou
 from penstock.pipeline.sealed_columns import decode_array, places
 from penstock.pipeline.sealed_log import BLOCK, FIRST, HEAD, HEADER, ROWS, KeyFiles, map_arrow, readable
 from penstock.pipeline.sealed_replays import AGAIN, REPLAYED, Parted, count_blocks
-from penstock.pipeline.sealed_rows import Numbering, numbered_schema, unnumbered
+from penstock.pipeline.sealed_rows import Numbering, numbered_schema, unnumbered, without_nulls
 from penstock.pipeline.sealed_signers import Grant, Judge
 from penstock.pipeline.tagging import REASON
 from penstock.pipeline.task_errors import closed_log
@@ -40,8 +40,9 @@ from penstock.pipeline.task_errors import closed_log
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 WAITING: Final = ("seal.unknown-key", "seal.unknown-label", UNKNOWN_TYPE)
 """Codes of blocks that may open once more is known here."""
-_SMALL: Final = 8_192
-"""Blocks of fewer events are put together before they go to Spark."""
+_FEW: Final = 8_192
+_SMALL: Final = 16 << 20
+"""Blocks of fewer events, and of fewer octets, are put together before they go to Spark."""
 #: the flag in the second octet of a header
 _SIGNED: Final = 2
 
@@ -104,7 +105,8 @@ class Reading:
         return map_arrow(blocks, self._failed, StructType([*blocks.schema, StructField(REASON, StringType())]))
 
     def _opened(self, batches: Iterable[Any]) -> Iterator[Any]:
-        yield from _gathered(found for found in self._read(batches) if not isinstance(found, Failed))
+        opened = (found for found in self._read(batches) if not isinstance(found, Failed))
+        yield from map(without_nulls, _gathered(opened))
 
     def _strict(self, batches: Iterable[Any]) -> Iterator[Any]:
         def checked() -> Iterator[Any]:
@@ -113,7 +115,7 @@ class Reading:
                     raise closed_log(found.code)
                 yield found
 
-        yield from _gathered(checked())
+        yield from map(without_nulls, _gathered(checked()))
 
     def _failed(self, batches: Iterable[Any]) -> Iterator[Any]:
         reader = _Reader(self)
@@ -287,16 +289,17 @@ def _unknown_type() -> MalformedError:
 def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
     """Put small batches together."""
     waiting: list[Any] = []
-    rows = 0
+    rows = octets = 0
     for batch in batches:
-        if not waiting and batch.num_rows >= _SMALL:
-            yield batch
-            continue
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= _SMALL:
+        alone = batch.num_rows >= _FEW or batch.nbytes >= _SMALL
+        if waiting and (alone or rows >= _FEW or octets >= _SMALL):
             yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, octets = [], 0, 0
+        if alone:
+            yield batch
+        else:
+            waiting.append(batch)
+            rows, octets = rows + batch.num_rows, octets + batch.nbytes
     if waiting:
         yield pa.concat_batches(waiting)
 

@@ -1,11 +1,11 @@
 """Opened events on their way from tasks to Spark.
 
 What an event is called and whether a value is null would be a string, and a question to Arrow, for each row and column:
-Spark's part of reading a sealed log is several times that of opening it. One number a row says all of it instead, and
-Spark turns it into names and nulls where it makes its rows.
+Spark's part of reading a log of long blocks is several times that of opening it. One number a row says all of it
+instead, and Spark turns it into names and nulls where it makes its rows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, quoted, transit_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, in_quotes, quoted, transit_schema
 from penstock.pipeline.sealed_cells import OpenedGroup
 from penstock.pipeline.sealed_columns import ARROW_TYPES
 from penstock.pipeline.tagging import TYPE
@@ -29,7 +29,7 @@ _HALF: Final = 16
 _LOWER: Final = (1 << _HALF) - 1
 _NULLS: Final = 2 * _HALF
 MARKED: Final = 31
-"""So many columns have a bit that says whether they are null: as many as there are in a number of Spark."""
+"""So many columns have a bit that says whether they are null: what is left of a number of Spark without its sign."""
 
 
 def events_schema(types: Iterable[EventType]) -> StructType:
@@ -38,10 +38,12 @@ def events_schema(types: Iterable[EventType]) -> StructType:
 
 
 def numbered_schema(types: Sequence[EventType], senders: Sequence[str] | None) -> StructType:
-    """Return the schema in which events leave tasks: a number stands for their type, and for known senders.
+    """Return the schema in which events leave tasks: a number stands for their type, known senders, and nulls.
 
     Whether a value is null, Spark asks Arrow for each one, and that is dear: what never is, is declared so.
     """
+    if max(len(types), len(senders or ())) > _LOWER + 1:
+        raise ValueError("more types or senders than a number tells apart")
     instead = (TYPE,) if senders is None else (TYPE, SOURCE)
     whole = {ID, *_marked(types)}
     rest = [
@@ -60,8 +62,9 @@ def unnumbered(found: DataFrame, types: Sequence[EventType], senders: Sequence[s
         shown[SOURCE] = _named(senders, number.bitwiseAND(_LOWER)).alias(SOURCE)
     for place, name in enumerate(_marked(types)):
         # With `F.when` some starts of Java were slower.
-        shown[name] = F.expr(f"IF(`{_NUMBER}` & {1 << _NULLS + place}L = 0, `{name}`, NULL)").alias(name)
-    return found.select(*(shown.get(name, f"`{name}`") for name in events_schema(types).names))
+        bit = 1 << _NULLS + place
+        shown[name] = F.expr(f"IF({in_quotes(_NUMBER)} & {bit}L = 0, {in_quotes(name)}, NULL)").alias(name)
+    return found.select(*(shown.get(name, quoted(name)) for name in events_schema(types).names))
 
 
 def _marked(types: Iterable[EventType]) -> list[str]:
@@ -75,7 +78,7 @@ def _named(names: Sequence[str], number: Column) -> Column:
 
 
 class Numbering:
-    """Makes batches in that schema, where a task runs."""
+    """Makes batches in that schema, but for nulls, where a task runs."""
 
     def __init__(self, types: Sequence[EventType], senders: Sequence[str] | None) -> None:
         self.kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(types)}
@@ -95,8 +98,7 @@ class Numbering:
         number, *source = self._common(rows, version, opened.sender)
         found = opened.columns
         own = [found[n] if n in found else pa.nulls(rows, ARROW_TYPES[kind]) for n, kind in self.kinds.items()]
-        number, times, *own = _without_nulls(number, opened.times, *own)
-        return pa.RecordBatch.from_arrays([number, opened.ids, times, *source, *own], schema=self._schema)
+        return pa.RecordBatch.from_arrays([number, opened.ids, opened.times, *source, *own], schema=self._schema)
 
     def _common(self, rows: int, version: int, sender: bytes) -> Sequence[Any]:
         """Return what the events of a block have in common, so many times: blocks of one log are mostly alike."""
@@ -114,17 +116,19 @@ class Numbering:
         return place
 
 
-def _without_nulls(number: Any, *columns: Any) -> Iterator[Any]:
-    """Yield the numbers of rows, with a bit for each value that is null, and the columns, without those that have one.
+def without_nulls(batch: Any) -> Any:
+    """Return a batch whose numbers say which values are null, and no longer its first columns.
 
-    Not only the schema says so: Java may refuse to read what is null.
+    Not only the schema says that they have none: Java may refuse to read what is null.
     """
-    whole = list(columns)
-    for place, column in enumerate(columns[:MARKED]):
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    marked = [name for name in columns if name not in (_NUMBER, ID, SOURCE)][:MARKED]
+    numbers = columns[_NUMBER].to_numpy()
+    for place, name in enumerate(marked):
+        column = columns[name]
         if column.null_count:
-            null = column.is_null().to_numpy(zero_copy_only=False).astype(np.int64)
-            number = pa.array(number.to_numpy() | null << _NULLS + place)
+            numbers = numbers | column.is_null().to_numpy(zero_copy_only=False).astype(np.int64) << _NULLS + place
             buffers = [None, *column.buffers()[1:]]
-            whole[place] = pa.Array.from_buffers(column.type, len(column), buffers, 0, column.offset)
-    yield number
-    yield from whole
+            columns[name] = pa.Array.from_buffers(column.type, len(column), buffers, 0, column.offset)
+    columns[_NUMBER] = pa.array(numbers)
+    return pa.RecordBatch.from_arrays([*columns.values()], schema=batch.schema)
