@@ -1,6 +1,7 @@
 """Opened events reach Spark as they are: each with its type, its sender and its nulls."""
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,7 +26,7 @@ from penstock.pipeline.sealed_rows import (
 )
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
-VALUES = {
+VALUES: dict[Kind, Callable[[int], object]] = {
     Kind.STRING: lambda n: f"é{n}",
     Kind.INTEGER: lambda n: -(10**15) * n,
     Kind.FLOAT: lambda n: n / 7,
