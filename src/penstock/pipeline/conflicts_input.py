@@ -26,7 +26,7 @@ from penstock.model.values import Kind
 from penstock.moderator.rules import PublishRule
 from penstock.pipeline.columns import literal
 from penstock.pipeline.conflicts_forms import key_of
-from penstock.pipeline.records import column as quoted_column
+from penstock.pipeline.frames import quoted
 from penstock.pipeline.strict_files import reading
 from penstock.selector import ALWAYS
 
@@ -115,7 +115,7 @@ def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: S
             column=missing[0],
         )
     found = [_typed(table, name, schema[name].dataType, kinds.get(name)).alias(name) for name in columns]
-    broken = F.when(quoted_column(_BROKEN).isNotNull(), F.lit("conflicts.row"))
+    broken = F.when(quoted(_BROKEN).isNotNull(), F.lit("conflicts.row"))
     return rows.select(*found, F.col(_ORIGINAL), broken.alias("problem"))
 
 
@@ -136,17 +136,17 @@ def _csv(spark: SparkSession, path: str) -> DataFrame:
     wanted = StructType([StructField(name, _TEXT) for name in (*header, _BROKEN)])
     reader = reading(spark).option("header", "true").option("mode", "PERMISSIVE").option("escape", '"')
     frame = reader.option("columnNameOfCorruptRecord", _BROKEN).schema(wanted).csv(path)
-    line = F.coalesce(quoted_column(_BROKEN), F.to_json(F.struct(*map(quoted_column, header))))
+    line = F.coalesce(quoted(_BROKEN), F.to_json(F.struct(*map(quoted, header))))
     return frame.select(line.alias(_ORIGINAL), "*")
 
 
 def _as_json(names: Iterable[str]) -> Column:
-    return F.to_json(F.struct(*map(quoted_column, names)), {"timeZone": "UTC"}).alias(_ORIGINAL)
+    return F.to_json(F.struct(*map(quoted, names)), {"timeZone": "UTC"}).alias(_ORIGINAL)
 
 
 def _typed(table: Table, name: str, wanted: DataType, found: DataType | None) -> Column:
     """Return a column as text, or as texts; whatever else it is cannot be read."""
-    column = quoted_column(name)
+    column = quoted(name)
     if found is None:
         return F.lit(None).cast(wanted)
     if wanted == _TEXTS and isinstance(found, StringType):

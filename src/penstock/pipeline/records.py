@@ -50,7 +50,7 @@ def line_text(original: Column) -> Column:
 def read_parquet(reader: Reader, path: str) -> DataFrame:
     """Return the rows of Parquet files as records."""
     rows = reader.options(**STRICT).parquet(path)
-    row = F.struct(*(column(name) for name in rows.columns))
+    row = F.struct(*map(quoted, rows.columns))
     options = {"timeZone": "UTC", "ignoreNullFields": "false"}
     return rows.select(
         F.col(_FILE_PATH).alias(FILE),
@@ -58,11 +58,6 @@ def read_parquet(reader: Reader, path: str) -> DataFrame:
         F.to_json(row, options).cast("binary").alias(ORIGINAL),
         row.alias(ROW),
     )
-
-
-def column(name: str) -> Column:
-    """Return a column of a table of others, whatever its name."""
-    return quoted(name.replace("`", "``"))
 
 
 def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
