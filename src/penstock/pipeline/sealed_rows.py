@@ -45,31 +45,28 @@ def numbered_schema(types: Sequence[EventType], senders: Sequence[str] | None) -
     if max(len(types), len(senders or ())) > _LOWER + 1:
         raise ValueError("more types or senders than a number tells apart")
     instead = (TYPE,) if senders is None else (TYPE, SOURCE)
-    whole = {ID, *_marked(types)}
-    rest = [
-        StructField(f.name, f.dataType, nullable=f.name not in whole)
-        for f in events_schema(types)
-        if f.name not in instead
-    ]
+    stored = events_schema(types)
+    whole = {ID, *_marked(stored.names)}
+    rest = [StructField(f.name, f.dataType, nullable=f.name not in whole) for f in stored if f.name not in instead]
     return StructType([StructField(_NUMBER, LongType(), nullable=False), *rest])
 
 
 def unnumbered(found: DataFrame, types: Sequence[EventType], senders: Sequence[str] | None) -> DataFrame:
     """Return the events of a frame in that schema as jobs store them."""
-    number = quoted(_NUMBER)
+    number, wanted = quoted(_NUMBER), events_schema(types).names
     shown = {TYPE: _named([str(t.name) for t in types], F.shiftright(number, _HALF).bitwiseAND(_LOWER)).alias(TYPE)}
     if senders is not None:
         shown[SOURCE] = _named(senders, number.bitwiseAND(_LOWER)).alias(SOURCE)
-    for place, name in enumerate(_marked(types)):
+    for place, name in enumerate(_marked(wanted)):
         # With `F.when` some starts of Java were slower.
         bit = 1 << _NULLS + place
         shown[name] = F.expr(f"IF({in_quotes(_NUMBER)} & {bit}L = 0, {in_quotes(name)}, NULL)").alias(name)
-    return found.select(*(shown.get(name, quoted(name)) for name in events_schema(types).names))
+    return found.select(*(shown.get(name, quoted(name)) for name in wanted))
 
 
-def _marked(types: Iterable[EventType]) -> list[str]:
-    """Return the columns that have a bit, in the order of the bits."""
-    return [TIME, *(str(a.id) for a in attributes_of(types))][:MARKED]
+def _marked(columns: Iterable[str]) -> list[str]:
+    """Return those of the columns of events that have a bit, in the order of the bits."""
+    return [name for name in columns if name not in (_NUMBER, TYPE, ID, SOURCE)][:MARKED]
 
 
 def _named(names: Sequence[str], number: Column) -> Column:
@@ -117,14 +114,13 @@ class Numbering:
 
 
 def without_nulls(batch: Any) -> Any:
-    """Return a batch whose numbers say which values are null, and no longer its first columns.
+    """Return a batch in which the number of a row says which of its values are null, and columns with a bit have none.
 
-    Not only the schema says that they have none: Java may refuse to read what is null.
+    Not only by the schema: Java may refuse to read what is null.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    marked = [name for name in columns if name not in (_NUMBER, ID, SOURCE)][:MARKED]
     numbers = columns[_NUMBER].to_numpy()
-    for place, name in enumerate(marked):
+    for place, name in enumerate(_marked(batch.schema.names)):
         column = columns[name]
         if column.null_count:
             numbers = numbers | column.is_null().to_numpy(zero_copy_only=False).astype(np.int64) << _NULLS + place
