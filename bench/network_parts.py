@@ -23,7 +23,7 @@ from penstock.guard import Delivery, Publication, Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Event, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
 from penstock.model.types import EventType
-from penstock.trust.capabilities import BoundSelector, Right, event_tag, network_tag
+from penstock.trust.capabilities import BROKER_RIGHTS, BoundSelector, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
@@ -54,9 +54,8 @@ def _issue(who: SigningKey, tag: object) -> Certificate:
 
 def credentials() -> Credentials:
     """Everybody may connect, the writer may publish; the reader may not see the lane, nor slow cars (class 2)."""
-    network = [
-        _issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)
-    ]
+    network = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER)]
+    network += [_issue(who, network_tag(OWNER.principal, "Bench", BROKER_RIGHTS)) for who in BROKERS]
     network += [_issue(who, event_tag(OWNER.principal, "Sighting", None, [Right.ROUTE])) for who in BROKERS]
     publish = event_tag(OWNER.principal, "Sighting", None, [Right.PUBLISH])
     seen = [attribute.id for attribute in TYPE.attributes if attribute.name != "lane"]

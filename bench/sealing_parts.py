@@ -37,7 +37,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
-from penstock.trust.capabilities import Right, event_tag, network_tag
+from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
@@ -80,7 +80,8 @@ def _issue(who: SigningKey, tag: object) -> Certificate:
 def credentials(names: Iterable[str]) -> Credentials:
     """Everybody may do everything: all brokers have the same rights, and the first one manages the keys."""
     rights = [Right.PUBLISH, Right.SUBSCRIBE]
-    found = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER, *BROKERS)]
+    found = [_issue(who, network_tag(OWNER.principal, "Bench", [Right.CONNECT])) for who in (WRITER, READER)]
+    found += [_issue(who, network_tag(OWNER.principal, "Bench", BROKER_RIGHTS)) for who in BROKERS]
     for name in names:
         tag = event_tag(OWNER.principal, name, None, rights)
         found += [_issue(who, tag) for who in (WRITER, READER)]

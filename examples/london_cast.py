@@ -29,6 +29,7 @@ from penstock.model.types import Sealing
 from penstock.pipeline.policy import Subscriber
 from penstock.selector import parse
 from penstock.trust import (
+    BROKER_RIGHTS,
     Authorisation,
     Certificate,
     Credentials,
@@ -188,6 +189,7 @@ def issue_credentials(plates: EventType) -> Issued:
     """Issue every capability of the example, in the two tiers of section 5.1: owners to domains, domains to members."""
     uid = {attribute.name: attribute.id for attribute in plates.attributes}
     connect = network_tag(PITO.principal, NETWORK.name, [Right.CONNECT])
+    broker = network_tag(PITO.principal, NETWORK.name, BROKER_RIGHTS)
 
     def on_plates(*rights: Right, **terms: Any) -> Tag:
         return event_tag(PITO.principal, PLATE_TYPE, None, rights, **terms)
@@ -208,28 +210,28 @@ def issue_credentials(plates: EventType) -> Issued:
         # First tier: the owner authorises domains, and lets them pass it on.
         CCS: [
             grant(PITO, CCS.principal, tag, pass_on=True)
-            for tag in (connect, route, on_plates(Right.PUBLISH, Right.SUBSCRIBE))
+            for tag in (broker, route, on_plates(Right.PUBLISH, Right.SUBSCRIBE))
         ],
-        MET: [met_reads, *(grant(PITO, MET.principal, tag, pass_on=True) for tag in (connect, route))],
+        MET: [met_reads, *(grant(PITO, MET.principal, tag, pass_on=True) for tag in (broker, route))],
         # A domain that has the right to carry events, and no other.
-        THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (connect, route)],
+        THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (broker, route)],
         # Second tier, brokers: CCS issues a blanket capability, the Met a group (section 5.1.3).
         # PITO has its broker keep the keys.
-        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (connect, route, on_plates(Right.KEYS))],
-        THAMES_BROKER: [grant(THAMES, THAMES_BROKER.principal, tag) for tag in (connect, route)],
+        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (broker, route, on_plates(Right.KEYS))],
+        THAMES_BROKER: [grant(THAMES, THAMES_BROKER.principal, tag) for tag in (broker, route)],
         CCS_BROKER: [
             grant(CCS, CCS_BROKER.principal, network_tag(PITO.principal)),
             grant(CCS, CCS_BROKER.principal, event_tag(PITO.principal)),
         ],
         MET_BROKER: [
-            grant(MET, met_brokers, connect),
+            grant(MET, met_brokers, broker),
             grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE, Right.HISTORY)),
             issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
         ],
         # An office that wants a broker of its own: it reads what the office reads.
         BROKER_OF_STATISTICS: [
             grant(CCS, BROKER_OF_STATISTICS.principal, tag)
-            for tag in (connect, route, on_plates(Right.SUBSCRIBE, attributes=seeing[STATISTICS]))
+            for tag in (broker, route, on_plates(Right.SUBSCRIBE, attributes=seeing[STATISTICS]))
         ],
         # Second tier, clients: no more than each needs (section 5.2.2).
         **{

@@ -23,6 +23,7 @@ from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.model import Event, Kind, NetworkName, Petnames, TypeDefinition
 from penstock.trust import (
+    BROKER_RIGHTS,
     Certificate,
     Credentials,
     Name,
@@ -91,13 +92,15 @@ def reading(of: str, definition: TypeDefinition) -> Certificate:
 def credentials() -> list[Certificate]:
     """Issue what holds on the first day."""
     connect = network_tag(AGENCY.principal, NETWORK.name, [Right.CONNECT])
-    members = [REPORTER, PARTNER, *(broker for _, broker in BROKERS), *READERS.values()]
+    broker = network_tag(AGENCY.principal, NETWORK.name, BROKER_RIGHTS)
+    members = [REPORTER, PARTNER, *READERS.values()]
     location = verify_type(sign_type(NEWS, AGENCY), now()).event_type.by_name["location"].id
     writing = [Right.PUBLISH]
     carrying = event_tag(AGENCY.principal, None, None, [Right.ROUTE])
     asking = event_tag(AGENCY.principal, None, None, [Right.RESTRICTIONS])
     return [
         *(grant(AGENCY, member.principal, connect) for member in members),
+        *(grant(AGENCY, one.principal, broker) for _, one in BROKERS),
         *(grant(AGENCY, broker.principal, carrying) for _, broker in BROKERS),
         *(grant(AGENCY, REPORTER.principal, event_tag(AGENCY.principal, t.name.name, None, writing)) for t in STORIES),
         # A partner writes about soccer, from one place only.

@@ -24,6 +24,7 @@ from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, EventRequest
 from penstock.model import Event, EventType, Kind, NetworkName, Petnames, Scalar, TypeDefinition
 from penstock.trust import (
+    BROKER_RIGHTS,
     BoundSelector,
     Certificate,
     Credentials,
@@ -128,15 +129,16 @@ def reading(flow: TypeDefinition | None, *attributes: str, only: str = "") -> Ta
 def sell(contracts: Contracts) -> Certificate:
     """Issue what was sold. Return the certificate by which Birch may read shares."""
     connect = network_tag(EXCHANGE.principal, NETWORK.name, [Right.CONNECT])
+    broker = network_tag(EXCHANGE.principal, NETWORK.name, BROKER_RIGHTS)
     carry = event_tag(EXCHANGE.principal, None, None, [Right.ROUTE])
     # First tier: the exchange lets firms in, and sells flows to them, to pass on.
-    for one in (FLOOR, BROKERS["Exchange"]):
-        contracts.add(one, grant(EXCHANGE, one.principal, connect))
-    contracts.add(BROKERS["Exchange"], grant(EXCHANGE, BROKERS["Exchange"].principal, carry))
+    contracts.add(FLOOR, grant(EXCHANGE, FLOOR.principal, connect))
+    for tag in (broker, carry):
+        contracts.add(BROKERS["Exchange"], grant(EXCHANGE, BROKERS["Exchange"].principal, tag))
     writing = event_tag(EXCHANGE.principal, "StockTicker*", None, [Right.PUBLISH])
     contracts.add(FLOOR, grant(EXCHANGE, FLOOR.principal, writing))
     for name, firm in FIRMS.items():
-        for tag in (connect, carry):
+        for tag in (broker, carry):
             contracts.add(firm, grant(EXCHANGE, firm.principal, tag, pass_on=True))
             contracts.add(BROKERS[name], grant(firm, BROKERS[name].principal, tag))
         # The broker carries what the firm itself says about policy, too.

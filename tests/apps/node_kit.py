@@ -60,8 +60,10 @@ def _make(shell: Shell) -> None:
         (shell.folder / folder).mkdir()
     attributes = [part for word in ("plate:string", "speed:integer", "at:timestamp") for part in ("--attribute", word)]
     shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
-    for who in ("east", "west", "camera", "reader", "ops"):
+    for who in ("camera", "reader", "ops"):
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
+    for who in ("east", "west"):
+        grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect", "--right", "broker")
     grant(shell, "publish.cert", "camera", "--type-file", "types/s.type", "--right", "publish")
     grant(shell, "subscribe.cert", "reader", *("--type-file", "types/s.type"), *("--attribute", "speed", *RIGHTS))
 

@@ -30,8 +30,9 @@ def _make(shell: Shell) -> None:
         (shell.folder / folder).mkdir()
     attributes = ("--attribute", "plate:string", "--attribute", "speed:integer", "--seal", "attribute")
     shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
-    for who in ("east", "london", "engineer", "ops"):
+    for who in ("london", "engineer", "ops"):
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
+    grant(shell, "east.cert", "east", "--network", "london/London", "--right", "connect", "--right", "broker")
     sealed = ("--type-file", "types/s.type")
     grant(shell, "broker.cert", "east", *sealed, *("--right", "publish", "--right", "subscribe", "--right", "keys"))
     shell.ok(

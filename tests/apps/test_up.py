@@ -61,11 +61,14 @@ def test_a_broker_runs_where_spark_is_not_installed(network: Shell) -> None:
         assert broker.get("/ready") == "ready\n"
 
 
-def test_a_broker_without_a_right_to_connect_is_warned_about(network: Shell) -> None:
+def test_a_broker_without_the_rights_of_a_broker_is_warned_about(network: Shell) -> None:
     (network.folder / "certs" / "east.cert").unlink()
     ran = network.ok("up", "--check", node_file(network), "-o", "json")
-    assert [warning["code"] for warning in ran.json["warnings"]] == ["node.no-connect"]
-    assert "node.no-connect" in ran.err
+    assert [warning["code"] for warning in ran.json["warnings"]] == ["node.no-connect", "node.no-broker"]
+    assert "node.no-broker" in ran.err
+    grant(network, "east.cert", "east", "--network", "london/London", "--right", "connect")
+    ran = network.ok("up", "--check", node_file(network), "-o", "json")
+    assert [warning["code"] for warning in ran.json["warnings"]] == ["node.no-broker"]
 
 
 def test_a_key_manager_that_may_manage_nothing_is_warned_about(network: Shell) -> None:

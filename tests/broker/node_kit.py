@@ -28,7 +28,7 @@ from penstock.guard import DecisionRecord, Recorder, RevocationRecord
 from penstock.model.events import Event
 from penstock.model.limits import Limits
 from penstock.model.values import Scalar
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 
@@ -113,7 +113,7 @@ class Broker(Node):
 
 
 def bag(*certificates: Certificate) -> Credentials:
-    brokers = [grant(broker, None, Right.CONNECT) for broker in BROKERS] + ROUTES
+    brokers = [grant(broker, None, *BROKER_RIGHTS) for broker in BROKERS] + ROUTES
     return Credentials.of(*CONNECT, *brokers, *certificates)
 
 

@@ -18,7 +18,7 @@ from tests.broker.sports import (
 )
 from tests.broker.test_client import LESS, READ, WRITE
 
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 
 # Types and credentials.
@@ -145,7 +145,7 @@ def test_a_broker_that_may_not_be_in_the_network_is_not_spoken_to() -> None:
             async with client_of(node, PDA, broker=STRANGER.principal) as client:
                 assert client.peer == STRANGER.principal
             await refused("handshake.peer", client_of(node, PDA, broker=BROKERS[1].principal).__aenter__())
-            mine = bag(grant(STRANGER, None, Right.CONNECT))
+            mine = bag(grant(STRANGER, None, *BROKER_RIGHTS))
             async with client_of(node, PDA, credentials=mine) as client:
                 await client.subscribe(NEWS.name)
 

@@ -24,7 +24,7 @@ from penstock.broker.link import Endpoint, Link, listen
 from penstock.broker.protocol import Welcome
 from penstock.codec.wire import Wire, encode
 from penstock.errors import FailedError
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
@@ -156,7 +156,7 @@ def test_a_client_that_waits_for_its_broker_can_be_closed() -> None:
 @asynccontextmanager
 async def broker_that(*words: Wire, stays: bool = True) -> AsyncIterator[int]:
     """Run a broker that lets clients in, and answers the first request with these words."""
-    shown = Welcome(Credentials.of(grant(BROKERS[0], None, Right.CONNECT)).to_bytes())
+    shown = Welcome(Credentials.of(grant(BROKERS[0], None, *BROKER_RIGHTS)).to_bytes())
 
     async def serve(link: Link) -> None:
         await link.receive()

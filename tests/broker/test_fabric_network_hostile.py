@@ -53,7 +53,7 @@ from penstock.fabric import EmbeddedFabric, Publisher, Qos
 from penstock.model import Event, NetworkName, TypeDefinition
 from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_state import PolicyAuthor, publish
 
@@ -216,7 +216,7 @@ def test_only_brokers_that_may_carry_a_type_are_heard() -> None:
     async def main() -> None:
         async with scene() as on:
             routes = [grant(key, NEWS, Right.ROUTE) for key in (BROKERS[0], BROKERS[2])]
-            connect = [grant(key, None, Right.CONNECT) for key in (*BROKERS, PDA)]
+            connect = [grant(key, None, *BROKER_RIGHTS) for key in (*BROKERS, PDA)]
             on.node.policy(READ, WRITE)
             await on.arrives()
             on.node.core.change_sources(
@@ -237,7 +237,7 @@ def test_a_broker_that_may_not_carry_a_type_keeps_it_to_itself() -> None:
     async def main() -> None:
         async with EmbeddedFabric() as fabric:
             on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
-            connect = [grant(key, None, Right.CONNECT) for key in (BROKERS[0], PDA, REPORTER)]
+            connect = [grant(key, None, *BROKER_RIGHTS) for key in (BROKERS[0], PDA, REPORTER)]
             shown = Credentials.of(READ, WRITE, *connect)
             async with (
                 running(credentials=shown, fabric=on_it) as node,
@@ -267,9 +267,20 @@ def test_strangers_do_not_become_brokers_and_those_who_may_no_longer_are_forgott
             await Speaker(on.fabric, BROKERS[2]).appear(time=now() + timedelta(minutes=1))
             await until(lambda: "network.future" in on.node.codes)
             assert set(on.node.brokers()) == {BROKERS[0].principal, BROKERS[1].principal}
-            connect = [grant(key, None, Right.CONNECT) for key in (BROKERS[0], PDA)]
+            connect = [grant(key, None, *BROKER_RIGHTS) for key in (BROKERS[0], PDA)]
             on.node.core.change_sources(replace(on.node.core.sources, credentials=Credentials.of(READ, *connect)))
             await until(lambda: set(on.node.brokers()) == {BROKERS[0].principal})
+
+    run(main())
+
+
+def test_who_may_only_connect_does_not_become_a_broker() -> None:
+    async def main() -> None:
+        async with scene() as on:
+            shown = Credentials.of(grant(STRANGER, None, Right.CONNECT), grant(STRANGER, NEWS, Right.ROUTE))
+            await Speaker(on.fabric, STRANGER).appear(body=b"+" + shown.to_bytes())
+            await until(lambda: "broker.not-permitted" in on.node.codes)
+            assert STRANGER.principal not in on.node.brokers()
 
     run(main())
 
@@ -472,7 +483,7 @@ def test_there_are_no_links_beside_a_fabric() -> None:
         async with EmbeddedFabric() as fabric:
             on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
             async with running(fabric=on_it) as node:
-                shown = Credentials.of(grant(BROKERS[1], None, Right.CONNECT)).to_bytes()
+                shown = Credentials.of(grant(BROKERS[1], None, *BROKER_RIGHTS)).to_bytes()
                 async with peer(node, BROKERS[1], Role.BROKER, shown) as link:
                     assert await ending(link) == "node.no-links"
                 with pytest.raises(MalformedError) as caught:

@@ -51,14 +51,14 @@ from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model import Event, TransitEvent
 from penstock.model.limits import Limits
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
-#: the hostile one may carry events; another one may only connect
+#: the hostile one may carry events; another one may be a broker, and carry nothing
 HOSTILE, FOREIGN = BROKERS[2], STRANGER
-ENTER = grant(FOREIGN, None, Right.CONNECT)
+ENTER = grant(FOREIGN, None, *BROKER_RIGHTS)
 KEY = NEWS.name.key
 
 

@@ -23,7 +23,7 @@ from tests.broker.sports import NEWS, PDA, REPORTER, STRANGER, TENNIS, grant
 from penstock.broker.ways import PeerAddress
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
@@ -140,7 +140,7 @@ def test_a_broker_that_may_not_be_in_the_network_is_refused_by_others() -> None:
 
 
 def test_a_broker_whose_right_is_taken_away_is_cut() -> None:
-    stranger = grant(STRANGER, None, Right.CONNECT)
+    stranger = grant(STRANGER, None, *BROKER_RIGHTS)
 
     async def main() -> None:
         async with running(READ, stranger) as node, running(key=STRANGER, peers=(node.address,)) as other:

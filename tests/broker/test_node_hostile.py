@@ -413,17 +413,6 @@ def test_a_client_that_speaks_otherwise_is_cut(messages: list[Wire], code: str) 
     run(main())
 
 
-def test_a_client_cannot_come_as_a_broker() -> None:
-    """A right to connect is one for clients and brokers alike; what a broker carries is for the owners to say."""
-
-    async def main() -> None:
-        async with running(READ, WRITE) as node, peer(node, STRANGER, Role.BROKER) as bad:
-            assert await ending(bad) == "broker.not-permitted"
-            assert not node.neighbours.up()
-
-    run(main())
-
-
 def test_who_says_nothing_is_not_kept() -> None:
     limits = replace(LIMITS, handshake_time=200)
 

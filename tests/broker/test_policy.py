@@ -32,7 +32,7 @@ from penstock.guard import DecisionRecord
 from penstock.model.names import TypeName
 from penstock.model.types import TypeDefinition
 from penstock.store.policy_folder import PolicyFolder
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
 from penstock.trust.policy_events import Install, Remove, RequireStamps, Revoke
@@ -250,8 +250,8 @@ def test_nothing_passes_while_it_is_not_known_who_may_be_in_the_network() -> Non
 
 
 def test_what_the_coordinator_revokes_reaches_brokers_that_carry_none_of_its_types() -> None:
-    connect = {one.principal: grant(one, None, Right.CONNECT) for one in (*BROKERS[:2], PDA, REPORTER)}
-    known = Credentials.of(*connect.values())
+    connect = {one.principal: grant(one, None, Right.CONNECT) for one in (PDA, REPORTER)}
+    known = Credentials.of(*connect.values(), *(grant(one, None, *BROKER_RIGHTS) for one in BROKERS[:2]))
 
     async def test() -> None:
         async with (

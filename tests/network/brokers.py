@@ -19,7 +19,7 @@ from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import private_key_to_sexp
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, NetworkName, TypeDefinition, TypeName
-from penstock.trust.capabilities import BoundSelector, Right, event_tag, network_tag
+from penstock.trust.capabilities import BROKER_RIGHTS, BoundSelector, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
@@ -78,9 +78,10 @@ def _issue(to: str, tag: Tag) -> Certificate:
 
 def policy() -> Iterator[Certificate]:
     """Yield all rights: who may be there, who carries events, and who reads what of them."""
-    for name in (*BROKERS, *CLIENTS):
+    for name in CLIENTS:
         yield _issue(name, network_tag(OWNER.principal, NETWORK.name, [Right.CONNECT]))
     for name in BROKERS:
+        yield _issue(name, network_tag(OWNER.principal, NETWORK.name, BROKER_RIGHTS))
         yield _issue(name, event_tag(OWNER.principal, None, None, [Right.ROUTE]))
     yield _issue("camera", event_tag(OWNER.principal, None, None, [Right.PUBLISH]))
     yield _issue("officer", event_tag(OWNER.principal, None, None, [Right.SUBSCRIBE]))

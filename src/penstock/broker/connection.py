@@ -23,7 +23,7 @@ from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
 from penstock.model.principals import Principal
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS
 from penstock.trust.credentials import Credentials, read_credentials
 
 _FIRST_PAUSE: Final = 0.05
@@ -72,17 +72,18 @@ class Caller:
         return link, rest
 
     def _check_broker(self, broker: Principal, disclosed: bytes) -> None:
-        """Check that the broker may be in the network: anybody can listen at an address."""
+        """Check that it is a broker of the network: anybody can listen at an address."""
         if broker == self.address.principal:
             return
         bag = self.credentials
         if disclosed:
             bag += read_credentials(disclosed, limits=self.endpoint.limits).verify()
         network = self.endpoint.network
-        request = NetworkRequest(broker, Right.CONNECT, network, self.clock())
-        if not settled(decide(request, (CapabilityAuthority(bag),))):
-            missing = Detail(missing=(Missing(Right.CONNECT, network),))
-            raise not_permitted(missing, f"{broker.short} answers there, and has no right to be in this network")
+        for right in BROKER_RIGHTS:
+            request = NetworkRequest(broker, right, network, self.clock())
+            if not settled(decide(request, (CapabilityAuthority(bag),))):
+                missing = Detail(missing=(Missing(right, network),))
+                raise not_permitted(missing, f"{broker.short} answers there, and may not be a broker of this network")
 
 
 class Connection:

@@ -35,7 +35,7 @@ from penstock.guard.environment import environment_schema
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.revocations import Revocations
@@ -43,6 +43,7 @@ from penstock.trust.validity import Validity
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
 Clock: TypeAlias = Callable[[], datetime]
+_NOTHING: Final = Credentials()
 
 
 class Core:
@@ -265,14 +266,15 @@ class Core:
             return _NOTHING
         return read_credentials(disclosed, limits=self.settings.limits).verify(self.certificates)
 
-    def require_connect(self, principal: Principal, bag: Credentials) -> None:
-        """Check that a broker may be in the network. Raises `RefusedError` (`broker.not-permitted`)."""
-        found = self._consider_connect(principal, bag)
-        self.recorder.write(found.record)
-        require(found.decision, Right.CONNECT, self.settings.network)
+    def require_broker(self, principal: Principal, bag: Credentials) -> None:
+        """Check that somebody may be a broker of the network. Raises `RefusedError` (`broker.not-permitted`)."""
+        for right in BROKER_RIGHTS:
+            found = self._consider(principal, right, bag)
+            self.recorder.write(found.record)
+            require(found.decision, right, self.settings.network)
 
-    def _consider_connect(self, principal: Principal, bag: Credentials) -> Recorded:
-        request = NetworkRequest(principal, Right.CONNECT, self.settings.network, self.now())
+    def _consider(self, principal: Principal, right: Right, bag: Credentials) -> Recorded:
+        request = NetworkRequest(principal, right, self.settings.network, self.now())
         authorities = self.sources.authorities(bag, environment_schema(), self.settings.limits)
         return self.recorder.consider(request, authorities, self.sources.revision)
 
@@ -315,19 +317,25 @@ class Core:
         """Say whether a broker may carry a type."""
         if is_blinded(of_type):
             # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
-            return broker == self.principal or self.admitted(broker)
+            return self.is_broker(broker)
         if is_reserved(of_type.name):
             return self.goes_by(self.latest, of_type.owner, broker)
-        return self.overlay.may_route(self.latest, of_type, broker)
+        return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
         """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
 
-        What the coordinator of the network says, about who may be in it, is for all who are.
+        What the coordinator of the network says, about who may be in it, is for all brokers.
         """
-        if self.overlay.trusts(now, owner, broker):
+        concerned = owner == self.settings.network.owner or self.overlay.trusts(now, owner, broker)
+        return concerned and self.is_broker(broker)
+
+    def is_broker(self, broker: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether somebody is a broker of the network: this one, or one by what it shows now, or `shown` before."""
+        if broker == self.principal or self.admitted(broker):
             return True
-        return owner == self.settings.network.owner and (broker == self.principal or self.admitted(broker))
+        answers = (self._consider(broker, right, shown) for right in BROKER_RIGHTS)
+        return bool(len(shown)) and all(settled(found.decision) for found in answers)
 
     def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         bag, library = self.disclosed.get(peer, _NOTHING), self.library
@@ -347,16 +355,20 @@ class Core:
         if known is not None:
             return known
         dates = self._dates(bag, *library.below(of_type, now))
-        return self._answers.keep(about, by, now, dates, answer=self.may_sign(*about))
+        answer = self.is_broker(broker) and self.may_sign(*about)
+        return self._answers.keep(about, by, now, dates, answer=answer)
 
     def admitted(self, broker: Principal) -> bool:
-        """Say whether a broker may be in the network by what it has shown. Asked anew when that, or a date, changes."""
+        """Say whether another may be a broker of the network by what it shows.
+
+        The answer is found again when what it shows, policy or a date changes.
+        """
         bag = self.disclosed.get(broker, _NOTHING)
         by, now = (self.sources, bag), self.latest
         known = self._answers.known(broker, by, now)
         if known is not None:
             return known
-        answer = self._may_connect(broker, bag)
+        answer = all(self._has(broker, right, bag) for right in BROKER_RIGHTS)
         return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
@@ -364,16 +376,13 @@ class Core:
         yield from (one.statement.validity for one in (*self.sources.credentials, *bag))
         yield from (one.validity for one in types)
 
-    def _may_connect(self, broker: Principal, bag: Credentials) -> bool:
-        found = self._consider_connect(broker, bag)
+    def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:
+        found = self._consider(broker, right, bag)
         permitted = settled(found.decision)
         if permitted or broker in self.disclosed:
             # One that has not shown anything yet has asked for nothing, and nothing is refused to it.
             self.recorder.write(found.record)
         return permitted
-
-
-_NOTHING: Final = Credentials()
 
 
 async def _at_once() -> None:

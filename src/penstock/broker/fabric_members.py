@@ -151,7 +151,7 @@ class FabricMembers:
         if broker not in self._others and len(self._others) >= most:
             raise LimitError("network.limit", f"a network has at most {most} brokers")
         bag = core.read_bag(told.body[1:])
-        core.require_connect(broker, bag)
+        core.require_broker(broker, bag)
         self._succession.take(self.topic, told)
         self._others[broker] = told.time
         core.disclose(broker, bag)

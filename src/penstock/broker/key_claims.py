@@ -73,20 +73,17 @@ class KeyClaims:
         return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
 
     def is_broker(self, broker: Principal, of_type: TypeKey, shown: Credentials = _NOTHING) -> bool:
-        """Say whether somebody is a broker to the owner of a type, who trusts it to carry the type's events (`route`).
+        """Say whether somebody is a broker of the network whom a type's owner trusts to carry its events (`route`).
 
-        By what it shows now, and `shown` before. Clients have no such right, and no key: brokers decide for them.
+        By what it shows now, and `shown` before. Clients have no such rights, and no key: brokers decide for them.
         """
         core = self._core
+        if not core.is_broker(broker, shown):
+            return False
         if broker == core.principal or core.overlay.may_route(core.now(), of_type, broker):
             return True
         asked = (EventRequest(broker, Right.ROUTE, verified, core.now()) for verified in self.sealed(of_type))
         return bool(len(shown)) and all(settled(self._ask(request, shown).decision) for request in asked)
-
-    def _takes_part(self, broker: Principal) -> bool:
-        """Say whether somebody has been heard of as a broker of the network."""
-        core = self._core
-        return broker == core.principal or broker in core.disclosed or broker in core.router.view.links
 
     def joining(self, broker: Principal, group: KeyGroup) -> Grounds:
         """Decide about a broker that asks to join, and record it.
@@ -94,12 +91,11 @@ class KeyClaims:
         Raises `RefusedError`: `keys.not-broker`, and `keys.not-managed` for a group that the type does not have. Who
         has a right to everything would have it to attributes that do not exist, of which there is no end.
         """
-        is_open = self._core.settings.trust.unsafe_open.covers(group.type.owner)
-        if not self.is_broker(broker, group.type) or (is_open and not self._takes_part(broker)):
+        if not self.is_broker(broker, group.type):
             raise RefusedError(
                 NOT_BROKER,
-                f"{broker.short} is no broker that may carry `{group.type.name}`, and others get no keys",
-                hint="the owner grants `route` to the brokers that it trusts",
+                f"{broker.short} is not a broker that may carry `{group.type.name}`, and others get no keys",
+                hint="the coordinator grants `broker`, and the type's owner grants `route` to brokers that it trusts",
             )
         if not any(group in groups_of(verified) for verified in self.sealed(group.type)):
             raise RefusedError(

@@ -68,10 +68,10 @@ class Neighbours:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def recheck(self) -> None:
-        """Cut brokers that may be in the network no longer."""
+        """Cut those who may be brokers of the network no longer."""
         for peer in list(self._neighbours):
             if not self._core.admitted(peer):
-                self._cut(Cut(peer, RefusedError("broker.not-permitted", "the broker may be in the network no longer")))
+                self._cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
 
     # Links.
 
@@ -79,7 +79,7 @@ class Neighbours:
         """Serve a broker that has called. Raises what its link ends with."""
         peer = link.peer.principal
         bag = self._core.read_bag(hello.credentials)
-        self._core.require_connect(peer, bag)
+        self._core.require_broker(peer, bag)
         link.post(encode(Welcome(self._core.shown()).to_tree()))
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
@@ -110,7 +110,7 @@ class Neighbours:
             if not isinstance(welcome, Welcome):
                 raise MalformedError("protocol.malformed", "a broker does not say welcome")
             bag = core.read_bag(welcome.credentials)
-            core.require_connect(link.peer.principal, bag)
+            core.require_broker(link.peer.principal, bag)
             with suppress(FailedError):
                 await self._attend(_Neighbour(link, core.principal, bag), batch[1:])
         except PenstockError as error:

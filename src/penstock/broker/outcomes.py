@@ -13,6 +13,10 @@ from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 
 _NOTHING: Final = "no right to any of this"
+_ENTERING: Final = {
+    Right.CONNECT: "no right to connect to this network",
+    Right.BROKER: "no right to be a broker of this network",
+}
 
 
 def subscribed(reader: EventType, parts: Mapping[TypeKey, Part], ruled: Iterable[Ruled]) -> Detail:
@@ -67,7 +71,7 @@ def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> 
     if not settled(decision):
         problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
         # Whoever connects knows that this is what it asked for.
-        message = "no right to connect to this network" if right is Right.CONNECT else _NOTHING
+        message = _ENTERING.get(right, _NOTHING)
         raise not_permitted(Detail(missing=(Missing(right, about),), problems=problems), message)
 
 

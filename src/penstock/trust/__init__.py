@@ -2,6 +2,7 @@
 
 from penstock.trust.caches import CertificateCache as CertificateCache
 from penstock.trust.caches import TypeCache as TypeCache
+from penstock.trust.capabilities import BROKER_RIGHTS as BROKER_RIGHTS
 from penstock.trust.capabilities import BoundSelector as BoundSelector
 from penstock.trust.capabilities import Right as Right
 from penstock.trust.capabilities import event_tag as event_tag

@@ -11,7 +11,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
 | `version`    | a version                                                                                             |
-| `right`      | `connect`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `(manage)` …; or a set      |
+| `right`      | `connect`, `broker`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `(manage)` …      |
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
@@ -43,13 +43,15 @@ _STAR: Final[SExp] = (b"*",)
 
 
 class Right(StrEnum):
-    """The nine rights, and the four single operations of `manage`.
+    """The ten rights, and the four single operations of `manage`.
 
+    `connect` lets somebody onto a network, as a client; `broker` lets somebody who may connect be a broker of it.
     `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type. `history` gives
     the keys of epochs that are over, and `keys` lets somebody manage the key groups of a type.
     """
 
     CONNECT = "connect"
+    BROKER = "broker"
     INSTALL = "install"
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -66,7 +68,7 @@ class Right(StrEnum):
     @property
     def on_network(self) -> bool:
         """True for the rights on a network, false for those on event types."""
-        return self in (Right.CONNECT, Right.INSTALL)
+        return self in (Right.CONNECT, Right.BROKER, Right.INSTALL)
 
     def to_sexp(self) -> SExp:
         """Return the right as it stands in a tag: `manage` is a list, so that it covers its single operations."""
@@ -74,6 +76,10 @@ class Right(StrEnum):
         if head != "manage":
             return head.encode()
         return (b"manage", operation.encode()) if operation else (b"manage",)
+
+
+BROKER_RIGHTS: Final = (Right.CONNECT, Right.BROKER)
+"""What a broker needs on its network: both, so that whoever loses one of them is a broker no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +241,7 @@ def _request_right(right: Right, *, network: bool) -> Tag:
 def _wrong_right() -> MalformedError:
     return MalformedError(
         "capability.right",
-        "connect and install are rights on a network, all others on event types; at least one is needed",
+        "connect, broker and install are rights on a network, all others on event types; at least one is needed",
         hint="grant them in two certificates",
     )
 

@@ -49,7 +49,8 @@ def cert() -> None:
     """
 penstock cert issue --key ccs.key --to billing --type-file numberplate.type \\
     --right subscribe --attribute numberplate --attribute timestamp --days 365 --out billing.cert
-penstock cert issue --key met.key --to-name "Met Brokers" --network "pito/UK Police Network" --right connect
+penstock cert issue --key met.key --to-name "Met Brokers" --network "pito/UK Police Network" \\
+    --right connect --right broker
 """
 )
 def issue(  # noqa: PLR0913  # one argument an option

@@ -187,7 +187,7 @@ def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
     if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
         first = right if right.on_network else Right.CONNECT
         asking = NetworkRequest(who, first, place, when.now)
-        what = f"connect to {place.name}" if first is Right.CONNECT else f"install types on {place.name}"
+        what = f"{_ON_NETWORK[first]} {place.name}"
         yield Asked(what, authority.question(asking), authority, when, asking)
     if right.on_network or about is None:
         return
@@ -203,6 +203,13 @@ def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
         evidence = sift(authority.credentials, when.now)
         question = Question(authority.credentials, evidence, name.owner, who, type_request(name, right))
         yield Asked(_what(right, name), question, authority, when, name=name)
+
+
+_ON_NETWORK: Final = {
+    Right.CONNECT: "connect to",
+    Right.BROKER: "be a broker of",
+    Right.INSTALL: "install types on",
+}
 
 
 def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:

@@ -91,9 +91,9 @@ def _log_line(line: str) -> None:
 def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], now: datetime) -> tuple[Warned, ...]:
     who = loaded.names.show(key.principal)
     found: list[Warned] = []
-    if not loaded.may_connect(key.principal, now):
-        text = f"{who} has no right to connect: clients and other brokers will refuse it"
-        found.append(Warned("node.no-connect", text))
+    for right in loaded.missing(key.principal, now):
+        text = f"{who} does not have the right `{right}` on its network: clients and other brokers will refuse it"
+        found.append(Warned(f"node.no-{right}", text))
     if loaded.file.keys is not None and not managed:
         text = f"{who} has no right `keys` to any sealed type that its file names, and manages nothing"
         found.append(Warned("node.no-keys", text))

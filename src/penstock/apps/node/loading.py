@@ -23,7 +23,6 @@ from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import (
     Agreements,
     CapabilityAuthority,
-    Effect,
     EventRequest,
     NetworkRequest,
     Rules,
@@ -42,7 +41,7 @@ from penstock.store.files import read_file, within
 from penstock.store.named_files import NamedFiles
 from penstock.store.named_policies import load_policies
 from penstock.store.named_principals import NamedPrincipals, Naming
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 
@@ -130,10 +129,11 @@ class LoadedNode:
             limits=self.file.limits,
         )
 
-    def may_connect(self, broker: Principal, now: datetime) -> bool:
-        """Say whether the credentials let a broker into the network: clients and other brokers will ask the same."""
-        request = NetworkRequest(broker, Right.CONNECT, self.network, now)
-        return decide(request, (CapabilityAuthority(self.credentials),)).effect is Effect.PERMIT
+    def missing(self, broker: Principal, now: datetime) -> list[Right]:
+        """Return the rights of a broker that the credentials do not give it: clients and other brokers ask for them."""
+        authority = CapabilityAuthority(self.credentials)
+        asked = ((right, NetworkRequest(broker, right, self.network, now)) for right in BROKER_RIGHTS)
+        return [right for right, request in asked if not settled(decide(request, (authority,)))]
 
     def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
         """Return the sealed types whose keys a broker manages by its file and by its rights."""
