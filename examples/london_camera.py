@@ -16,6 +16,7 @@ import penstock
 from penstock.apps.cli.files import read_sexp
 from penstock.broker.feeds import Feed
 from penstock.crypto import SigningKey, read_key
+from penstock.model.events import Event
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeName
 from penstock.trust import read_credentials
@@ -52,7 +53,7 @@ async def send(feed: Feed, file: Path, pause: float) -> int:
         seen = datetime.now(UTC) if pause else parse_instant(sighting["time"])
         values = {**sighting["data"], "timestamp": seen}
         number += 1
-        await feed.post(values, id=sighting["id"], time=seen)
+        await feed.post(Event.of(feed.type, values, id=sighting["id"], time=seen))
         if pause:
             await asyncio.sleep(pause)
     await feed.flush()

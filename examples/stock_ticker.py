@@ -248,7 +248,8 @@ async def open_ticker(floor: Client, screens: Screens) -> Rounds:
     async def trade(number: int) -> None:
         for flow, stock, price in TRADES:
             values: dict[str, Scalar] = {"time": now(), "stock": stock, "shares": 100 * number, "price": price}
-            await feeds[flow].publish({**values, "seller": "Alder", "buyer": "Cedar"}, id=f"{number}/{stock}")
+            feed, values = feeds[flow], {**values, "seller": "Alder", "buyer": "Cedar"}
+            await feed.publish(Event.of(feed.type, values, id=f"{number}/{stock}"))
 
     return Rounds(trade, screens.since)
 

@@ -109,6 +109,11 @@ class RefusedError(PenstockError):
 
     exit_status = 1
 
+    @property
+    def detail(self) -> object:
+        """What was granted and which rights are missing, if the owner of the type lets the client ask; else None."""
+        return self.fields.get("detail")
+
 
 class EvaluationError(RefusedError):
     """A selector has no value on this row; enforced as a refusal."""

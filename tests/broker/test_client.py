@@ -21,9 +21,10 @@ from tests.broker.sports import (
 from penstock.broker import feeds
 from penstock.broker.client import connect
 from penstock.errors import MalformedError, RefusedError
-from penstock.model import Event
+from penstock.model import AttributeSpec, Event, Kind
 from penstock.model.limits import Limits
-from penstock.trust.capabilities import BoundSelector, Right
+from penstock.trust.capabilities import BoundSelector, Right, event_tag
+from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.validity import Validity
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
@@ -32,6 +33,47 @@ WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
 
 
 # Events.
+
+
+def test_attributes_are_published_whatever_their_names_are() -> None:
+    names = ("id", "time", "self", "event", "values", "attributes", "more")
+    odd = definition("Odd", dict.fromkeys(names, AttributeSpec(Kind.STRING)))
+    tag = event_tag(AGENCY.principal, "Odd", None, (Right.PUBLISH, Right.SUBSCRIBE))
+    rights = [issue(Authorisation(AGENCY.principal, who.principal, tag), AGENCY) for who in (PDA, REPORTER)]
+
+    async def main() -> None:
+        async with (
+            running(*rights, types=(signed(odd),)) as node,
+            client_of(node, PDA) as reader,
+            client_of(node, REPORTER) as writer,
+        ):
+            news, feed = await reader.subscribe(odd.name), await writer.advertise(odd.name)
+            await feed.publish(**dict.fromkeys(names, "a"))
+            await feed.publish(dict.fromkeys(names, "b"))
+            await feed.post(dict.fromkeys(names, "c"))
+            events = await take(news, 3)
+            assert [dict(event.values) for event in events] == [dict.fromkeys(names, word) for word in "abc"]
+            assert len({event.id for event in events}) == 3
+
+    run(main())
+
+
+def test_an_event_brings_its_own_id_and_time_and_is_of_the_type_of_its_feed() -> None:
+    async def main() -> None:
+        async with running(READ, WRITE) as node, client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+            await feed.publish(Event.of(feed.type, {"headline": "a"}, id="one", time=noon))
+            await feed.publish_many([Event.of(feed.type, {"headline": "b"}, id="two"), {"headline": "c"}])
+            await feed.post(Event.of(feed.type, {"headline": "d"}, id="four"))
+            events = await take(news, 4)
+            assert [event["headline"] for event in events] == ["a", "b", "c", "d"]
+            assert (events[0].id, events[0].time, events[1].id, events[3].id) == ("one", noon, "two", "four")
+            with pytest.raises(MalformedError) as failed:
+                await feed.publish(Event.of(LIBRARY_TYPES[TENNIS.name], {"headline": "e"}))
+            assert failed.value.code == "event.type"
+
+    run(main())
 
 
 def test_events_come_in_order_whether_they_were_published_or_posted() -> None:
@@ -220,6 +262,24 @@ def test_a_refusal_says_what_was_asked_and_the_rest_to_those_who_may_know() -> N
             await refused("broker.not-permitted", client.add_type(signed(definition("Golf", {}))))
             await refused("broker.not-permitted", client.remove_type(NEWS.name))
             await refused("broker.unknown-type", client.subscribe(definition("Chess", {}).name))
+
+    run(main())
+
+
+def test_a_refused_event_says_what_may_be_published_to_those_who_may_know() -> None:
+    london = BoundSelector.of("location = 'London'", LIBRARY_TYPES[NEWS.name])
+    limited = grant(REPORTER, NEWS, Right.PUBLISH, where=(london,))
+
+    async def main() -> None:
+        async with running(limited) as node, client_of(node, REPORTER) as writer:
+            feed = await writer.advertise(NEWS.name)
+            error = await refused("guard.not-permitted", feed.publish(headline="h", location="Paris"))
+            assert isinstance(error, RefusedError)
+            assert error.detail is None
+            node.policy(limited, grant(REPORTER, NEWS, Right.RESTRICTIONS))
+            error = await refused("guard.not-permitted", feed.publish(headline="h", location="Paris"))
+            assert isinstance(error, RefusedError)
+            assert "location = 'London'" in str(error.detail)
 
     run(main())
 

@@ -216,3 +216,16 @@ def test_transit_and_back_in_the_same_version(values: dict[str, Scalar]) -> None
     event = Event.of(plate, values, id="e", time=NOON)
     assert event.to_transit().to_event(plate) == event
     assert event.to_transit().to_event(EventType.of(V8516)).to_transit() == event.to_transit()
+
+
+def test_an_event_is_printed_short_however_large_it_is() -> None:
+    event = Event.of(EventType.of(V4799), VALUES, id="e1")
+    assert repr(event) == (
+        "Event(uk.gov.pito.Numberplate, id='e1', license-plate='AE05 XYZ', timestamp=2026-01-31T12:00:00+00:00, "
+        "location='M11 J11')"
+    )
+    many = tuple(AttributeDefinition(f"a{number}", f"{number}", STRING) for number in range(100))
+    large = EventType.of(TypeDefinition(TypeName(PITO, NAME, "1"), many))
+    assert len(repr(Event.of(large, dict.fromkeys(large.by_name, "x" * 10_000), id="y" * 10_000))) < 600
+    assert len(repr(large)) < 200
+    assert len(repr(TypeDefinition(TypeName(PITO, NAME, "1"), many))) < 200

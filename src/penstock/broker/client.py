@@ -249,7 +249,7 @@ class Client:
         feed = next((feed for feed in self._feeds.values() if feed.type.name == event.type.name), None)
         if feed is None:
             feed = await self.advertise(event.type)
-        await feed.publish(event.values, id=event.id, time=event.time)
+        await feed.publish(event)
 
     async def publish_rows(self, feed: Feed, rows: Sequence[Row]) -> None:
         """Publish rows and wait until the broker has taken them, all but those that it refuses.

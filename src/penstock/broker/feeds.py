@@ -26,6 +26,7 @@ Taken: TypeAlias = Callable[[Event], Awaitable[None] | None]
 BLOCK: Final = 256
 _WAITING: Final = 16_384
 _CLOSED: Final = "client.closed"
+_NONE: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 
 class Session(Protocol):
@@ -111,46 +112,34 @@ class Feed(_Held):
         """Return what is asked of the broker."""
         return protocol.Advertise(number, self.id, self.type.name, definitions)
 
-    async def publish(
-        self,
-        values: Mapping[str, Scalar] | None = None,
-        *,
-        id: str = "",  # noqa: A002  # CloudEvents calls it so
-        time: datetime | None = None,
-        **more: Scalar,
-    ) -> None:
+    async def publish(self, event: Event | Mapping[str, Scalar] | None = None, /, **attributes: Scalar) -> None:
         """Publish one event, and wait until the broker has taken it.
 
+        Keyword arguments are attributes, whatever their names are. An `Event` brings its own id and time.
         Raises `RefusedError`, `MalformedError` for values that do not fit, `FailedError` (`client.*`).
         """
         self.check()
-        row = self._row({**(values or {}), **more}, id, time)
+        row = self._row(event or {}, attributes)
         await self.flush()
         await self._session.publish_rows(self, [row])
 
-    async def publish_many(self, events: Sequence[Mapping[str, Scalar]]) -> None:
+    async def publish_many(self, events: Sequence[Event | Mapping[str, Scalar]]) -> None:
         """Publish events together, and wait until the broker has taken them: all but those that it refuses.
 
         Raises as `publish`, for the first that is refused, whose place is in the error's `position`.
         """
         self.check()
-        rows = [self._row(values, "", None) for values in events]
+        rows = [self._row(event) for event in events]
         await self.flush()
         await self._session.publish_rows(self, rows)
 
-    async def post(
-        self,
-        values: Mapping[str, Scalar],
-        *,
-        id: str = "",  # noqa: A002  # CloudEvents calls it so
-        time: datetime | None = None,
-    ) -> None:
+    async def post(self, event: Event | Mapping[str, Scalar], /) -> None:
         """Publish one event without waiting for an answer; waits only while the broker does not read.
 
         Raises `MalformedError` for values that do not fit, `FailedError` (`client.*`).
         """
         self.check()
-        self._rows.append(self._row(values, id, time))
+        self._rows.append(self._row(event))
         if len(self._rows) >= BLOCK:
             await self.flush()
         elif self._flushing is None or self._flushing.done():
@@ -175,10 +164,23 @@ class Feed(_Held):
         """End the advertisement."""
         await self._session.drop(self)
 
-    def _row(self, values: Mapping[str, Scalar], id: str, time: datetime | None) -> Row:  # noqa: A002  # as events call it
-        row: Row = [id or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
-        if id:
-            check_value(Kind.STRING, id)
+    def _row(self, event: Event | Mapping[str, Scalar], more: Mapping[str, Scalar] = _NONE) -> Row:
+        if isinstance(event, Event):
+            if event.type.name != self.type.name:
+                raise MalformedError(
+                    "event.type",
+                    f"an event of `{event.type.name.name}` version {event.type.name.version} is not one of "
+                    f"`{self.type.name.name}` version {self.type.name.version}",
+                    hint="advertise its type, or use `Client.publish`",
+                )
+            values, id_, time = event.values, event.id, event.time
+        else:
+            values, id_, time = event, "", None
+        if more:
+            values = {**values, **more}
+        row: Row = [id_ or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
+        if id_:
+            check_value(Kind.STRING, id_)
         known = 0
         for attribute, name, fits in self._columns:
             value = values.get(name)

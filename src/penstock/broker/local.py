@@ -230,8 +230,11 @@ class LocalBroker:
         self._catch_up(now)
         passed, refused = self._passing.publish(client, advertisement, events, now)
         self._outputs.extend(passed)
-        for one in refused:
-            self._refuse(session, client.principal, one.asked, one.reason, position=one.position)
+        if refused:
+            held = client.held.get(advertisement)
+            told = held.detail if held is not None and self._standing.may_ask(client, held.asked, now) else None
+            for one in refused:
+                self._refuse(session, client.principal, one.asked, one.reason, told, position=one.position)
         return self._said()
 
     def deliver(self, now: datetime, deliveries: Deliveries) -> list[Output]:

@@ -8,6 +8,7 @@ The public key stands in the clear, so that nobody needs a passphrase to see who
 compared with the one that the seed gives.
 """
 
+import unicodedata
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,6 +46,11 @@ class ProtectedKey:
 
 
 StoredKey: TypeAlias = PublicKey | SigningKey | ProtectedKey
+
+
+def passphrase_bytes(text: str) -> bytes:
+    """Return a passphrase as it protects keys: the same letters typed on another machine must open the key."""
+    return unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
 
 
 def new_key(random: RandomBytes) -> SigningKey:

@@ -8,13 +8,24 @@ version: what that version lacks is left out, what the event lacks is null (pape
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from types import MappingProxyType
+from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, check_value, checked_value
+
+#: attributes, and characters of a value, that the `repr` of an event shows
+_SHOWN: Final = 10
+_SHOWN_TEXT: Final = 40
+
+
+def _shortened(value: object, write: Callable[[object], str] = repr) -> str:
+    text = value.isoformat() if isinstance(value, datetime) else write(value)
+    return text if len(text) <= _SHOWN_TEXT else f"{text[: _SHOWN_TEXT - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,13 @@ class Event:
 
     def __getitem__(self, name: str) -> Scalar:
         return self.values[name]
+
+    def __repr__(self) -> str:
+        """Return a line that people can read: the type, the id, and the beginning of the values."""
+        shown = [f"{name}={_shortened(value)}" for name, value in islice(self.values.items(), _SHOWN)]
+        more = [f"… {len(self.values) - _SHOWN} more"] if len(self.values) > _SHOWN else []
+        id_ = [f"id={_shortened(self.id)}"] if self.id else []
+        return f"Event({', '.join([_shortened(self.type.name.name, str), *id_, *shown, *more])})"
 
     def __reduce__(self) -> tuple[Callable[..., "Event"], tuple[object, ...]]:
         return Event, (self.type, dict(self.values), self.id, self.time)

@@ -78,6 +78,9 @@ class TypeDefinition:
     #: whether the publishing broker signs, so that who may only read cannot write (paper 5, section 8.2)
     signed: bool = False
 
+    def __repr__(self) -> str:
+        return f"TypeDefinition({str(self.name)!r}, {len(self.attributes)} attributes)"
+
     def __post_init__(self) -> None:
         if self.signed and self.sealing is Sealing.NONE:
             raise MalformedError(
@@ -184,6 +187,9 @@ class EventType:
         object.__setattr__(self, "by_name", by_name)
         object.__setattr__(self, "by_id", MappingProxyType({a.id: a for a in self.attributes}))
         object.__setattr__(self, "schema", MappingProxyType({a.name: a.spec for a in self.attributes}))
+
+    def __repr__(self) -> str:
+        return f"EventType({str(self.name)!r}, {len(self.attributes)} attributes)"
 
     @classmethod
     def of(cls, definition: TypeDefinition, parent: "EventType | None" = None) -> "EventType":

@@ -130,6 +130,9 @@ class Certificate:
     body: SExp = field(repr=False)
     signature: SExp = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"Certificate({self.id!r}, by {self.statement.issuer.short})"
+
     def to_sexps(self) -> tuple[SExp, SExp]:
         """Return certificate and signature, as they stand in a sequence."""
         return (self.body, self.signature)

@@ -40,6 +40,9 @@ class Credentials:
     certificates: tuple[Certificate, ...] = ()
     quorums: tuple[Threshold, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Credentials({len(self.certificates)} certificates, {len(self.quorums)} thresholds)"
+
     def __len__(self) -> int:
         return len(self.certificates)
 

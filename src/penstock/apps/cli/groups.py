@@ -46,26 +46,30 @@ class Noun:
         return command
 
 
-class Root(click.Group):
-    """The command `penstock` itself."""
+class Nouns(click.Group):
+    """A group whose commands are imported only when they are used."""
 
-    def __init__(self, *, nouns: dict[str, Noun], **attributes: Any) -> None:
+    def __init__(self, *, nouns: Mapping[str, Noun], **attributes: Any) -> None:
         super().__init__(**attributes)
         self.nouns = nouns
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """Name all nouns."""
+        """Name all commands."""
         return list(self.nouns)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as click calls it
-        """Import one noun."""
+        """Import one command."""
         noun = self.nouns.get(cmd_name)
         return None if noun is None else noun.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click calls it
-        """List the nouns without importing them."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, noun.help) for name, noun in self.nouns.items()])
+
+
+class Root(Nouns):
+    """The command `penstock` itself."""
 
     def main(  # type: ignore[override]  # click has overloads for its two modes; this group has one
         self,

@@ -1,6 +1,5 @@
 """The options that many commands share, so that they are the same everywhere."""
 
-import unicodedata
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -11,6 +10,7 @@ from penstock.apps.cli.files import read_bytes, read_sexp, within
 from penstock.apps.cli.names import complete_who
 from penstock.apps.cli.session import Session
 from penstock.crypto import ProtectedKey, SigningKey, read_key
+from penstock.crypto.keyfile import passphrase_bytes
 from penstock.errors import FailedError, MalformedError
 from penstock.model.instants import parse_instant
 from penstock.trust.capabilities import Right
@@ -138,8 +138,7 @@ def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes
             text = read_bytes(file).decode().partition("\n")[0].removesuffix("\r")
         except UnicodeDecodeError:
             raise MalformedError("key.passphrase-text", f"`{file}` holds no text") from None
-    # The same letters typed on another machine must open the key.
-    return unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
+    return passphrase_bytes(text)
 
 
 def _asked(prompt: str, *, confirm: bool) -> str:

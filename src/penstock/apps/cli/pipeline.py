@@ -1,4 +1,4 @@
-"""`penstock pipeline`: the jobs on Spark."""
+"""The jobs of `penstock pipeline` on Spark, each a command."""
 
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import click
 
 from penstock.apps.cli import options, paint
 from penstock.apps.cli.describe import counted
-from penstock.apps.cli.groups import Verbs, example
+from penstock.apps.cli.groups import example
 from penstock.apps.cli.names import load_names
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.pipeline_answers import (
@@ -18,8 +18,6 @@ from penstock.apps.cli.pipeline_answers import (
     show_quarantine,
     show_report,
 )
-from penstock.apps.cli.pipeline_conflicts import conflicts, conflicts_of
-from penstock.apps.cli.pipeline_evaluate import evaluate
 from penstock.apps.cli.pipeline_how import Run, cluster_of, messages_of, run_job
 from penstock.apps.cli.pipeline_options import (
     html_option,
@@ -44,7 +42,6 @@ from penstock.apps.cli.pipeline_runs import (
     view_rows,
     whatif_job,
 )
-from penstock.apps.cli.pipeline_sealed import compact, seal, unseal
 from penstock.apps.cli.pipeline_spark import session as spark_session
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.apps.cli.trusted import load_verified_type
@@ -58,23 +55,7 @@ from penstock.pipeline.quarantine import open_quarantine
 from penstock.pipeline.whatif import fails_on
 
 
-@click.group(cls=Verbs)
-def pipeline() -> None:
-    """Run the same policy over logs and streams, on Spark.
-
-    \b
-    From records to what each reader may see:
-      penstock pipeline ingest in/ --mapping meter.toml --out ingested
-      penstock pipeline admit ingested --policy policy.toml --out admitted
-      penstock pipeline deliver admitted --policy policy.toml --out delivered
-      penstock pipeline view delivered statistics
-
-    Paths may be any that Spark can read and write. With --stream a job goes on with what arrives, until it is stopped;
-    stopped or killed, it goes on where it was, and no event is lost or twice in its output.
-    """
-
-
-@pipeline.command()
+@click.command()
 @click.argument("source", required=False, metavar="[PATH]")
 @click.option("--mapping", metavar="FILE", help="A mapping file, for CSV and Parquet.")
 @click.option("--policy", "policy_file", metavar="FILE", help="For CloudEvents: a policy file, for its types.")
@@ -130,7 +111,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
 
 
-@pipeline.command()
+@click.command()
 @click.argument("source", metavar="FOLDER")
 @key_files_options(required=False)
 @policy_option
@@ -163,7 +144,7 @@ def admit(  # noqa: PLR0913  # one argument an option
     )
 
 
-@pipeline.command()
+@click.command()
 @click.argument("source", metavar="FOLDER")
 @key_files_options(required=False)
 @policy_option
@@ -201,7 +182,7 @@ def deliver(  # noqa: PLR0913  # one argument an option
     run_job(deliver_job(session, how.cluster.path(source), policy_file, Layout(layout), keys), how)
 
 
-@pipeline.command()
+@click.command()
 @click.argument("folder", metavar="FOLDER")
 @click.argument("subscriber", metavar="SUBSCRIBER")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="So many rows at most.")
@@ -224,7 +205,7 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
     say(counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}")
 
 
-@pipeline.command()
+@click.command()
 @click.argument("folder", metavar="FOLDER")
 @click.option("--samples", type=click.IntRange(1, 100), default=3, show_default=True, help="Records of each reason.")
 @spark_options
@@ -242,7 +223,7 @@ def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
     show_quarantine(found, output)
 
 
-@pipeline.command()
+@click.command()
 @click.argument("source", metavar="FOLDER")
 @key_files_options(required=False)
 @click.option("--before", required=True, metavar="FILE", help="The policy file as it is.")
@@ -300,7 +281,7 @@ def whatif(  # noqa: PLR0913  # one argument an option
         raise RefusedError("whatif.changes", f"the change has what it must not have: {fail_on}", hint="see the table")
 
 
-@pipeline.command()
+@click.command()
 @click.argument("source", metavar="LOG")
 @click.option("--policy", "policy_file", metavar="FILE", help="A policy file, to find the rights that are not used.")
 @click.option("--since", metavar="TIME", help="Only decisions from this time on.")
@@ -368,7 +349,3 @@ def audit(  # noqa: PLR0913  # one argument an option
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_instant(text)
-
-
-for _command in (seal, unseal, compact, conflicts, conflicts_of, evaluate):
-    pipeline.add_command(_command)

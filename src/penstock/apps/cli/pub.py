@@ -23,6 +23,7 @@ from penstock.apps.cli.session import Warned, say, say_json, warn
 from penstock.broker.client import Client, TypeSource
 from penstock.broker.feeds import Feed
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+from penstock.model.events import Event
 from penstock.model.names import TypeName
 
 #: events under way at a time, and problems that are shown one by one
@@ -224,4 +225,4 @@ class _Feeds:
         if isinstance(draft, Unreadable):
             raise draft.error
         feed = await self.of(draft.type)
-        await feed.publish(typed(feed.type, draft.values), id=draft.id, time=draft.time)
+        await feed.publish(Event.of(feed.type, typed(feed.type, draft.values), id=draft.id, time=draft.time))
