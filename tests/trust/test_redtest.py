@@ -71,7 +71,11 @@ ENTRY = "(entry (subject (public-key k1)) (propagate) (tag (foo)))"
         (f"(red-test (acl {ENTRY}) (sequence (cert (issuer (public-key k1)))))", "redtest.malformed"),
         (f"(red-test (acl {ENTRY}) (subject))", "redtest.malformed"),
         (f"(red-test (acl {ENTRY}) (tag a b))", "redtest.malformed"),
-        (f'(red-test (acl {ENTRY}) (valid (not-after "2026")))', "date.malformed"),
+        (f'(red-test (acl {ENTRY}) (valid (not-after "26")))', "date.malformed"),
+        ('(red-test (acl (entry (subject (public-key k)) (not-after "1998-01-01"))))', "redtest.malformed"),
+        ("(red-test (acl (entry (subject (public-key k)) (online crl x))))", "redtest.malformed"),
+        ("(red-test (acl (entry (subject (name fred)))))", "redtest.malformed"),
+        ("(red-test (acl) (sequence (cert (issuer (name fred)) (subject (public-key k2)))))", "redtest.malformed"),
     ],
 )
 def test_what_is_no_case(case: str, code: str) -> None:
@@ -79,8 +83,71 @@ def test_what_is_no_case(case: str, code: str) -> None:
         reduce_case(parse(case.encode()))
 
 
+CERT = "(cert (issuer (public-key k1)) (subject {}) (tag (foo)) {})"
+
+
+def reduced(sequence: str, entry: str = ENTRY) -> SExp:
+    return reduce_case(parse(f"(red-test (acl {entry}) (sequence {sequence}))".encode()))
+
+
+def acl(*entries: str) -> SExp:
+    return parse(f"(acl {' '.join(entries)})".encode())
+
+
+@pytest.mark.parametrize("field", ['(not-before "2030-01-01")', '(not-after "1998-01-01")', "(online crl x)", "x"])
+def test_a_field_that_is_not_known_is_refused_as_it_might_restrict(field: str) -> None:
+    with refused("redtest.malformed"):
+        reduced(CERT.format("(public-key k2)", field))
+
+
+def test_notes_restrict_nothing() -> None:
+    notes = "(comment hello) (display (x y)) (issuer-loc (url a)) (subject-loc (url b))"
+    assert reduced(CERT.format("(public-key k2)", notes)) == reduced(CERT.format("(public-key k2)", ""))
+
+
+@pytest.mark.parametrize(
+    ("older", "written"),
+    [
+        ('(* range numeric (g "1") (l "5"))', '(* range numeric g "1" l "5")'),
+        ('(* range numeric (le "5") (ge "1"))', '(* range numeric ge "1" le "5")'),
+        ('(* range time (ge "1998") (le "1999-06-01_10:00:00"))', '(* range date ge "1998" le "1999-06-01_10:00:00")'),
+        ('(* range time (ge "10:00:00"))', '(* range time ge "10:00:00")'),
+        ("(a (* set (* range alpha (g b)) c))", "(a (* set (* range alpha g b) c))"),
+    ],
+)
+def test_limits_of_ranges_as_lists(older: str, written: str) -> None:
+    entries = [f"(entry (subject (public-key k1)) (tag {tag}))" for tag in (older, written)]
+    assert reduced("", entries[0]) == reduced("", entries[1])
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"), [("1998", "1998-01-01"), ("1998-07", "1998-07-01"), ("1998-07-02", "1998-07-02")]
+)
+def test_dates_as_a_year_or_a_month_mean_their_first_day(short: str, whole: str) -> None:
+    older = f'(entry (subject (public-key k1)) (tag (foo)) (valid (not-before "{short}")))'
+    assert reduced("", older) == acl(older.replace(short, whole))
+
+
+def test_binary_k_and_n() -> None:
+    quorum = "(k-of-n {} {} (public-key k2) (public-key k3))"
+    assert reduced(CERT.format(quorum.format("#02#", "#02#"), "")) == reduced(
+        CERT.format(quorum.format('"2"', '"2"'), "")
+    )
+
+
+def test_relative_names_are_those_of_the_issuer_and_names_on_the_way_are_listed() -> None:
+    meaning = "(cert (issuer (name (public-key k1) fred)) (subject (public-key k4)))"
+    whole = CERT.format("(name (public-key k1) fred)", "") + meaning
+    assert reduced(CERT.format("(name fred)", "") + meaning) == reduced(whole)
+    assert reduced(whole) == acl(
+        "(entry (subject (public-key k4)) (tag (foo)))",
+        "(entry (subject (name (public-key k1) fred)) (tag (foo)))",
+        ENTRY,
+    )
+
+
 def test_a_tag_may_speak_of_quorums() -> None:
-    case = parse(b"(red-test (acl (entry (subject (public-key k1)) (tag (k-of-n anything goes)))))")
+    case = parse(b'(red-test (acl (entry (subject (public-key k1)) (tag (k-of-n ab cd (not-after "1998"))))))')
     assert isinstance(case, tuple)
     assert reduce_case(case) == case[1]
 

@@ -107,6 +107,8 @@ class _Flows:
     def __init__(self, closure: Closure, entries: Sequence[FiveTuple]) -> None:
         self.order: list[FiveTuple] = []
         self.held: dict[_Source, _Held] = {None: {}}
+        #: what was granted to names, where every grant is listed
+        self._named: dict[Name, list[FiveTuple]] = {}
         self._closure = closure
         self._effort = closure.effort
         # What a share may be of: what all entries are about.
@@ -142,6 +144,10 @@ class _Flows:
         if not isinstance(subject, Name):
             self._pending.append((source, grant))
             return
+        if source is None and self._closure.exhaustive:
+            if not self._keep(self._named.setdefault(subject, []), grant):
+                return
+            self.order.append(grant)
         for found in self._closure.names.resolve(subject):
             validity = grant.validity.intersect(found.validity)
             if validity is not None:

@@ -3,13 +3,24 @@
     (red-test (acl (entry …) …) (sequence …) (subject …) (tag …) (valid …))  ->  (acl (entry …) …)
 
 The list is reduced with the sequence; `subject`, `tag` and `valid`, where given, narrow the result. These cases are
-about reduction alone: certificates carry no signatures, keys may be any `(public-key …)`, and hashes of 1999 are
-understood, which nothing else in Penstock does.
+about reduction alone: certificates carry no signatures, keys may be any `(public-key …)`, and what implementations of
+1999 wrote is understood, which nothing else in Penstock does:
+
+    (hash md5|sha1 …)             the hash of a key or a threshold in the case
+    (* range date (g "1998"))     limits in lists of their own, in either order
+    (* range time ge <date>)      a range of dates
+    (not-after "1998")            a date cut short, which means its first instant
+    (k-of-n #02# #03# …)          numbers in binary
+    (subject (name fred))         a name relative to the issuer of the certificate
+
+A field that is not known is refused, since it might restrict.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from penstock.codec.sexp import SExp, canonical, head
 from penstock.codec.sexp import field as sexp_field
@@ -25,6 +36,14 @@ from penstock.trust.validity import ALWAYS, Validity, parse_validity, validity_t
 
 _HASHES = (b"md5", b"sha1", b"sha256")
 _ANY: SExp = (b"*",)
+#: fields that restrict nothing: notes for people, and where keys and certificates can be found
+_NOTES: Final = frozenset({b"comment", b"display", b"issuer-loc", b"subject-loc"})
+_ENTRY: Final = _NOTES | {b"entry", b"subject", b"propagate", b"tag", b"valid"}
+_CERT: Final = _NOTES | {b"cert", b"issuer", b"subject", b"propagate", b"tag", b"valid"}
+_SHORT_DATE: Final = re.compile(rb"[0-9]{4}(-[0-9]{2})?")
+_LONG_DATE: Final = re.compile(rb"[0-9]{4}(-[0-9]{2}(-[0-9]{2}(_.*)?)?)?", re.DOTALL)
+_LOWER: Final = (b"g", b"ge")
+_UPPER: Final = (b"l", b"le")
 
 
 def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
@@ -43,6 +62,7 @@ def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
         ):
             raise _malformed("a part of the case is not known", "known: acl, sequence, subject, tag, valid")
     ring = _Ring(case)
+    case = tuple(_modern(part, DEFAULT_LIMITS.sexp_depth) for part in case)
     acl = sexp_field(case, b"acl")
     if acl is None:
         raise _malformed("the case has no access control list", "add `(acl …)`")
@@ -89,7 +109,7 @@ class _Ring:
             for algorithm in _HASHES:
                 # Not for security: the cases name keys by these hashes.
                 octets = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
-                self._hashed[algorithm, octets] = value
+                self._hashed[algorithm, octets] = _modern(value, DEFAULT_LIMITS.sexp_depth)
 
     def principal(self, value: SExp) -> Principal:
         match value:
@@ -102,9 +122,15 @@ class _Ring:
                 return self._quorum(meant) if head(meant) == b"k-of-n" else self.principal(meant)
         raise _malformed("not a principal", "expected `(public-key …)` or `(hash md5|sha1|sha256 …)`")
 
-    def subject(self, value: SExp) -> Principal | Name:
+    def subject(self, value: SExp, issuer: Principal | None = None) -> Principal | Name:
+        """Read a subject; a name without a principal is one of its issuer's."""
         if head(value) == b"k-of-n":
             return self._quorum(value)
+        match value:
+            case (b"name", bytes(), *_) if issuer is None:
+                raise _malformed("a relative name has no issuer here", "write `(name <principal> <name> …)`")
+            case (b"name", bytes(), *_) if issuer is not None and isinstance(value, tuple):
+                value = (b"name", self.write(issuer), *value[1:])
         subject = read_subject(value, self.principal)
         return subject.principal if isinstance(subject, Threshold) else subject
 
@@ -144,9 +170,73 @@ def _mentioned(value: SExp) -> Iterator[SExp]:
             pending += current
 
 
+def _modern(value: SExp, depth: int) -> SExp:
+    """Return a part of a case with older notation written as RFC 2693 has it."""
+    if not isinstance(value, tuple) or not depth:
+        return value
+    match value:
+        case (b"not-before" | b"not-after", bytes(date)):
+            return (value[0], _whole_date(date))
+        case (b"valid", bytes(date)):
+            return (b"valid", _whole_date(date))
+        case (b"k-of-n", bytes(k), bytes(n), *members):
+            return (b"k-of-n", _decimal(k), _decimal(n), *(_modern(one, depth - 1) for one in members))
+        case (b"tag", *tags):
+            return (b"tag", *(_modern_tag(tag, depth - 1) for tag in tags))
+    return tuple(_modern(part, depth - 1) for part in value)
+
+
+def _modern_tag(tag: SExp, depth: int) -> SExp:
+    if not isinstance(tag, tuple) or not depth:
+        return tag
+    match tag:
+        case (b"*", b"range", bytes(ordering), *limits) if limits:
+            return _range(ordering, limits)
+    return tuple(_modern_tag(part, depth - 1) for part in tag)
+
+
+def _whole_date(date: bytes) -> bytes:
+    """Return a year or a month as its first day; every other date as it is."""
+    return date + b"-01-01"[len(date) - 4 :] if _SHORT_DATE.fullmatch(date) else date
+
+
+def _decimal(number: bytes) -> bytes:
+    """Return a binary number in decimal; one in decimal as it is."""
+    return number if number.isdigit() or not 1 <= len(number) <= 2 else str(int.from_bytes(number, "big")).encode()
+
+
+def _range(ordering: bytes, limits: list[SExp]) -> SExp:
+    """Return a range with its limits as words, the lower one first."""
+    words: list[SExp] = []
+    for limit in limits:
+        match limit:
+            case (bytes(word), bytes(bound)):
+                words += (word, bound)
+            case _:
+                words.append(limit)
+    if len(words) == 4 and words[0] in _UPPER and words[2] in _LOWER:
+        words = words[2:] + words[:2]
+    bounds = [bound for bound in words[1::2] if isinstance(bound, bytes)]
+    if ordering == b"time" and all(_LONG_DATE.fullmatch(bound) for bound in bounds):
+        ordering = b"date"
+    return (b"*", b"range", ordering, *words)
+
+
+def _check_fields(value: tuple[SExp, ...], known: frozenset[bytes]) -> None:
+    for part in value[1:]:
+        name = part[0] if isinstance(part, tuple) and part else None
+        if name not in known:
+            shown = name.decode("ascii", "backslashreplace")[:40] if isinstance(name, bytes) else "…"
+            raise _malformed(
+                f"the field `{shown}` is not known, and might restrict",
+                f"known: {', '.join(sorted(one.decode() for one in known - {b'entry', b'cert'}))}",
+            )
+
+
 def _entry(value: SExp, ring: _Ring) -> FiveTuple:
     if not isinstance(value, tuple) or not value or value[0] != b"entry":
         raise _malformed("a list holds something else than entries", "expected `(entry (subject …) (tag …) …)`")
+    _check_fields(value, _ENTRY)
     return _five(value, None, ring)
 
 
@@ -154,9 +244,8 @@ def _five(value: tuple[SExp, ...], issuer: Principal | None, ring: _Ring) -> Fiv
     subject = sexp_field(value, b"subject")
     if subject is None:
         raise _malformed("an entry or certificate has no subject", "add `(subject …)`")
-    return FiveTuple(
-        issuer, ring.subject(_only(subject)), sexp_field(value, b"propagate") is not None, _tag(value), _validity(value)
-    )
+    propagate = sexp_field(value, b"propagate") is not None
+    return FiveTuple(issuer, ring.subject(_only(subject), issuer), propagate, _tag(value), _validity(value))
 
 
 def _tag(value: tuple[SExp, ...]) -> Tag:
@@ -172,14 +261,15 @@ def _validity(value: tuple[SExp, ...]) -> Validity:
 def _collect(value: SExp, ring: _Ring, fives: list[FiveTuple], fours: list[FourTuple]) -> None:
     match value:
         case (b"cert", *_):
+            _check_fields(value, _CERT)
             issuer = sexp_field(value, b"issuer")
             subject = sexp_field(value, b"subject")
             if issuer is None or subject is None:
                 raise _malformed("a certificate lacks issuer or subject", "add them")
             match _only(issuer):
                 case (b"name", tuple(principal), bytes(name)):
-                    meaning = ring.subject(_only(subject))
-                    fours.append(FourTuple(ring.principal(principal), name, meaning, _validity(value)))
+                    namer = ring.principal(principal)
+                    fours.append(FourTuple(namer, name, ring.subject(_only(subject), namer), _validity(value)))
                 case other:
                     fives.append(_five(value, ring.principal(other), ring))
         case (b"public-key" | b"k-of-n" | b"signature" | b"do", *_):
