@@ -106,7 +106,7 @@ def test_a_broker_runs_and_answers(installed: Path, tmp_path: Path) -> None:
     for line in (
         "key new london.key --name london",
         "key new east.key --name east",
-        "cert issue --key london.key --to east --network london/London --right connect --out east.cert",
+        "cert issue --key london.key --to east --network london/London --right connect --right broker --out east.cert",
     ):
         assert _run(installed, tmp_path, "penstock", *line.split()).returncode == 0
     (tmp_path / "east.toml").write_text(
