@@ -28,9 +28,9 @@ def spki() -> None:
 def reduce(*, file: str, form: str, output: str) -> None:
     """Reduce the `(red-test (acl …) (sequence …) …)` in FILE, or on standard input, to an `(acl …)`.
 
-    Signatures are not looked at: the cases are about reduction alone. The notation of older implementations is read where
-    it is unambiguous: limits as `(g x)`, dates as a year, binary k and n, relative names. Fields that are not known are
-    refused.
+    Signatures are not looked at: the cases are about reduction alone. The notation of older implementations is read
+    where it is unambiguous: limits as `(g x)`, dates as a year, binary k and n, relative names. Fields that are not
+    known are refused.
     """
     case = read_sexp(file)
     with within(file):
