@@ -11,7 +11,7 @@ because stamps before N carry no later time than N, and a stamp that speaks of N
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -83,6 +83,8 @@ class _Acknowledged:
 
     words: list[_Word] = field(default_factory=list)
     last: datetime | None = None
+    #: the last word itself, for others
+    statement: SignedValue[Acknowledgement] | None = None
     stamped: bool = False
 
 
@@ -128,11 +130,20 @@ class Completeness:
         known = self._brokers.setdefault(value.broker, _Acknowledged())
         if known.last is not None and value.time <= known.last:
             return
-        known.last, known.stamped = value.time, value.stamped
+        known.last, known.stamped, known.statement = value.time, value.stamped, acknowledgement
         kept = [word for word in known.words if word.number < value.number or (word.number, word.head) == _of(value)]
         if not kept or kept[-1].number < value.number:
             kept.append(_Word(value.number, value.head, now))
         known.words = kept[-self._limits.policy_acknowledgements :]
+
+    def statements(self) -> Iterator[SignedValue[Acknowledgement]]:
+        """Yield the last acknowledgement of each broker."""
+        return (known.statement for known in self._brokers.values() if known.statement is not None)
+
+    def last(self, broker: Principal) -> datetime | None:
+        """Return when a broker has signed its last acknowledgement."""
+        known = self._brokers.get(broker)
+        return None if known is None else known.last
 
     def brokers(self) -> frozenset[Principal]:
         """Return the brokers that have acknowledged anything."""

@@ -20,7 +20,7 @@ from penstock.broker.node_settings import TrustSettings as TrustSettings
 from penstock.broker.outcomes import require, settled
 from penstock.broker.outputs import Unopened
 from penstock.broker.overlay import Overlay
-from penstock.broker.policy_transport import is_reserved
+from penstock.broker.policy_transport import KEYS, is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
@@ -319,7 +319,8 @@ class Core:
             # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
             return self.is_broker(broker)
         if is_reserved(of_type.name):
-            return self.goes_by(self.latest, of_type.owner, broker)
+            # Policy does not travel as events between neighbours: they would be kept and passed on unverified.
+            return of_type.name == KEYS and self.goes_by(self.latest, of_type.owner, broker)
         return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:

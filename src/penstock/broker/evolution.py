@@ -13,7 +13,7 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
 None of this is for clients: what they would learn of it is who was granted what.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
@@ -146,23 +146,46 @@ class PolicyKeeper:
 
     # What comes.
 
-    def follow(self, now: datetime, owner: Principal) -> list[Output]:
-        """Take note that types of an owner are here: a strict broker delivers none of them until a stamp has come."""
-        if not self._strict or owner in self._owners:
+    def follow(self, now: datetime, owner: Principal, *, learned: bool = True) -> list[Output]:
+        """Take note that types of an owner are here.
+
+        A strict broker delivers none of them until a stamp has come; one that has not `learned` how far the owner's
+        chain goes, until it has, or until a stamp has come.
+        """
+        if owner in self._owners:
             return []
         try:
-            return list(self._tell(now, self._follow(owner), 0))
+            followed = self._follow(owner)
         except LimitError:
-            # No stamp of his can be kept, either.
-            return [Stale(owner, Reason.UNSTAMPED)]
+            # Nothing that the owner says can be kept.
+            return [Stale(owner, Reason.UNSTAMPED if self._strict else Reason.UNKNOWN)]
+        followed.log.learned = learned
+        followed.until = followed.log.fresh_until(strict=self._strict)
+        return list(self._tell(now, followed, 0))
+
+    def learned(self, now: datetime, owner: Principal) -> list[Output]:
+        """Take note that it is known how far an owner's chain goes."""
+        followed = self._owners.get(owner)
+        if followed is None or followed.log.learned:
+            return []
+        followed.log.learned = True
+        followed.until = followed.log.fresh_until(strict=self._strict)
+        return list(self._tell(now, followed, followed.log.enforced))
+
+    def unlearned(self) -> list[Principal]:
+        """Return the owners of whom it is not known how far their chains go."""
+        return [owner for owner, followed in self._owners.items() if not followed.log.learned]
 
     def receive(self, now: datetime, unverified: UnverifiedValue[PolicyEvent]) -> list[Output]:
         """Take in a policy event: in any order, and as often as it comes.
 
         Raises `RefusedError` (`evolution.wrong-key`, `key.bad-signature`), `LimitError` (`evolution.owners`).
         """
-        event = unverified.verify()
-        return self._take(now, event.value.owner, events=[event])
+        return self.take(now, [unverified.verify()])
+
+    def take(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> list[Output]:
+        """Take in policy events of one owner that were verified. Raises `LimitError` (`evolution.owners`)."""
+        return self._take(now, events[0].value.owner, events=events)
 
     def stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> list[Output]:
         """Take in a time-stamp from a neighbour, or from the owner itself.
@@ -249,6 +272,14 @@ class PolicyKeeper:
         """Return the owner's events from the last checkpoint on: what a broker that asks for them needs."""
         return tuple(self._log(owner).events)
 
+    def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
+        """Return the event with the highest number that is known, whether it could be applied or not."""
+        return self._log(owner).top
+
+    def has(self, owner: Principal, number: int, digest: bytes) -> bool:
+        """Say whether an event of the owner would change nothing, by its number and digest."""
+        return self._log(owner).has(number, digest)
+
     def credentials(self) -> Credentials:
         """Return what all owners have published and not revoked; none of those that forked."""
         bag = Credentials()
@@ -289,6 +320,9 @@ class PolicyKeeper:
         Raises what `read_snapshot` raises, and `LimitError` (`evolution.owners`).
         """
         owner, events, stamps = read_snapshot(data, self._key.principal)
+        if events or stamps:
+            # It goes on where it was: what has been said since then, neighbours say when they are linked.
+            self._follow(owner).log.learned = True
         return self._take(now, owner, events=events, stamps=stamps)
 
     def forget(self, owner: Principal) -> None:

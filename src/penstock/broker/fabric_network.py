@@ -30,7 +30,7 @@ from penstock.broker.fabric_bodies import read_body, write_body
 from penstock.broker.fabric_members import FabricMembers, check_future
 from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
-from penstock.broker.policy_network import Arrived, nobody
+from penstock.broker.policy_network import PolicyBook
 from penstock.broker.policy_transport import Statement, is_reserved, reserved_types, wrap
 from penstock.broker.proofs import SignedProof
 from penstock.broker.publications import Publications, blocks
@@ -99,7 +99,7 @@ class FabricNetwork:
         #: types of which events were kept back, which is told once
         self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
-        self.arrived: Arrived = nobody
+        self._book: PolicyBook
         self._room = Room(core.settings.limits.network_outbox)
         core.crowded, core.room = self._is_crowded, self._wait_for_room
         core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
@@ -297,6 +297,14 @@ class FabricNetwork:
 
     # Statements about policy.
 
+    def attach(self, book: PolicyBook) -> None:
+        """Bring this book what arrives."""
+        self._book = book
+
+    def is_compared(self, owner: Principal) -> bool:  # noqa: ARG002  # the same for all owners
+        """Say that it is known how far an owner's chain goes: topics are read before clients are served."""
+        return True
+
     def follow(self, owner: Principal) -> None:
         """Read what is said about an owner's policy."""
         for key in reserved_types(owner):
@@ -332,7 +340,7 @@ class FabricNetwork:
         block = read_body(sample.data)
         if block.type != key or block.retain != sample.key or len(block.events) != 1:
             raise MalformedError("message.malformed", "a statement about policy stands where it does not belong")
-        self.arrived(self._core.begin(), block.events[0])
+        self._book.arrived(self._core.begin(), block.events[0])
 
     # Topics that hold what is so now.
 

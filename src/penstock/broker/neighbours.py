@@ -42,9 +42,11 @@ class Neighbours:
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
-        #: told of time-stamps that come, and of new links
+        #: told of time-stamps and words about policy that come, of new links and of links that are gone
         self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
+        self.policy: Callable[[Principal, Sequence[Wire]], None] = lambda _peer, _words: None
         self.linked: Callable[[Principal], None] = lambda _peer: None
+        self.unlinked: Callable[[Principal], None] = lambda _peer: None
         core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed})
 
     def up(self) -> list[Principal]:
@@ -142,18 +144,26 @@ class Neighbours:
         finally:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
+                self.unlinked(peer)
                 core.settle(core.router.link_down(peer))
 
     def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
         match tree:
             case ["stamp", bytes(stamp)]:
                 self.stamped(peer, stamp)
+            case ["policy", *words]:
+                self._hear_policy(peer, words)
             case _:
                 self._core.settle(self._core.router.receive(peer, Hop.from_tree(tree), now))
 
-    def send_stamp(self, peer: Principal, stamp: bytes) -> None:
-        """Hand a time-stamp to a neighbour."""
-        self._post(peer, ["stamp", stamp])
+    def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
+        try:
+            self.policy(peer, words)
+        except FailedError as error:
+            # That is about this broker: it could not keep what came.
+            self._core.note(error)
+        except PenstockError as error:
+            self._cut(Cut(peer, error))
 
     def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
         """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
@@ -172,9 +182,10 @@ class Neighbours:
     # What the router wants.
 
     def _send(self, send: Send) -> None:
-        self._post(send.peer, send.hop.to_tree())
+        self.post(send.peer, send.hop.to_tree())
 
-    def _post(self, peer: Principal, message: Writable) -> None:
+    def post(self, peer: Principal, message: Writable) -> None:
+        """Send a message to a neighbour, if there is a link."""
         neighbour = self._neighbours.get(peer)
         if neighbour is not None:
             # A link that is at its end says so to whoever attends to it.

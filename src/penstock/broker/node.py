@@ -24,7 +24,7 @@ from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.node_settings import NodeSettings
 from penstock.broker.policy import Forgetful, Keep, Policies
-from penstock.broker.policy_network import RoutedPolicy
+from penstock.broker.policy_gossip import PolicyGossip
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
 from penstock.codec.wire import Wire
@@ -73,12 +73,20 @@ class Node:
         self._endpoint = endpoint
         self.neighbours = Neighbours(self.core, endpoint)
         self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
-        network = self.on_fabric or RoutedPolicy(self.core, self.neighbours)
-        self.policies = Policies(self.core, keep or Forgetful(), network)
+        self._gossip = PolicyGossip(
+            self.core.now,
+            self.core.goes_by,
+            self.neighbours.post,
+            self.core.note,
+            peers=len(settings.peers),
+            limits=settings.limits,
+        )
+        self.policies = Policies(self.core, keep or Forgetful(), self.on_fabric or self._gossip)
         self.keys = Keys(self.core, self.core.ring, managing)
         self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
         self.core.wake, self.core.soon = self._wake, self._soon
-        self.neighbours.stamped, self.neighbours.linked = self.policies.heard_stamp, self.policies.linked
+        self.neighbours.stamped, self.neighbours.policy = self.policies.heard_stamp, self._gossip.heard
+        self.neighbours.linked, self.neighbours.unlinked = self._gossip.linked, self._gossip.unlinked
         self._desk = KeyDesk(self.core, self.keys, self._is_operator)
         self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
         self._listener: Listener | None = None
@@ -187,6 +195,8 @@ class Node:
                 outputs, turn = core.local.tick(core.now())
                 core.settle(outputs)
                 self.policies.tick()
+                if self.on_fabric is None:
+                    self._gossip.tick()
                 self.keys.tick()
                 self.neighbours.recheck()
                 if self.on_fabric is not None:

@@ -1,11 +1,11 @@
 """Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
 
-Policy events and acknowledgements travel through a `PolicyNetwork`, as events of types that are for brokers alone.
-Time-stamps go from neighbour to neighbour, signed for each; where there are no neighbours, straight from their owner.
-What must not be forgotten is kept by a `Keep`: a broker that starts again knows at once what was revoked.
+Policy events and acknowledgements travel through a `PolicyNetwork`, which serves to others what is kept here and brings
+what they say. Time-stamps go from neighbour to neighbour, signed for each; on a fabric, straight from their owner. What
+must not be forgotten is kept by a `Keep`: a broker that starts again knows immediately what was revoked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias, cast
@@ -32,6 +32,7 @@ from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard.agreed_authority import AgreementReader
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import PolicyEvent, Revoke
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
@@ -92,7 +93,9 @@ class Policies:
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
         self._due: dict[Principal, _Due] = {}
         self._agreements = AgreementReader()
-        network.arrived = self._arrived
+        #: the settings' credentials, and who has issued them
+        self._issued = Credentials(), frozenset[Principal]()
+        network.attach(self)
         core.on_turn = self.tick
         self._types_changed, core.library.changed = core.library.changed, self._look_again
 
@@ -115,12 +118,14 @@ class Policies:
             return
         self._completeness(owner)
         self._network.follow(owner)
-        self._carry_out(self._keeper.follow(self._core.now(), owner))
+        learned = self._network.is_compared(owner)
+        self._carry_out(self._keeper.follow(self._core.now(), owner, learned=learned))
 
     def tick(self) -> None:
         """Notice what has not come, and owners that are new here."""
         for owner in self._owners():
             self.follow(owner)
+        self.compared()
         outputs, self._core.turn = self._keeper.tick(self._core.now())
         self._carry_out(outputs)
         for due in list(self._due.values()):
@@ -161,8 +166,12 @@ class Policies:
         else:
             event = read_signed(written, PolicyEvent)
             self._let_in(client, event.value.owner)
-            self._event(now, event)
+            verified = event.verify()
+            # Before it is enforced here, since that takes time.
             self._publish(event)
+            self.take_events(now, (verified,))
+            if client == event.value.owner:
+                self._carry_out(self._keeper.learned(now, client))
 
     def _let_in(self, client: Principal, owner: Principal) -> None:
         if owner not in self._followed and client != owner:
@@ -187,27 +196,36 @@ class Policies:
             self._handed.pop((owner, peer), None)
             self._hand_on_to(peer, owner)
 
-    def _arrived(self, now: datetime, event: TransitEvent) -> None:
+    def arrived(self, now: datetime, event: TransitEvent) -> None:
+        """Take a statement that came as an event. One that does not count is passed over, and noted."""
         try:
             match unwrap(event):
                 case UnverifiedValue(PolicyEvent()) as told:
-                    self._event(now, cast("UnverifiedValue[PolicyEvent]", told))
+                    self.take_events(now, (cast("UnverifiedValue[PolicyEvent]", told).verify(),))
                 case UnverifiedValue(Acknowledgement()) as told:
-                    ack = cast("UnverifiedValue[Acknowledgement]", told).verify()
-                    self._completeness(ack.value.owner).acknowledged(now, ack)
+                    self.take_acknowledgement(now, cast("UnverifiedValue[Acknowledgement]", told).verify())
                 case CarriedStamp(stamp):
                     # Nobody stands between its owner and this broker who would have to sign for it.
                     self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
 
-    def _event(self, now: datetime, event: UnverifiedValue[PolicyEvent]) -> None:
-        outputs = self._keeper.receive(now, event)
+    def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
+        """Take in verified events of one owner that is followed. Raises `FailedError` if they cannot be kept."""
+        owner = events[0].value.owner
+        outputs = self._keeper.take(now, events)
         if outputs:
             # Before anything comes of it, and before anybody is told: a broker that starts again knows as much.
-            self._save(event.value.owner)
-        self._completeness(event.value.owner).published(event.verify())
+            self._save(owner)
+        for event in events:
+            self._completeness(owner).published(event)
         self._carry_out(outputs)
+
+    def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
+        """Take in a verified acknowledgement of a broker that goes by what its owner says; no other takes space."""
+        value = acknowledgement.value
+        if value.owner in self._followed and self._core.goes_by(now, value.owner, value.broker):
+            self._followed[value.owner].acknowledged(now, acknowledgement)
 
     def _stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> None:
         outputs = self._keeper.stamp(now, sender, carried)
@@ -253,8 +271,11 @@ class Policies:
                 case Resubscribe(owner):
                     self.follow(owner)
                     self._network.ask_again(owner)
-                case Forked(owner):
+                case Forked(owner, fork):
                     core.note(RefusedError("evolution.forked", f"{owner.short} has signed two policies at once"))
+                    for event in fork.events:
+                        # Others may have only one of the two.
+                        self._publish(event.unverified())
                 case Unusable(owner, number, code, _):
                     core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
         core.turn = self._keeper.turns()
@@ -317,6 +338,64 @@ class Policies:
         """Send a statement to all brokers that follow its owner."""
         self.follow(statement.value.owner)
         self._network.publish(statement)
+
+    # What the network serves.
+
+    def owners(self) -> Iterable[Principal]:
+        """Return the owners whose policy is kept here."""
+        return tuple(self._followed)
+
+    def carries(self, owner: Principal) -> bool:
+        """Say whether an owner's policy is kept here: for types that are here, or to be served to other brokers.
+
+        An owner without types here is known by a certificate in the settings that lets this broker carry its types, or
+        because the operator lets all brokers do so. An unknown owner takes no space.
+        """
+        if owner in self._followed:
+            return True
+        core, limits = self._core, self._core.settings.limits
+        credentials = core.settings.credentials
+        if self._issued[0] is not credentials:
+            self._issued = credentials, frozenset(one.statement.issuer for one in credentials)
+        named = owner in self._issued[1]
+        if not named and not core.settings.trust.unsafe_open.covers(owner):
+            return False
+        # Owners of types that come later must find room.
+        if len(self._followed) >= limits.policy_owners // 2 or not core.goes_by(core.now(), owner, core.principal):
+            return False
+        self.follow(owner)
+        return True
+
+    def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
+        """Return the owner's event with the highest number that is known."""
+        return self._keeper.top(owner)
+
+    def applied(self, owner: Principal) -> int:
+        """Return the number of the owner's last event that was applied."""
+        log = self._keeper.log(owner)
+        return log[-1].value.number if log else 0
+
+    def has(self, owner: Principal, number: int, digest: bytes) -> bool:
+        """Say whether an event of the owner would change nothing, by its number and digest."""
+        return self._keeper.has(owner, number, digest)
+
+    def events(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
+        """Return the owner's events from the last checkpoint on."""
+        return self._keeper.log(owner)
+
+    def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
+        """Return the last acknowledgement of each broker to an owner."""
+        return self._completeness(owner).statements()
+
+    def acknowledged(self, owner: Principal, broker: Principal) -> datetime | None:
+        """Return when the last acknowledgement of a broker to an owner was signed."""
+        return self._completeness(owner).last(broker)
+
+    def compared(self) -> None:
+        """Deliver types of owners of whom it is known by now how far their chains go."""
+        for owner in self._keeper.unlearned():
+            if self._network.is_compared(owner):
+                self._carry_out(self._keeper.learned(self._core.now(), owner))
 
     # What owners and operators look at.
 

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     BEHIND = "behind"
     UNSTAMPED = "unstamped"
     SILENT = "silent"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class PolicyLog:
         #: the highest number that the owner has signed, and that which is enforced here
         self.known = 0
         self.enforced = 0
+        #: the event with the highest number that the owner has signed: whoever shows it shows how far the chain goes
+        self.top: SignedValue[PolicyEvent] | None = None
+        #: whether it is known how far the chain goes, as far as a broker can know that without time-stamps
+        self.learned = True
         self._verifier = verifier
         self._limits = limits
         self._sizes: dict[int, int] = {}
@@ -81,6 +86,16 @@ class PolicyLog:
         first = self.events[0].value.number if self.events else 1
         return self.events[number - first].digest if first <= number <= self.applied else None
 
+    def has(self, number: int, digest: bytes) -> bool:
+        """Say whether an event would change nothing: it is here, or it is older than all that is kept."""
+        if self.fork is not None or number == 0 or (self.events and number < self.events[0].value.number):
+            return True
+        known = self._event_at(number)
+        if known is None and self.top is not None and self.top.value.number == number:
+            # It could not be applied.
+            known = self.top
+        return known is not None and known.digest == digest
+
     # What the owner says.
 
     def take_event(self, event: SignedValue[PolicyEvent]) -> None:
@@ -93,6 +108,8 @@ class PolicyLog:
         self.known = max(self.known, number)
         if self.fork is not None or self._contradicts(event):
             return
+        if self.top is None or number > self.top.value.number:
+            self.top = event
         if number > self.applied:
             self.pending[number] = event
             self._sizes[number] = len(event.to_bytes())
@@ -181,9 +198,9 @@ class PolicyLog:
         del self.pending[number], self._sizes[number]
 
     def _forget_far(self) -> None:
-        """Of what waits, keep what is next: whoever asks again gets the rest."""
+        """Of what waits, keep what is next and the last: whoever asks again gets the rest."""
         over = sum(self._sizes.values()) - self._limits.policy_pending_bytes
-        for number in sorted(self.pending, reverse=True) if over > 0 else ():
+        for number in sorted(self.pending, reverse=True)[1:] if over > 0 else ():
             over -= self._sizes[number]
             self._drop(number)
             if over <= 0:
@@ -201,8 +218,10 @@ class PolicyLog:
             return Reason.FORKED
         if reached < self.known:
             return Reason.BEHIND
+        if self.stamp is None and self.bound(strict=strict):
+            return Reason.UNSTAMPED
         if self.stamp is None:
-            return Reason.UNSTAMPED if self.bound(strict=strict) else None
+            return None if self.learned else Reason.UNKNOWN
         return Reason.SILENT if now > self.stamp.value.until else None
 
     def fresh_until(self, *, strict: bool) -> datetime | None:
@@ -215,6 +234,8 @@ class PolicyLog:
         """Yield the events that must not be forgotten, in the order in which they can be taken in again."""
         yield from self.events
         yield from self.pending.values()
+        if self.top is not None and self.top.value.number not in self.pending and self.top.value.number > self.applied:
+            yield self.top
         if self.fork is not None:
             yield from self.fork.events
 

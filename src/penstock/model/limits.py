@@ -230,6 +230,14 @@ class Limits:
     policy_acknowledgements: int = 1_024
     stamp_period: int = 7 * 24 * 3_600_000
     policy_retry: int = 5_000
+    #: policy between neighbours: time between two comparisons of heads, time after which another neighbour is asked,
+    #: time in which a neighbour must say what it knows and prove it, bytes of one answer, and answers to one neighbour
+    #: between two comparisons
+    policy_heads: int = 2_000
+    policy_answer: int = 1_000
+    policy_proof: int = 10_000
+    policy_chunk_bytes: int = 128 << 10
+    policy_answers: int = 1_024
 
     #: key groups: members of one, and brokers that one record admits, lets go or evicts; nodes that one message about
     #: an epoch renews, and epochs that wait for an earlier one; epochs whose keys one answer holds
