@@ -284,6 +284,9 @@ class PolicyGossip:
         """Ask for what a neighbour claims to have, if it is not here."""
         if self._book.has(owner, *claim):
             self._doubts.pop((peer, owner), None)
+            if claim.number > self._book.applied(owner):
+                # The head is here, and something before it is not.
+                self._pull(now, owner, [peer])
         else:
             self._doubt(now, peer, owner)
             self._pull(now, owner)

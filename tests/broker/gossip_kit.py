@@ -1,0 +1,165 @@
+"""Brokers that keep policy and talk about it over links in memory, with one clock for all: no sockets, no waiting."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count, pairwise
+
+from tests.broker.node_kit import BROKERS, settings
+from tests.broker.sports import AGENCY, NOW
+
+from penstock.broker.core import Core
+from penstock.broker.policy import Forgetful, Keep, Policies
+from penstock.broker.policy_gossip import PolicyGossip
+from penstock.codec.wire import Wire, Writable, decode, encode
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
+from penstock.guard import Recorder
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.trust.policy_events import PolicyEvent
+from penstock.trust.signed import SignedValue
+
+OWNER = AGENCY.principal
+Meddle = Callable[[Principal, Wire], Iterable[Wire]]
+"""Returns what a broker says in the place of a message to a neighbour."""
+
+
+class Kept:
+    """A keep in memory."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[Principal, bytes] = {}
+
+    def load(self) -> Iterable[bytes]:
+        return list(self.snapshots.values())
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        self.snapshots[owner] = snapshot
+
+
+class GossipBroker:
+    """The part of a node that is about policy."""
+
+    def __init__(self, world: "World", key: SigningKey, peers: int, keep: Keep | None = None) -> None:
+        self.world, self.me = world, key.principal
+        self.codes: list[str] = []
+        #: what this broker says in the place of what it should
+        self.meddle: Meddle = lambda _peer, message: [message]
+        numbers = count(1)
+        recorder = Recorder(
+            source="broker",
+            sink=lambda _record: None,
+            clock=lambda: world.now,
+            timer=lambda: 0,
+            ids=lambda: str(next(numbers)),
+            revocations=lambda _record: None,
+        )
+        made = settings(key=key, limits=world.limits)
+        self.core = Core(made, recorder, lambda: world.now, lambda report: self.codes.append(report.code))
+        for one in made.types:
+            self.core.library.add(one, world.now)
+        self.gossip = PolicyGossip(
+            self.core.now, self.core.goes_by, self.send, self.core.note, peers=peers, limits=world.limits
+        )
+        self.policies = Policies(self.core, keep or Forgetful(), self.gossip)
+        self.policies.start()
+
+    def send(self, peer: Principal, message: Writable) -> None:
+        for said in self.meddle(peer, decode(encode(message))):
+            self.say(peer, said)
+
+    def say(self, peer: Principal, message: Writable) -> None:
+        """Say something to a neighbour, whatever it is."""
+        wire = self.world.wires.get((self.me, peer))
+        if wire is not None:
+            wire.append(encode(message))
+
+    def hear(self, peer: Principal, message: Wire) -> None:
+        self.core.begin()
+        match message:
+            case ["policy", *words]:
+                self.gossip.heard(peer, words)
+            case ["stamp", bytes(stamp)]:
+                self.policies.heard_stamp(peer, stamp)
+
+    def hand_in(self, *events: SignedValue[PolicyEvent], client: Principal = BROKERS[4].principal) -> None:
+        """Take events from a client that is not the owner."""
+        for event in events:
+            self.policies.hand_in(client, event.to_bytes())
+
+    @property
+    def number(self) -> int:
+        return self.policies.applied(OWNER)
+
+    @property
+    def state(self) -> str:
+        state = self.policies.told(OWNER, 0)["state"]
+        assert isinstance(state, str)
+        suspended = OWNER in self.core.local._passing.suspended
+        assert suspended is (state != "fresh")
+        return state
+
+
+@dataclass
+class World:
+    limits: Limits = DEFAULT_LIMITS
+    now: datetime = NOW
+    brokers: dict[Principal, GossipBroker] = field(default_factory=dict)
+    wires: dict[tuple[Principal, Principal], deque[bytes]] = field(default_factory=dict)
+    #: links that a broker has cut, and why: who was cut, and the code
+    cut: list[tuple[Principal, str]] = field(default_factory=list)
+    #: messages that were delivered
+    messages: int = 0
+
+    def start(self, number: int, peers: int = 0, keep: Keep | None = None) -> GossipBroker:
+        """Start a broker, or start it again."""
+        key = BROKERS[number]
+        for other in self.brokers:
+            self.unlink(key.principal, other)
+        broker = self.brokers[key.principal] = GossipBroker(self, key, peers, keep)
+        return broker
+
+    def link(self, *brokers: GossipBroker) -> None:
+        """Link each broker with the next."""
+        for one, other in pairwise(brokers):
+            self.wires[one.me, other.me], self.wires[other.me, one.me] = deque(), deque()
+            one.gossip.linked(other.me)
+            other.gossip.linked(one.me)
+
+    def unlink(self, one: Principal, other: Principal) -> None:
+        if self.wires.pop((one, other), None) is not None:
+            del self.wires[other, one]
+            self.brokers[one].gossip.unlinked(other)
+            self.brokers[other].gossip.unlinked(one)
+
+    def step(self, way: tuple[Principal, Principal]) -> None:
+        """Let the next message of one way arrive."""
+        sender, receiver = way
+        message = decode(self.wires[way].popleft())
+        self.messages += 1
+        try:
+            self.brokers[receiver].hear(sender, message)
+        except PenstockError as error:
+            self.cut.append((sender, error.code))
+            self.unlink(receiver, sender)
+
+    def settle(self, most: int = 100_000) -> None:
+        """Let everything arrive, until nobody says anything more."""
+        for _ in range(most):
+            way = next((way for way, wire in self.wires.items() if wire), None)
+            if way is None:
+                return
+            self.step(way)
+        raise AssertionError("brokers talk without end")
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, with ticks and everything that they lead to."""
+        end = self.now + timedelta(seconds=seconds)
+        while self.now < end:
+            self.now = min(end, self.now + timedelta(seconds=0.5))
+            for broker in self.brokers.values():
+                broker.policies.tick()
+                broker.gossip.tick()
+            self.settle()
