@@ -61,7 +61,13 @@ class GossipBroker:
         for one in made.types:
             self.core.library.add(one, world.now)
         self.gossip = PolicyGossip(
-            self.core.now, self.core.goes_by, self.send, self.core.note, peers=peers, limits=world.limits
+            self.core.now,
+            lambda: world.time,
+            self.core.goes_by,
+            self.send,
+            self.core.note,
+            peers=peers,
+            limits=world.limits,
         )
         self.policies = Policies(self.core, keep or Forgetful(), self.gossip)
         self.policies.start()
@@ -106,6 +112,8 @@ class GossipBroker:
 class World:
     limits: Limits = DEFAULT_LIMITS
     now: datetime = NOW
+    #: seconds that have passed; `now` can be set to any time
+    time: float = 0.0
     brokers: dict[Principal, GossipBroker] = field(default_factory=dict)
     wires: dict[tuple[Principal, Principal], deque[bytes]] = field(default_factory=dict)
     #: links that a broker has cut, and why: who was cut, and the code
@@ -156,9 +164,11 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Let time pass, with ticks and everything that they lead to."""
-        end = self.now + timedelta(seconds=seconds)
-        while self.now < end:
-            self.now = min(end, self.now + timedelta(seconds=0.5))
+        end = self.time + seconds
+        while self.time < end:
+            passed = min(0.5, end - self.time)
+            self.time += passed
+            self.now += timedelta(seconds=passed)
             for broker in self.brokers.values():
                 broker.policies.tick()
                 broker.gossip.tick()

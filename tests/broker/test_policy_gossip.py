@@ -1,6 +1,7 @@
 """Neighbours that compare policy: what each has reaches all, and who does not know how far a chain goes waits."""
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from random import Random
 
@@ -247,6 +248,27 @@ def test_a_revocation_that_was_lost_is_missed_when_heads_are_compared() -> None:
     one.meddle = lambda _peer, message: [message]
     world.sleep(COMPARED)
     assert (two.number, two.state) == (2, "fresh")
+
+
+def test_a_clock_that_jumps_stops_no_comparison_and_ends_no_waiting() -> None:
+    world = World()
+    one, two = line(world, 2)
+    first, second = chain(world, 2)
+    one.hand_in(first)
+    world.settle()
+    world.now += timedelta(hours=2)
+    world.sleep(COMPARED)
+    world.now -= timedelta(hours=2)
+    one.meddle = lambda _peer, _message: []
+    one.hand_in(second)
+    one.meddle = lambda _peer, message: [message]
+    late = world.start(2, peers=2)
+    world.now += timedelta(hours=2)
+    world.link(two, late)
+    world.settle()
+    assert late.state == "unknown"
+    world.sleep(COMPARED)
+    assert (two.number, late.number) == (2, 2)
 
 
 def test_events_that_come_in_another_order_are_asked_for() -> None:

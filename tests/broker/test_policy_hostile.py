@@ -159,8 +159,8 @@ def test_a_false_head_stops_a_broker_that_starts_for_a_stated_time_only() -> Non
     liar.say(late.me, claim(10**6))
     world.settle()
     assert (late.number, late.state) == (2, "unknown")
-    began, number = world.now, 10**6
-    while world.now < began + timedelta(seconds=PROVEN):
+    began, number = world.time, 10**6
+    while world.time < began + PROVEN:
         # Another claim, or another link, gives it no more time.
         world.sleep(1)
         number += 1

@@ -31,7 +31,7 @@ from penstock.broker.fabric_members import FabricMembers, check_future
 from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
 from penstock.broker.policy_network import PolicyBook
-from penstock.broker.policy_transport import Statement, is_reserved, reserved_types, wrap
+from penstock.broker.policy_transport import ACKNOWLEDGEMENT, Statement, is_reserved, reserved_types, wrap
 from penstock.broker.proofs import SignedProof
 from penstock.broker.publications import Publications, blocks
 from penstock.broker.reading import malformed
@@ -340,6 +340,9 @@ class FabricNetwork:
         block = read_body(sample.data)
         if block.type != key or block.retain != sample.key or len(block.events) != 1:
             raise MalformedError("message.malformed", "a statement about policy stands where it does not belong")
+        if key.name == ACKNOWLEDGEMENT:
+            # It counts only if its broker is known, and what that broker says of itself may come later.
+            await self._members.look_for(self._fabric, Principal.parse(sample.key))
         self._book.arrived(self._core.begin(), block.events[0])
 
     # Topics that hold what is so now.

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core import Clock, Core, Reported
@@ -75,6 +76,7 @@ class Node:
         self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
         self._gossip = PolicyGossip(
             self.core.now,
+            monotonic,
             self.core.goes_by,
             self.neighbours.post,
             self.core.note,

@@ -23,7 +23,7 @@ A state machine. Its driver tells it which neighbours are linked and what they s
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeAlias
 
@@ -74,7 +74,7 @@ class _Neighbour:
 class _Doubt:
     """Something that a neighbour has not said or proven yet, and since when; `noted` once that took too long."""
 
-    since: datetime
+    since: float
     noted: bool = False
 
 
@@ -84,16 +84,20 @@ class _Pull:
 
     peer: Principal
     after: int
-    at: datetime
+    at: float
     tried: frozenset[Principal]
 
 
 class PolicyGossip:
-    """See the module. `peers` says how many neighbours this broker calls: it waits for them when it starts."""
+    """See the module. `peers` says how many neighbours this broker calls: it waits for them when it starts.
+
+    `timer` returns seconds and is not set by anybody, since a clock that jumps must not end or stretch any waiting.
+    """
 
     def __init__(  # noqa: PLR0913  # what it needs of its surroundings, each by itself
         self,
         clock: Callable[[], datetime],
+        timer: Callable[[], float],
         trusts: Trusts,
         send: Send,
         note: Note,
@@ -102,13 +106,14 @@ class PolicyGossip:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._clock = clock
+        self._timer = timer
         self._trusts = trusts
         self._send = send
         self._note = note
         self._peers = peers
         self._limits = limits
         self._book: PolicyBook
-        self._began = clock()
+        self._began = timer()
         self._next = self._began
         self._linked: dict[Principal, _Neighbour] = {}
         self._pulls: dict[Principal, _Pull] = {}
@@ -123,14 +128,13 @@ class PolicyGossip:
 
     def follow(self, owner: Principal) -> None:
         """Look at what neighbours have claimed about an owner whose policy is kept from now on."""
-        now = self._clock()
         for peer, neighbour in self._linked.items():
             if owner in neighbour.claims:
-                self._consider(now, peer, owner, neighbour.claims[owner])
+                self._consider(peer, owner, neighbour.claims[owner])
 
     def ask_again(self, owner: Principal) -> None:
         """Ask the next neighbour for an owner's events, whatever it claims."""
-        self._pull(self._clock(), owner, [peer for peer, _ in self._trusted(owner)])
+        self._pull(owner, [peer for peer, _ in self._trusted(owner)])
 
     def is_compared(self, owner: Principal) -> bool:
         """Say whether it is known how far an owner's chain goes, as far as neighbours can tell.
@@ -181,7 +185,7 @@ class PolicyGossip:
         if doubt is not None and not doubt.noted and self._is_over(doubt.since):
             # It was away, and could say nothing.
             del self._doubts[peer, None]
-        self._doubt(self._clock(), peer, None)
+        self._doubt(peer, None)
         self._tell_all(peer)
         self._book.linked(peer)
 
@@ -189,18 +193,18 @@ class PolicyGossip:
         """Forget what a neighbour has claimed: the link is gone."""
         self._linked.pop(peer, None)
         for owner in [owner for owner, pull in self._pulls.items() if pull.peer == peer]:
-            self._pull(self._clock(), owner)
+            self._pull(owner)
 
     def tick(self) -> None:
         """Compare heads when that is due, ask others for what has not come, and note who has proven nothing."""
-        now = self._clock()
+        now = self._timer()
         if now >= self._next:
-            self._next = now + timedelta(milliseconds=self._limits.policy_heads)
+            self._next = now + self._limits.policy_heads / 1_000
             for peer, neighbour in self._linked.items():
                 neighbour.answers = 0
                 self._tell_all(peer)
         for owner in list(self._pulls):
-            self._pull(now, owner)
+            self._pull(owner)
         for (peer, about), doubt in self._doubts.items():
             if peer in self._linked and not doubt.noted and self._is_over(doubt.since):
                 doubt.noted = True
@@ -217,7 +221,7 @@ class PolicyGossip:
             return
         match words:
             case ["heads", list(heads), bool(whole)]:
-                self._hear_heads(now, peer, neighbour, heads, whole=whole)
+                self._hear_heads(peer, neighbour, heads, whole=whole)
             case ["ask", owner, int(after)]:
                 self._answer(now, peer, neighbour, read_principal(owner), after)
             case ["events", owner, list(events), int(upto)]:
@@ -250,14 +254,11 @@ class PolicyGossip:
         top = self._book.top(owner)
         return _NOTHING if top is None else _Head(top.value.number, top.digest)
 
-    def _hear_heads(
-        self, now: datetime, peer: Principal, neighbour: _Neighbour, heads: list[Wire], *, whole: bool
-    ) -> None:
+    def _hear_heads(self, peer: Principal, neighbour: _Neighbour, heads: list[Wire], *, whole: bool) -> None:
         for words in heads:
             match words:
                 case [owner, int(number), bytes(digest), bytes(summary)]:
-                    claim = self._read_head(number, digest)
-                    self._hear_head(now, peer, neighbour, read_principal(owner), claim, summary)
+                    self._hear_head(peer, neighbour, read_principal(owner), self._read_head(number, digest), summary)
                 case _:
                     malformed("a head")
         if whole:
@@ -265,39 +266,39 @@ class PolicyGossip:
             self._doubts.pop((peer, None), None)
         self._book.compared()
 
-    def _hear_head(  # noqa: PLR0913, PLR0917  # the parts of one word
-        self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, claim: _Head, summary: bytes
+    def _hear_head(
+        self, peer: Principal, neighbour: _Neighbour, owner: Principal, claim: _Head, summary: bytes
     ) -> None:
         # Claims about other owners are kept too: one of them may be followed later.
         if owner in neighbour.claims or len(neighbour.claims) < self._limits.policy_owners:
             neighbour.claims[owner] = claim
         if not self._book.carries(owner):
             return
-        self._consider(now, peer, owner, claim)
+        self._consider(peer, owner, claim)
         if summary != self._summary(owner) and self._is_answered(neighbour):
             have: list[Writable] = [
                 [principal_tree(one.value.broker), one.value.time] for one in self._acknowledgements(owner)
             ]
             self._send(peer, [POLICY, "have", principal_tree(owner), have])
 
-    def _consider(self, now: datetime, peer: Principal, owner: Principal, claim: _Head) -> None:
+    def _consider(self, peer: Principal, owner: Principal, claim: _Head) -> None:
         """Ask for what a neighbour claims to have, if it is not here."""
         if self._book.has(owner, *claim):
             self._doubts.pop((peer, owner), None)
             if claim.number > self._book.applied(owner):
                 # The head is here, and something before it is not.
-                self._pull(now, owner, [peer])
+                self._pull(owner, [peer])
         else:
-            self._doubt(now, peer, owner)
-            self._pull(now, owner)
+            self._doubt(peer, owner)
+            self._pull(owner)
 
-    def _doubt(self, now: datetime, peer: Principal, owner: Principal | None) -> None:
+    def _doubt(self, peer: Principal, owner: Principal | None) -> None:
         if len(self._doubts) >= self._limits.cache_entries:
             del self._doubts[next(iter(self._doubts))]
-        self._doubts.setdefault((peer, owner), _Doubt(now))
+        self._doubts.setdefault((peer, owner), _Doubt(self._timer()))
 
-    def _is_over(self, since: datetime) -> bool:
-        return self._clock() >= since + timedelta(milliseconds=self._limits.policy_proof)
+    def _is_over(self, since: float) -> bool:
+        return self._timer() >= since + self._limits.policy_proof / 1_000
 
     def _read_head(self, number: int, digest: bytes) -> _Head:
         if not 0 <= number <= self._limits.policy_number or len(digest) != DIGEST_BYTES:
@@ -306,10 +307,10 @@ class PolicyGossip:
 
     # Events.
 
-    def _pull(self, now: datetime, owner: Principal, others: Sequence[Principal] = ()) -> None:
+    def _pull(self, owner: Principal, others: Sequence[Principal] = ()) -> None:
         """Ask a neighbour that claims to have more; `others` if none does. One is asked at a time."""
-        pull = self._pulls.get(owner)
-        if pull is not None and pull.peer in self._linked and now < pull.at + self._answer_time:
+        pull, now = self._pulls.get(owner), self._timer()
+        if pull is not None and pull.peer in self._linked and now < pull.at + self._limits.policy_answer / 1_000:
             return
         claims = {peer: one.claims[owner] for peer, one in self._linked.items() if owner in one.claims}
         behind = {peer: claim for peer, claim in claims.items() if not self._book.has(owner, *claim)}
@@ -326,10 +327,6 @@ class PolicyGossip:
             # A claim that contradicts what is here is about that very event.
             after = min(after, behind[peer].number - 1)
         self._ask(owner, _Pull(peer, after, now, tried | {peer}))
-
-    @property
-    def _answer_time(self) -> timedelta:
-        return timedelta(milliseconds=self._limits.policy_answer)
 
     def _ask(self, owner: Principal, pull: _Pull) -> None:
         self._pulls[owner] = pull
@@ -374,7 +371,7 @@ class PolicyGossip:
         pull = self._pulls.get(owner)
         if pull is not None and pull.peer == peer and upto:
             if pull.after < upto < neighbour.claims.get(owner, _NOTHING).number:
-                self._ask(owner, _Pull(peer, upto, now, frozenset((peer,))))
+                self._ask(owner, _Pull(peer, upto, self._timer(), frozenset((peer,))))
             else:
                 del self._pulls[owner]
         if upto:
