@@ -102,6 +102,26 @@ def test_a_fork_is_found_whatever_the_order(random: Random, length: int, common:
     assert not node.keeper.credentials().certificates
 
 
+@settings(max_examples=examples(40), deadline=None)
+@given(SEEDS, st.integers(1, 10))
+def test_an_event_that_a_broker_says_it_has_would_change_nothing(random: Random, length: int) -> None:
+    events, _ = write_chain(random, length)
+    node = PolicyNode()
+    for event in random.choices(events, k=3 * length):
+        keeper, head = node.keeper, (who(OWNER), event.value.number, event.digest)
+        had, before = keeper.has(*head), (node.state, keeper.known(who(OWNER)), keeper.top(who(OWNER)))
+        node.event(event)
+        assert keeper.has(*head)
+        top = keeper.top(who(OWNER))
+        assert top is not None
+        assert top.value.number == keeper.known(who(OWNER))
+        if had:
+            assert (node.state, keeper.known(who(OWNER)), top) == before
+        again = PolicyNode(node.number)
+        again.restore(keeper.snapshot(NOW, who(OWNER)))
+        assert (again.keeper.top(who(OWNER)), again.delivers()) == (top, node.delivers())
+
+
 SKEW = 2.0
 BROKERS = (7, 8, 9)
 

@@ -11,8 +11,9 @@ from penstock.broker.publications import Publications
 from penstock.broker.retained import Retained, Sample
 from penstock.broker.routing import Router
 from penstock.errors import LimitError
-from penstock.model.events import Event
+from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import Limits
+from penstock.model.names import TypeKey
 
 
 def line() -> Network:
@@ -246,9 +247,10 @@ class TestNeighbours:
 
 
 class TestBounds:
-    def sample(self, slot: str, number: int = 1, text: str = "") -> Sample:
+    def sample(self, slot: str, number: int = 1, text: str = "", source: str = "") -> Sample:
         event = Event.of(NEWS, {"s": text}).to_transit()
-        return Sample(Publications(principal("d"), 1, (number,), (event,), 0, slot), None)
+        side = principal(source) if source else None
+        return Sample(Publications(principal("d"), 1, (number,), (event,), 0, slot), side)
 
     def test_the_least_recent_slots_go_first(self) -> None:
         retained = Retained(Limits(route_retained=3))
@@ -257,6 +259,39 @@ class TestBounds:
 
         assert {sample.block.retain for sample in retained.of_type(NEWS.key)} == {"c", "a", "d"}
         assert len(retained) == 3
+
+    @pytest.mark.parametrize("limits", [Limits(route_retained=8), Limits(route_retained_all=8)])
+    def test_a_neighbour_pushes_out_nothing_but_its_own(self, limits: Limits) -> None:
+        retained = Retained(limits)
+        for number, slot in enumerate("abc"):
+            retained.keep(self.sample(slot, number, source="honest"))
+        for number in range(100):
+            retained.keep(self.sample(f"junk {number}", number, "x" * number, source="liar"))
+
+        assert len(retained) == 8
+        assert {"a", "b", "c"} < {sample.block.retain for sample in retained.of_type(NEWS.key)}
+        retained.prune(NEWS.key, lambda _sample: False)
+        assert retained._sides == {None: {}}
+        assert not retained._side_bytes
+
+    def test_nor_by_large_ones(self) -> None:
+        retained = Retained(Limits(route_retained_bytes=100_000))
+        for number in range(20):
+            retained.keep(self.sample(str(number), number, source="honest"))
+        for number in range(20):
+            retained.keep(self.sample(f"junk {number}", number, "x" * 10_000, source="liar"))
+
+        assert {str(number) for number in range(20)} < {sample.block.retain for sample in retained.of_type(NEWS.key)}
+
+    def test_what_brokers_say_among_themselves_is_not_kept(self) -> None:
+        router = Router(principal("a"), 1)
+        key = TypeKey(principal("owner"), "penstock.keys")
+        router.advertise("pub", key)
+        router.subscribe("sub", key)
+        (delivered,) = router.publish("pub", [TransitEvent(key, (), {}, "1")], "slot")
+
+        assert isinstance(delivered, Deliver)
+        assert not router.size().retained
 
     def test_samples_come_in_order_of_time_however_they_came(self) -> None:
         retained = Retained()

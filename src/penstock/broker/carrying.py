@@ -11,6 +11,7 @@ from penstock.broker.filters import passes
 from penstock.broker.forest import Forest
 from penstock.broker.matching import Values
 from penstock.broker.outputs import Deliveries, Unopened
+from penstock.broker.policy_transport import is_reserved
 from penstock.broker.publications import Publications
 from penstock.broker.retained import Retained, Sample
 from penstock.broker.sealed import SealedPublications, Vault, not_sealed
@@ -261,7 +262,12 @@ class Carrier:
             return []
 
     def _retain(self, block: Publications, source: Side) -> bool:
-        """Keep the latest of some events of one slot; say whether it is later than what was kept."""
+        """Keep the latest of some events of one slot; say whether it is later than what was kept.
+
+        What brokers say among themselves is for their parts to verify and keep, and is never kept here.
+        """
+        if is_reserved(block.type.name):
+            return False
         samples = (Sample(block.pick([place]), source) for place in range(len(block.events)))
         latest = max(samples, key=lambda sample: sample.order)
         return self._is_wanted(latest) and self.retained.keep(latest)

@@ -7,7 +7,7 @@ broker that has it, and each broker passes on each event once.
 
 What is kept is current only where a subscription brings what follows. What no subscription wants any more is therefore
 let go, except at the brokers of those who published it, and where the way to these is cut off for now. The memory is
-bounded, the least recent being forgotten first.
+bounded. When it is full, the side from which most came loses its oldest: a neighbour pushes out nothing but its own.
 """
 
 from collections import OrderedDict
@@ -63,6 +63,9 @@ class Retained:
         self._limits = limits
         self._samples: OrderedDict[_Slot, Sample] = OrderedDict()
         self._slots: dict[TypeKey, OrderedDict[str, None]] = {}
+        #: by side, the slots of one type, and under no type those of all; and the bytes that all take
+        self._sides: dict[TypeKey | None, dict[Side, OrderedDict[_Slot, None]]] = {None: {}}
+        self._side_bytes: dict[Side, int] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -81,6 +84,9 @@ class Retained:
             self._drop(slot)
         self._samples[slot] = sample
         self._slots.setdefault(slot[0], OrderedDict())[slot[1]] = None
+        for key in (slot[0], None):
+            self._sides.setdefault(key, {}).setdefault(sample.source, OrderedDict())[slot] = None
+        self._side_bytes[sample.source] = self._side_bytes.get(sample.source, 0) + sample.size
         self._bytes += sample.size
         self._make_room(slot[0])
         return True
@@ -108,12 +114,25 @@ class Retained:
 
     def _make_room(self, key: TypeKey) -> None:
         if len(self._slots[key]) > self._limits.route_retained:
-            self._drop((key, next(iter(self._slots[key]))))
+            fullest = max(self._sides[key].values(), key=len)
+            self._drop(next(iter(fullest)))
         while len(self._samples) > self._limits.route_retained_all or self._bytes > self._limits.route_retained_bytes:
-            self._drop(next(iter(self._samples)))
+            most = max(self._side_bytes, key=self._side_bytes.__getitem__)
+            self._drop(next(iter(self._sides[None][most])))
 
     def _drop(self, slot: _Slot) -> None:
-        self._bytes -= self._samples.pop(slot).size
+        sample = self._samples.pop(slot)
+        self._bytes -= sample.size
+        self._side_bytes[sample.source] -= sample.size
         del self._slots[slot[0]][slot[1]]
         if not self._slots[slot[0]]:
             del self._slots[slot[0]]
+        for key in (slot[0], None):
+            sides = self._sides[key]
+            del sides[sample.source][slot]
+            if not sides[sample.source]:
+                del sides[sample.source]
+            if key is not None and not sides:
+                del self._sides[key]
+        if not self._side_bytes[sample.source]:
+            del self._side_bytes[sample.source]
