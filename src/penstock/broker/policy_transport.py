@@ -1,4 +1,4 @@
-"""How statements about policy travel: as retained events of types that every owner has, and no client may name.
+"""How statements about policy travel on a fabric: as retained events of types that every owner has.
 
 | type              | slot                     | what it holds                                                 |
 |-------------------|--------------------------|---------------------------------------------------------------|
@@ -7,7 +7,8 @@
 | `penstock.ack`    | the broker               | its last acknowledgement                                      |
 
 An event of these types has one attribute, the statement in base64. It is retained under its slot, so that a
-subscription doubles as a request for the current state (paper 5, section 6.3).
+subscription doubles as a request for the current state (paper 5, section 6.3). No client can name these types. Over
+links statements do not travel as events (`policy_gossip`).
 """
 
 from dataclasses import dataclass
