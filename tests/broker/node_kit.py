@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
@@ -75,6 +76,8 @@ class Broker(Node):
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,
         managing: Managing | None = None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.told = []
         self.revocations: list[RevocationRecord] = []
@@ -88,7 +91,9 @@ class Broker(Node):
             ids=lambda: str(next(numbers)),
             revocations=self.revocations.append,
         )
-        super().__init__(settings, recorder, reported=self.told.append, keep=keep, fabric=fabric, managing=managing)
+        super().__init__(
+            settings, recorder, clock=clock, reported=self.told.append, keep=keep, fabric=fabric, managing=managing
+        )
 
     @property
     def codes(self) -> set[str]:

@@ -35,6 +35,10 @@ class Answers:
         known = self._known.get(about)
         return None if known is None or now >= known.until or known.by != by else known.answer
 
+    def forget(self) -> None:
+        """Forget all answers: the clock was corrected, and dates that had passed are still to come."""
+        self._known.clear()
+
     def keep(
         self, about: Hashable, by: tuple[object, ...], now: datetime, dates: Iterable[Validity], *, answer: bool
     ) -> bool:

@@ -25,11 +25,12 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
 from penstock.broker.requests import Report
 from penstock.broker.shown import discreet, resting
+from penstock.broker.steady_clock import Clock, SteadyClock
 from penstock.broker.vault import KeyVault, MaySign, Signatures
 from penstock.broker.ways import PeerAddress as PeerAddress
 from penstock.crypto.blinding import is_blinded
 from penstock.crypto.live_keys import LiveKeys
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.guard import NetworkRequest, Recorded, Recorder
 from penstock.guard.environment import environment_schema
 from penstock.model.names import TypeKey
@@ -42,7 +43,6 @@ from penstock.trust.revocations import Revocations
 from penstock.trust.validity import Validity
 
 Reported: TypeAlias = Callable[[Report | PenstockError], None]
-Clock: TypeAlias = Callable[[], datetime]
 _NOTHING: Final = Credentials()
 
 
@@ -61,9 +61,10 @@ class Core:
         self.certificates = CertificateCache()
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
-        self._clock = clock
+        self._clock = SteadyClock(clock)
         #: the time when it was last asked for: that of whatever is being done
-        self.latest = clock()
+        self.latest = self._clock()
+        self._corrections = 0
         self._reported = reported
         self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note, Unopened: self._unopened}
         #: when something is due, and what is called then
@@ -143,9 +144,30 @@ class Core:
         return self._router
 
     def now(self) -> datetime:
-        """Return the time, which never goes back."""
-        self.latest = max(self.latest, self._clock())
+        """Return the time. It goes back only where a clock that was ahead has been corrected (`steady_clock`)."""
+        now = self._clock()
+        if self._clock.corrections != self._corrections:
+            self._corrected(now)
+        self.latest = max(self.latest, now)
         return self.latest
+
+    def _corrected(self, now: datetime) -> None:
+        """Have everything decided again that rests on dates, before anything else is done."""
+        back = int((self.latest - now).total_seconds())
+        self._corrections = self._clock.corrections
+        self.latest = self.turn = now
+        self._answers.forget()
+        self.overlay.recheck()
+        self.local.recheck()
+        self.soon(self.trust_changed)
+        self.soon(self.release)
+        self.note(
+            FailedError(
+                "clock.corrected",
+                f"the clock of this machine was ahead and was set back by {back} seconds",
+                hint="what had ended meanwhile by the date counts again; find out what set the clock",
+            )
+        )
 
     def begin(self) -> datetime:
         """Return the time, before anything is done that depends on it: what was due until now is done first."""

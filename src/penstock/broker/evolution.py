@@ -394,7 +394,7 @@ class PolicyKeeper:
             yield Fresh(log.owner) if reason is None else Stale(log.owner, reason)
         if reason is None:
             followed.asked = None
-        elif reason is not Reason.FORKED and (followed.asked is None or now >= followed.asked + self._retry):
+        elif reason is not Reason.FORKED and (followed.asked is None or abs(now - followed.asked) >= self._retry):
             followed.asked = now
             yield Resubscribe(log.owner)
 

@@ -75,7 +75,7 @@ class FabricMembers:
         """Say that this broker is there, where that is due: what it discloses has changed, or time has passed."""
         core, now = self._core, self._core.now()
         octets = core.shown()
-        if self._shown is not None and self._shown[0] == octets and now - self._shown[1] < self._renewal:
+        if self._shown is not None and self._shown[0] == octets and abs(now - self._shown[1]) < self._renewal:
             return
         self._shown = octets, now
         most = core.settings.limits.network_disclosure

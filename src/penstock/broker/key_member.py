@@ -372,7 +372,7 @@ class KeyMember:
 
     def _ask(self, now: datetime) -> list[Output]:
         """Ask for what is wanted, if it is time to."""
-        if self._wish is None or (self._asked is not None and now < self._asked + self._pause):
+        if self._wish is None or (self._asked is not None and abs(now - self._asked) < self._pause):
             return []
         self._asked, self._tries = now, self._tries + 1
         public = self._joining or b""

@@ -30,7 +30,7 @@ class KeyNotices:
     def is_due(self, now: datetime, group: KeyGroup) -> bool:
         """Say whether a group is to be told its epoch now; the next time is later then."""
         expected = self._next.get(group)
-        if expected is not None and now < expected.due:
+        if expected is not None and expected.due - expected.pause <= now < expected.due:
             return False
         pause = min(self._longest, self._retry / _PATIENCE if expected is None else 2 * expected.pause)
         self._next[group] = _Next(now + pause, pause)

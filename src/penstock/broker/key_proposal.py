@@ -34,7 +34,7 @@ class Proposal:
 
     def again(self, now: datetime) -> list[Append]:
         """Propose it again, if it is time: the log takes it now, or says that the place is taken."""
-        if self._made is None or now < self._made[0] + self._retry:
+        if self._made is None or abs(now - self._made[0]) < self._retry:
             return []
         self._made = now, self._made[1]
         return [self._made[1]]

@@ -145,7 +145,7 @@ class Keys:
 
     def _join(self, now: datetime, group: KeyGroup) -> None:
         declined = self._declined.get(group)
-        if group in self._members or (declined is not None and now < declined):
+        if group in self._members or (declined is not None and declined - _AGAIN <= now < declined):
             return
         if not self._claims.may_hold(self._core.principal, group):
             # Asked again when policy changes; and now and then, because rights begin at dates too.
@@ -237,8 +237,8 @@ class Keys:
         pause = timedelta(milliseconds=core.settings.limits.key_retry)
         for group, member in list(self._members.items()):
             missing = core.labels.missing(group.type) if group.labels else None
-            if missing is not None and now >= self._sought.get(group, now):
-                self._sought[group] = now + pause
+            if missing is not None and abs(now - self._sought.get(group, now - pause)) >= pause:
+                self._sought[group] = now
                 self._carry_out(member.history(now, missing, missing))
 
     # What operators and clients want (`key_desk`).

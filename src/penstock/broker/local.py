@@ -1,8 +1,8 @@
 """The local broker: sessions, and what policy leaves of their requests (Belokosztolszki et al., sections 4 and 6 to 8).
 
 A plain state machine between clients and the router. Whoever drives it tells it what happens and carries out what it
-returns, in order (`broker.requests`). It reads no clock: `now` never goes back, and `tick` says when it wants to be
-called next, because a right begins or ends.
+returns, in order (`broker.requests`). It reads no clock: `now` never goes back (where a clock
+was corrected, `recheck` is called), and `tick` says when it wants to be called next, because a right begins or ends.
 
 1. Each request is decided through the one door (`broker.door`), and recorded there, before anything comes of it.
 2. The original request is kept. What it comes to is worked out from the answers (`broker.effective`): a request that is
@@ -305,6 +305,11 @@ class LocalBroker:
             self._door.write(client)
         self._usages.forget(now)
         return self._said(), self._turn
+
+    def recheck(self) -> None:
+        """Have everything worked out again before anything passes: the clock was corrected, and `now` is earlier."""
+        self._sources_turn = self._turn = datetime.min.replace(tzinfo=UTC)
+        self._all_stale()
 
     def _all_stale(self) -> None:
         self._stale.update(dict.fromkeys(self._sessions))

@@ -16,7 +16,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.broker.core import Clock, Core, Reported
+from penstock.broker.core import Core, Reported
 from penstock.broker.fabric_network import FabricNetwork, FabricSettings
 from penstock.broker.key_desk import KeyDesk
 from penstock.broker.key_managing import Managing
@@ -28,6 +28,7 @@ from penstock.broker.policy import Forgetful, Keep, Policies
 from penstock.broker.policy_gossip import PolicyGossip
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
+from penstock.broker.steady_clock import Clock
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin

@@ -93,6 +93,10 @@ class Overlay:
         if self._disclosed.pop(broker, None) is not None:
             self._forget()
 
+    def recheck(self) -> None:
+        """Ask for everything again: the clock was corrected, and dates that had passed are still to come."""
+        self._forget()
+
     # What follows from it.
 
     def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:

@@ -96,5 +96,8 @@ class PublicationRate:
         if now is self._now:
             return
         self._now = now
+        while self._counted and self._counted[-1][0] > now:
+            # The clock was ahead, and has been corrected.
+            self._sum -= self._counted.pop()[1][0]
         while self._counted and now - self._counted[0][0] >= self._window:
             self._sum -= self._counted.popleft()[1][0]

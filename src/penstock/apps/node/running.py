@@ -17,11 +17,11 @@ from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.managing import open_log
 from penstock.apps.node.metrics import Metrics
-from penstock.broker.core import Clock
 from penstock.broker.fabric_members import network_topic
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.key_managing import Managing
 from penstock.broker.node import Node
+from penstock.broker.steady_clock import Clock
 from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
