@@ -16,6 +16,7 @@ from penstock.broker.feeds import Subscription
 from penstock.broker.key_managing import Managing
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
+from penstock.broker.link_reports import LinkReport
 from penstock.broker.node import Node
 from penstock.broker.node_settings import NodeSettings
 from penstock.broker.policy import Keep
@@ -67,7 +68,7 @@ async def refused(code: str, act: Awaitable[object]) -> PenstockError:
 class Broker(Node):
     """A node that remembers what its operator is told."""
 
-    told: list[Report | PenstockError]
+    told: list[Report | LinkReport | PenstockError]
 
     def __init__(
         self,

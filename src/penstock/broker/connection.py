@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from penstock.broker import protocol
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.outcomes import not_permitted, settled
+from penstock.broker.pauses import Pauses
 from penstock.broker.protocol import Asking, Hello, Role, Welcome, Word, read_word, word_of
 from penstock.broker.requests import Detail, Missing
 from penstock.broker.ways import Address
@@ -26,8 +27,6 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
 from penstock.trust.credentials import Credentials, read_credentials
 
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 5.0
 #: a broker says so when it is not the moment, or not the place: trying again may help
 _PASSING: Final = frozenset(
     # The last, because a session that has lost its link counts until the broker has noticed.
@@ -126,16 +125,16 @@ class Connection:
     async def open(self, patience: float) -> None:
         """Connect; try for so many seconds. Raises as `Caller.call`."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + patience, _FIRST_PAUSE
+        deadline, pauses = loop.time() + patience, Pauses(self._caller.endpoint.random)
         found: tuple[Link, list[Wire]] | None = None
         while found is None:
             try:
                 found = await self._caller.call()
             except PenstockError as error:
+                pause = pauses.next(loop.time())
                 if not _is_passing(error) or loop.time() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)
-                pause = min(_LONGEST_PAUSE, 2 * pause)
         link, waiting = found
         self.link = link
         self._up.set()
@@ -193,7 +192,9 @@ class Connection:
             )
 
     async def _reopen(self) -> tuple[Link, list[Wire]] | None:
-        pause = _FIRST_PAUSE
+        loop = asyncio.get_running_loop()
+        pauses = Pauses(self._caller.endpoint.random)
+        pauses.there(loop.time())
         while self.ended is None:
             try:
                 return await self._caller.call()
@@ -201,10 +202,7 @@ class Connection:
                 if not _is_passing(error):
                     self._end(error)
                     return None
-            # Brokers that come back are not to be met by all clients at once.
-            spread = 0.5 + int.from_bytes(self._caller.endpoint.random(2)) / 0x10000
-            await asyncio.sleep(pause * spread)
-            pause = min(_LONGEST_PAUSE, 2 * pause)
+            await asyncio.sleep(pauses.next(loop.time()))
         return None
 
     async def _resume(self, link: Link) -> None:

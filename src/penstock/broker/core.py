@@ -14,6 +14,7 @@ from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.gathering import Gathering
 from penstock.broker.labels import Labels
 from penstock.broker.library import Library
+from penstock.broker.link_reports import LinkReport
 from penstock.broker.local import LocalBroker
 from penstock.broker.node_settings import NodeSettings as NodeSettings
 from penstock.broker.node_settings import TrustSettings as TrustSettings
@@ -42,7 +43,7 @@ from penstock.trust.event_types import VerifiedType
 from penstock.trust.revocations import Revocations
 from penstock.trust.validity import Validity
 
-Reported: TypeAlias = Callable[[Report | PenstockError], None]
+Reported: TypeAlias = Callable[[Report | LinkReport | PenstockError], None]
 _NOTHING: Final = Credentials()
 
 
@@ -270,6 +271,10 @@ class Core:
     def note(self, report: Report | PenstockError) -> None:
         """Let operators know."""
         self.counts["refused" if report.code else "accepted"] += 1
+        self._reported(report)
+
+    def report(self, report: LinkReport) -> None:
+        """Let operators know what has become of a link to another broker."""
         self._reported(report)
 
     def _unopened(self, unopened: Unopened) -> None:

@@ -46,6 +46,10 @@ class Ledger:
             self.heeded.discard(handle)
         return True
 
+    def counting(self) -> Iterator[Entry]:
+        """Yield what the neighbour has entered, and may enter."""
+        return (self.entered[handle] for handle in self.heeded)
+
     def forget_told(self) -> None:
         """Forget what was entered with the neighbour: a session begins, or is over."""
         self.told, self._handles = {}, 0

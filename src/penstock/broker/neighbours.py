@@ -12,9 +12,12 @@ from typing import Final
 
 from penstock.broker.core import Core
 from penstock.broker.link import Endpoint, Link
+from penstock.broker.link_reports import LinkReports
 from penstock.broker.messages import Hop
-from penstock.broker.outputs import Cut, Disclosed, Send
+from penstock.broker.outputs import Cut, Disclosed, Send, Unsent
+from penstock.broker.pauses import Pauses
 from penstock.broker.protocol import Hello, Role, Welcome, read_word
+from penstock.broker.publications import Publications
 from penstock.broker.turns import Turns
 from penstock.broker.ways import Address
 from penstock.codec.wire import Wire, Writable, encode
@@ -22,8 +25,8 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+#: seconds between two looks at a link that the other side has made
+_LOOK: Final = 0.25
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class _Neighbour:
     link: Link
     caller: Principal
     credentials: Credentials
+    #: why this broker has cut it off
+    cut: str = ""
 
 
 class Neighbours:
@@ -42,23 +47,30 @@ class Neighbours:
         self._neighbours: dict[Principal, _Neighbour] = {}
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._stopping = False
         #: told of time-stamps and words about policy that come, of new links and of links that are gone
         self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
         self.policy: Callable[[Principal, Sequence[Wire]], None] = lambda _peer, _words: None
         self.linked: Callable[[Principal], None] = lambda _peer: None
         self.unlinked: Callable[[Principal], None] = lambda _peer: None
-        core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed})
+        self.reports = LinkReports(core.report)
+        core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed, Unsent: self._unsent})
 
     def up(self) -> list[Principal]:
         """Return the brokers to whom there is a link."""
         return sorted(self._neighbours)
+
+    def status(self) -> dict[str, Wire]:
+        """Return what operators see of the links that were lost, be they back or not."""
+        return self.reports.status(asyncio.get_running_loop().time())
 
     def start(self, peers: Iterable[Address]) -> None:
         """Call brokers, and call again whenever a link is lost."""
         self._calls += [asyncio.create_task(self._keep_calling(peer)) for peer in peers]
 
     async def stop_calling(self) -> None:
-        """Call nobody any more; the links stay."""
+        """Call nobody any more; the links stay. When they go, that is no loss."""
+        self._stopping = True
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
@@ -86,20 +98,26 @@ class Neighbours:
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
     async def _keep_calling(self, address: Address) -> None:
-        pause, who = _FIRST_PAUSE, address.principal
+        loop = asyncio.get_running_loop()
+        pauses, who, noted = Pauses(self._endpoint.random), address.principal, ""
         while True:
             # Where nobody said who is there, whoever was found there may have called in the meantime.
-            if who is None or who not in self._neighbours:
+            if who is not None and who in self._neighbours:
+                pauses.there(loop.time())
+                await asyncio.sleep(_LOOK)
+            else:
                 try:
                     link = await address.call(self._endpoint)
                     who = link.peer.principal
                     await self._greet(link)
-                    pause = _FIRST_PAUSE
+                    noted = ""
+                    pauses.there(loop.time())
                 except (PenstockError, OSError) as error:
-                    if isinstance(error, PenstockError):
+                    # A broker that is not there is called often, and reported once.
+                    if isinstance(error, PenstockError) and error.code != noted:
+                        noted = error.code
                         self._core.note(error)
-            await asyncio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, 2 * pause)
+                await asyncio.sleep(pauses.next(loop.time()))
 
     async def _greet(self, link: Link) -> None:
         """Say hello to a broker that was called, and attend to it. Raises what its link ends with."""
@@ -130,6 +148,7 @@ class Neighbours:
         self._choose(peer, neighbour)
         core.disclose(peer, neighbour.credentials)
         core.settle(core.router.link_up(peer, loop.time()))
+        self.reports.up(peer, loop.time())
         self.linked(peer)
         try:
             while True:
@@ -145,6 +164,8 @@ class Neighbours:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
                 self.unlinked(peer)
+                if not self._stopping:
+                    self.reports.lost(peer, _reason(neighbour), loop.time())
                 core.settle(core.router.link_down(peer))
 
     def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
@@ -182,20 +203,28 @@ class Neighbours:
     # What the router wants.
 
     def _send(self, send: Send) -> None:
-        self.post(send.peer, send.hop.to_tree())
+        if not self.post(send.peer, send.hop.to_tree()) and isinstance(send.hop.body, Publications):
+            self._unsent(Unsent(send.peer, len(send.hop.body.events)))
 
-    def post(self, peer: Principal, message: Writable) -> None:
-        """Send a message to a neighbour, if there is a link."""
+    def _unsent(self, unsent: Unsent) -> None:
+        self.reports.not_passed_on(unsent.peer, unsent.events)
+
+    def post(self, peer: Principal, message: Writable) -> bool:
+        """Send a message to a neighbour; say whether there was a link that took it."""
         neighbour = self._neighbours.get(peer)
-        if neighbour is not None:
-            # A link that is at its end says so to whoever attends to it.
-            with suppress(PenstockError):
-                neighbour.link.post(encode(message, limits=self._core.settings.limits))
+        if neighbour is None:
+            return False
+        # A link that is at its end says so to whoever attends to it.
+        with suppress(PenstockError):
+            neighbour.link.post(encode(message, limits=self._core.settings.limits))
+            return True
+        return False
 
     def _cut(self, cut: Cut) -> None:
         neighbour = self._neighbours.get(cut.peer)
         if neighbour is not None:
             self._core.note(cut.reason)
+            neighbour.cut = cut.reason.code
             self._close(neighbour.link, cut.reason.code)
 
     def _disclosed(self, disclosed: Disclosed) -> None:
@@ -205,3 +234,9 @@ class Neighbours:
             self._core.note(error)
             bag = None
         self._core.disclose(disclosed.broker, bag)
+
+
+def _reason(neighbour: _Neighbour) -> str:
+    """Return the code that says why a link was lost: the one that its peer gave, if it gave any."""
+    ended = neighbour.link.ended
+    return neighbour.cut or ("" if ended is None else str(ended.fields.get("reason", ended.code)))

@@ -297,6 +297,7 @@ class Node:
             "network": str(self.settings.network),
             "brokers": {str(broker): [str(one) for one in links] for broker, links in self.brokers().items()},
             "neighbours": [str(peer) for peer in self.neighbours.up()],
+            "links": self.neighbours.status(),
             "sessions": len(self.clients),
             "types": len(core.library),
             "clients": size.clients,

@@ -57,6 +57,14 @@ class Disclosed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsent:
+    """Events that a neighbour had asked for were not passed on to it: the link to it is lost."""
+
+    peer: Principal
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unopened:
     """A sealed block is refused: it does not open, or is not what it says, or should have come at another time.
 
@@ -69,7 +77,7 @@ class Unopened:
     peer: Principal | None = None
 
 
-Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened
+Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened | Unsent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ class Peer:
     hops: Hops
     up: bool = False
     last: float = 0.0
+    #: when the connection was made
+    since: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
 
 

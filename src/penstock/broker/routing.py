@@ -19,9 +19,10 @@ from penstock.broker.carrying import Carried, Carrier
 from penstock.broker.entries import Entry, Filter, Subscription
 from penstock.broker.forest import Forest
 from penstock.broker.hops import Heard, Hops
+from penstock.broker.lost_neighbours import LostNeighbours
 from penstock.broker.membership import Membership, View
 from penstock.broker.messages import Announcement, Body, Disclosure, Enter, Hop, Pulse, Withdraw
-from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings, Size
+from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings, Size, Unsent
 from penstock.broker.peers import Peer, Peers
 from penstock.broker.publications import Publications, blocks, check_slot
 from penstock.broker.sealed import SealedPublications
@@ -51,6 +52,7 @@ class Router:
             lambda key: self._members.view.parent(key, self._may_route), self._vault.filters, self._limits
         )
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
+        self._lost = LostNeighbours(self._limits)
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
         self._pulsed = float("-inf")
@@ -63,7 +65,7 @@ class Router:
         """Begin with a neighbour to whom there is a new connection."""
         self._down(peer)
         neighbour = self._neighbours.setdefault(peer, Peer(Hops(self._members.incarnation)))
-        neighbour.up, neighbour.last = True, now
+        neighbour.up, neighbour.last, neighbour.since = True, now, now
         neighbour.hops.connect()
         self._begin(peer, neighbour)
         return self._settle()
@@ -93,6 +95,9 @@ class Router:
                 self._cut(peer, RefusedError("network.silent", "a neighbour has not been heard of for too long"))
             elif not neighbour.up and silent > self._settings.lifetime:
                 del self._neighbours[peer]
+                self._lost.forget(peer)
+            elif neighbour.up and neighbour.hops.greeted and silent < self._settings.pulse <= now - neighbour.since:
+                self._lost.forget(peer)
         if now - self._pulsed >= self._settings.pulse:
             self._pulsed = now
             for peer in self._neighbours.up():
@@ -305,6 +310,7 @@ class Router:
             return
         self._forest.put(peer, handle, entry)
         if isinstance(entry, Subscription):
+            self._lost.asks_again(peer, entry.tree)
             for block in self._carrier.shown_to_neighbour(entry):
                 self._say(peer, block)
 
@@ -322,6 +328,7 @@ class Router:
             return
         neighbour.up = False
         neighbour.ledger.forget_told()
+        self._lost.lose(peer, neighbour.ledger.counting())
         self._empty(peer, neighbour)
         self._spread(self._members.link_down(peer))
 
@@ -375,6 +382,8 @@ class Router:
 
     def _carry(self, block: Publications, came_from: Principal | None) -> None:
         self._carried(self._carrier.carry(block, came_from))
+        if len(self._lost):
+            self._outputs.extend(Unsent(*missing) for missing in self._lost.missing(block, came_from))
 
     def _carried(self, carried: Carried) -> None:
         self._outputs.extend(carried.unopened)

@@ -129,6 +129,8 @@ class Limits:
     network_outbox: int = 65_536
     #: what one neighbour may enter; streams of events (an origin and a type) told apart, and how late a copy may come
     route_entries: int = 1_000_000
+    #: filters on one type that one neighbour is told; beyond, it is told that everything of the type is wanted
+    route_filters: int = 4_096
     route_streams: int = 65_536
     route_window: int = 1_024
     #: a sealed filter: its parts, octets of the content of one; and sets of epochs that an index of filters is kept for

@@ -54,6 +54,10 @@ def show_status(status: Mapping[str, Wire], names: Names) -> None:
     paint.facts(facts)
     paint.line()
     _show_brokers(me, table(status.get("brokers")), names)
+    links = table(status.get("links"))
+    if links:
+        paint.line()
+        _show_links(links, names)
     policy = table(status.get("policy"))
     if policy:
         paint.line()
@@ -70,6 +74,18 @@ def _show_brokers(me: str, links: Mapping[str, Wire], names: Names) -> None:
     apart = sorted(neighbours.keys() - {me} - others)
     if apart:
         paint.line(f"not reached from here: {', '.join(names.show_text(broker) for broker in apart)}")
+
+
+def _show_links(links: Mapping[str, Wire], names: Names) -> None:
+    """Show the links that were lost: whether they are back, why they were lost last, and what was not passed on."""
+    rows = []
+    for broker, found in links.items():
+        link = table(found)
+        seconds = link.get("seconds")
+        since = f"{seconds:.0f} s" if isinstance(seconds, float) else ""
+        words = *(str(link.get(word, "")) for word in ("state", "code", "losses", "unsent")), since
+        rows.append((names.show_text(broker), *words))
+    paint.grid(("link to", "state", "lost by", "losses", "events not passed on", "since"), rows)
 
 
 def _tree(me: str, neighbours: Mapping[str, list[str]], names: Names) -> tuple[paint.Node, set[str]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from penstock.broker.link_reports import LinkReport, LinkState
 from penstock.broker.requests import Report
 from penstock.errors import PenstockError, printable
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -31,10 +32,12 @@ class Log:
     _second: datetime | None = field(default=None, init=False)
     _lines: int = field(default=0, init=False)
 
-    def note(self, report: Report | PenstockError) -> None:
+    def note(self, report: Report | LinkReport | PenstockError) -> None:
         """Log what a node reports."""
         if isinstance(report, PenstockError):
             self.say("warning", "problem", code=report.code, message=report.message)
+        elif isinstance(report, LinkReport):
+            self._note_link(report)
         elif report.code or not self.quiet:
             asked, detail = report.asked, report.detail
             missing = [
@@ -52,6 +55,18 @@ class Log:
                 missing=missing,
                 problems=list(detail.problems),
             )
+
+    def _note_link(self, report: LinkReport) -> None:
+        lost = report.state is LinkState.LOST
+        self.say(
+            "warning" if lost or report.unsent else "info",
+            f"link-{report.state}",
+            broker=report.peer,
+            code=report.code,
+            **{"up_for" if lost else "down_for": round(report.seconds, 1)},
+            unsent=report.unsent or None,
+            losses=report.losses or None,
+        )
 
     def say(self, level: str, what: str, **facts: object) -> None:
         """Log something; facts that are empty are left out."""

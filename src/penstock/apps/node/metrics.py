@@ -80,6 +80,11 @@ class _Sizes(Collector):
         yield CounterMetricFamily(
             "penstock_events_held_back", "Events not delivered for want of their owner's policy.", core.local.held_back
         )
+        yield CounterMetricFamily(
+            "penstock_events_unsent",
+            "Events that other brokers had asked for, and that were not passed on since the links to them were lost.",
+            node.neighbours.reports.unsent,
+        )
         refused = CounterMetricFamily(
             "penstock_blocks_unopened", "Sealed blocks that were refused, by the code.", labels=("code",)
         )
