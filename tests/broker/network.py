@@ -79,6 +79,8 @@ class Network:
         self.disclosed: list[tuple[str, str, bytes]] = []
         #: counted by the kind of the body
         self.sent: dict[str, int] = {}
+        #: brokers that hear nothing, though their links are up
+        self.deaf: set[str] = set()
         self._order = itertools.count()
         self._moments = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -174,8 +176,12 @@ class Network:
     def run(self) -> None:
         """Let everything that is under way arrive."""
         while self._agenda:
-            self.now, _, happen = heapq.heappop(self._agenda)
-            happen()
+            self.step()
+
+    def step(self) -> None:
+        """Let the next thing happen that is under way."""
+        self.now, _, happen = heapq.heappop(self._agenda)
+        happen()
 
     def wait(self, seconds: float) -> None:
         """Let time pass, with a tick each second."""
@@ -257,7 +263,7 @@ class Network:
     def _arrive(self, here: str, there: str, hop: Hop, session: int | None) -> Callable[[], None]:
         def arrive() -> None:
             link = self.links.get(frozenset((here, there)))
-            if there in self.routers and link is not None and session in (None, link):
+            if there in self.routers and there not in self.deaf and link is not None and session in (None, link):
                 self._do(there, self.routers[there].receive(self._who(here), hop, self.now))
 
         return arrive

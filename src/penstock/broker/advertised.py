@@ -46,6 +46,10 @@ class Advertised:
         check_known(key, self._by_key)
         return self._by_key.pop(key).entries
 
+    def trees(self, key: str) -> tuple[TypeKey, ...]:
+        """Return the trees in which something is advertised under a key."""
+        return tuple(entry.tree for entry in self._by_key[key].entries) if key in self._by_key else ()
+
     def check(self, key: str, events: Sequence[TransitEvent]) -> None:
         """Check that events are what is advertised under a key.
 

@@ -31,6 +31,8 @@ class _Wish:
     filter: Filter | None
     #: the ancestors of what is published
     line: tuple[TypeKey, ...] = ()
+    #: whose it is, where that bounds it
+    group: str = ""
     #: what passes of it, and None where everything does
     passes: Compiled | None = None
     placed: tuple[str, ...] = ()
@@ -113,7 +115,8 @@ class BlindingRouter(Router):
         self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
     ) -> list[Output]:
         """Let a client publish events of a type. Raises what the router raises."""
-        return self._offers.begin(key, _Wish(of_type, filter_, tuple(ancestors), passing_of(filter_ or Filter())))
+        line, passing = tuple(ancestors), passing_of(filter_ or Filter())
+        return self._offers.begin(key, _Wish(of_type, filter_, line, passes=passing))
 
     def unadvertise(self, key: str) -> list[Output]:
         """Take an advertisement back. Raises what the router raises."""
@@ -121,9 +124,9 @@ class BlindingRouter(Router):
         self._told.pop(key, None)
         return self._offers.end(key)
 
-    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None) -> list[Output]:
+    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None, group: str = "") -> list[Output]:
         """Let a client have the events of a type and its sub-types. Raises what the router raises."""
-        return self._requests.begin(key, _Wish(of_type, filter_))
+        return self._requests.begin(key, _Wish(of_type, filter_, group=group))
 
     def unsubscribe(self, key: str) -> list[Output]:
         """Take a subscription back. Raises what the router raises."""
@@ -156,6 +159,11 @@ class BlindingRouter(Router):
         self.labelled = self._labels.version
         return [*self._offers.place_all(), *self._requests.place_all()]
 
+    def _trees_of(self, key: str) -> Iterable[TypeKey]:
+        wishes = (self._requests.by_key.get(key), self._offers.by_key.get(key))
+        names = [name for wish in wishes if wish is not None for name in wish.placed]
+        return [tree for trees in map(super()._trees_of, names) for tree in trees]
+
     # What the router is told.
 
     def _offer(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
@@ -166,7 +174,7 @@ class BlindingRouter(Router):
         return [*super().unadvertise(name), *self._interested(name, wanted=False)]
 
     def _request(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
-        return super().subscribe(name, tree, wish.filter)
+        return super().subscribe(name, tree, wish.filter, wish.group)
 
     # What the router says.
 

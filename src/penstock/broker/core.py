@@ -4,6 +4,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from penstock.broker.answers import Answers
@@ -19,7 +20,7 @@ from penstock.broker.local import LocalBroker
 from penstock.broker.node_settings import NodeSettings as NodeSettings
 from penstock.broker.node_settings import TrustSettings as TrustSettings
 from penstock.broker.outcomes import require, settled
-from penstock.broker.outputs import Unopened
+from penstock.broker.outputs import Laid, Unopened
 from penstock.broker.overlay import Overlay
 from penstock.broker.policy_transport import KEYS, is_reserved
 from penstock.broker.proofs import SignedProof
@@ -67,7 +68,14 @@ class Core:
         self.latest = self._clock()
         self._corrections = 0
         self._reported = reported
-        self._handlers: dict[type, Callable[[Any], None]] = {Report: self.note, Unopened: self._unopened}
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Report: self.note,
+            Unopened: self._unopened,
+            Laid: self._laid,
+        }
+        #: who waits until paths are laid
+        self._laying: dict[str, Callable[[], None]] = {}
+        self._tokens = count(1)
         #: when something is due, and what is called then
         self.turn: datetime | None = None
         self.on_turn: Callable[[], None] = lambda: None
@@ -247,6 +255,24 @@ class Core:
             self.settle(self.router.reseal())
         except PenstockError as error:
             self.note(error)
+
+    def confirm(self, keys: Iterable[str], then: Callable[[], None], now: float) -> None:
+        """Call something when it is confirmed that paths are laid, or takes too long; `now` is the router's time."""
+        token = str(next(self._tokens))
+        self._laying[token] = then
+        self.settle(self.router.confirm(token, keys, now))
+
+    def _laid(self, laid: Laid) -> None:
+        if not laid.complete:
+            self.counts["unconfirmed"] += 1
+            self.note(
+                FailedError(
+                    "route.unconfirmed",
+                    "the path of a client's subscription or advertisement was not confirmed in time",
+                    hint="a broker on the way does not answer: look at the links and at the load of the brokers",
+                )
+            )
+        self._laying.pop(laid.token)()
 
     def flush(self) -> None:
         """Seal and send what has lingered for long enough."""

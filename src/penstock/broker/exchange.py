@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from penstock.broker import requests
 from penstock.broker.gathering import Gathering
 from penstock.broker.local import LocalBroker
-from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Send, Unopened, Unsent
+from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
 from penstock.broker.outputs import Output as Routed
 from penstock.broker.requests import Report, ToClient, carry_out
 from penstock.broker.routing import Router
@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 
-Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened | Unsent
+Outward: TypeAlias = ToClient | Report | Send | Cut | Disclosed | Unopened | Unsent | Laid
 """What is to be done outside."""
 
 

@@ -6,7 +6,7 @@ errs to the safe side: a filter is sent on that might be covered, and sent to wh
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from penstock.broker.coverage import Change, Coverage
 from penstock.broker.entries import AnyFilter, Filter, SealedFilter
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 
+EVERYTHING: Final = Filter()
+"""Lets all events of a type through."""
+
 Moves: TypeAlias = list[tuple[AnyFilter, bool]]
-"""Filters that are to be sent on from now on (True), or no longer (False)."""
+"""Filters that are to be sent on from now on (True), or no longer (False); of one that comes twice the last counts."""
 
 
 @lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
@@ -45,15 +48,20 @@ def may_overlap(one: Filter, other: AnyFilter) -> bool:
 
 
 class Covering(Generic[K]):
-    """Filters on one type under keys, and those that have to be sent on for all of them to be served."""
+    """Filters on one type under keys, and those that have to be sent on for all of them to be served.
 
-    def __init__(self, of_type: TypeKey, filters: Filters) -> None:
-        self._type, self._filters = of_type, filters
+    Those are `most` at most: where there would be more, one that lets everything through is sent in their place, until
+    there are half as many. Whoever wants less than comes is still served exactly, by its own broker.
+    """
+
+    def __init__(self, of_type: TypeKey, filters: Filters, most: int = DEFAULT_LIMITS.route_filters) -> None:
+        self._type, self._filters, self._most = of_type, filters, most
         self._coverage: Coverage[K] = Coverage()
         self._forwarded: dict[Interest, AnyFilter] = {}
+        self._everything = False
 
     def __iter__(self) -> Iterator[AnyFilter]:
-        return iter(self._forwarded.values())
+        return iter((EVERYTHING,)) if self._everything else iter(self._forwarded.values())
 
     def put(self, key: K, filter_: AnyFilter) -> Moves:
         """Add a filter, or put it in the place of the one that the key had."""
@@ -68,7 +76,18 @@ class Covering(Generic[K]):
         for added in change.added:
             sealed = added.source if isinstance(added.source, SealedFilter) else None
             self._forwarded[added] = sealed or Filter.of(added.selector, added.schema)
-        return [*((self._forwarded[added], True) for added in change.added), *gone]
+        if self._everything and len(self._forwarded) <= self._most // 2:
+            self._everything = False
+            # That everything is wanted may be what somebody asks for now.
+            return [(EVERYTHING, False), *((filter_, True) for filter_ in self._forwarded.values())]
+        if self._everything:
+            return []
+        moves = [*((self._forwarded[added], True) for added in change.added), *gone]
+        if len(self._forwarded) <= self._most:
+            return moves
+        self._everything = True
+        # Those that are new were not sent; it does no harm to take back what was not.
+        return [*gone, *((filter_, False) for filter_ in self._forwarded.values()), (EVERYTHING, True)]
 
 
 def widest(of_type: TypeKey, filters: Iterable[Filter]) -> Iterator[Filter]:

@@ -211,9 +211,10 @@ class LocalBroker:
         self._standing.work_out(held, now)
         if not held.paths():
             raise not_permitted(held.detail)
-        self._outputs.append(requests.Accepted(client.id, asked))
-        self._outputs.append(requests.Report(client.id, client.principal, asked, held.detail))
+        place = len(self._outputs)
         self._standing.keep(held)
+        accepted = requests.Accepted(client.id, asked, tuple(held.keys.values()))
+        self._outputs[place:place] = [accepted, requests.Report(client.id, client.principal, asked, held.detail)]
 
     def _drop(self, client: Session, asked: Asked, _now: datetime) -> None:
         held = client.held.get(asked.id)

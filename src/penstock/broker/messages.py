@@ -11,6 +11,8 @@ Everything between two neighbours travels in a `Hop`, which names the sender's s
 | `Disclosure`   | what a broker has to show, numbered likewise; it is passed on to everyone   | yes     |
 | `Enter`        | an `Interest`, `Advertisement` or `Subscription` holds, under this handle   | yes     |
 | `Withdraw`     | what was entered under this handle holds no longer                          | yes     |
+| `Confirm`      | say when what I have entered in a tree has reached all who have to know it  | yes     |
+| `Confirmed`    | it has                                                                      | yes     |
 | `Publications` | events                                                                      | yes     |
 
 `to_tree` gives None, bool, int, float, str, bytes, datetime, and lists and string-keyed dicts of them. `from_tree`
@@ -24,9 +26,19 @@ from typing import ClassVar, Final, TypeAlias
 
 from penstock.broker.entries import Entry, read_entry
 from penstock.broker.publications import Publications
-from penstock.broker.reading import Fields, Tree, malformed, principal_tree, read_principal, too_many
+from penstock.broker.reading import (
+    Fields,
+    Tree,
+    key_tree,
+    malformed,
+    principal_tree,
+    read_key,
+    read_principal,
+    too_many,
+)
 from penstock.broker.sealed import SealedPublications
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
@@ -208,8 +220,47 @@ class Withdraw:
         return cls(fields.count("handle"))
 
 
-Body: TypeAlias = Greeting | Pulse | Again | Announcement | Disclosure | Enter | Withdraw | Publications
-_BODIES: Final = {kind.KIND: kind for kind in (Greeting, Pulse, Again, Announcement, Disclosure, Enter, Withdraw)}
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Say when all that I have entered in a tree has reached everybody who has to know of it."""
+
+    KIND: ClassVar = "confirm"
+    COUNTED: ClassVar = True
+    number: int
+    tree: TypeKey
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"number": self.number, "tree": key_tree(self.tree)}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Confirm":
+        return cls(fields.count("number"), read_key(fields.any("tree")))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """It has: all that was entered before the question of this number."""
+
+    KIND: ClassVar = "confirmed"
+    COUNTED: ClassVar = True
+    number: int
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"number": self.number}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Confirmed":
+        return cls(fields.count("number"))
+
+
+Body: TypeAlias = (
+    Greeting | Pulse | Again | Announcement | Disclosure | Enter | Withdraw | Confirm | Confirmed | Publications
+)
+_BODIES: Final = {
+    kind.KIND: kind for kind in (Greeting, Pulse, Again, Announcement, Disclosure, Enter, Withdraw, Confirm, Confirmed)
+}
 #: the kinds of what stands in a hop: counts, the kind of its body, and that
 _FORMS: Final = frozenset(((int, int, int, str, dict), (int, int, int, str, list)))
 

@@ -57,6 +57,14 @@ class Disclosed:
 
 
 @dataclass(frozen=True, slots=True)
+class Laid:
+    """The paths of what a client has asked for are laid; or that could not be confirmed in time."""
+
+    token: str
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Unsent:
     """Events that a neighbour had asked for were not passed on to it: the link to it is lost."""
 
@@ -77,7 +85,7 @@ class Unopened:
     peer: Principal | None = None
 
 
-Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened | Unsent
+Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened | Unsent | Laid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,11 +67,12 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Have events of a type and its sub-types that pass a filter."""
+    """Have events of a type and its sub-types that pass a filter; `group` is whose it is."""
 
     key: str
     type: TypeKey
     filter: Filter = field(repr=False)
+    group: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,8 @@ ToRouter: TypeAlias = Subscribe | Unsubscribe | Advertise | Unadvertise | Publis
 def carry_out(output: ToRouter, router: Router) -> list[Routed]:
     """Tell a router what the local broker wants of it. Raises what the router raises."""
     match output:
-        case Subscribe(key, of_type, filter_):
-            return router.subscribe(key, of_type, filter_)
+        case Subscribe(key, of_type, filter_, group):
+            return router.subscribe(key, of_type, filter_, group)
         case Unsubscribe(key):
             return router.unsubscribe(key)
         case Advertise(key, of_type, ancestors, filter_):
@@ -129,10 +130,14 @@ def carry_out(output: ToRouter, router: Router) -> list[Routed]:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request stands, wholly or in part; which of the two is not said."""
+    """The request stands, wholly or in part; which of the two is not said.
+
+    `keys` are those under which the router knows it: what was asked for comes when the paths of all of them are laid.
+    """
 
     session: str
     asked: Asked
+    keys: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.broker.advertised import Advertised, check_known, check_new
 from penstock.broker.carrying import Carried, Carrier
+from penstock.broker.confirmations import Confirmations
 from penstock.broker.entries import Entry, Filter, Subscription
 from penstock.broker.forest import Forest
 from penstock.broker.hops import Heard, Hops
 from penstock.broker.lost_neighbours import LostNeighbours
 from penstock.broker.membership import Membership, View
-from penstock.broker.messages import Announcement, Body, Disclosure, Enter, Hop, Pulse, Withdraw
+from penstock.broker.messages import Announcement, Body, Confirm, Confirmed, Disclosure, Enter, Hop, Pulse, Withdraw
 from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings, Size, Unsent
 from penstock.broker.peers import Peer, Peers
 from penstock.broker.publications import Publications, blocks, check_slot
@@ -53,6 +54,7 @@ class Router:
         )
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._lost = LostNeighbours(self._limits)
+        self._confirmations = Confirmations(self._limits)
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
         self._pulsed = float("-inf")
@@ -103,6 +105,7 @@ class Router:
             for peer in self._neighbours.up():
                 self._say(peer, Pulse())
         self._renew(now)
+        self._confirmations.expire(now)
         forgotten = self._members.forget(now, self._settings.lifetime)
         self._outputs.extend(Disclosed(broker, b"") for broker in forgotten)
         return self._settle()
@@ -139,14 +142,16 @@ class Router:
             self._forest.remove(None, key, entry)
         return self._settle()
 
-    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None) -> list[Output]:
+    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None, group: str = "") -> list[Output]:
         """Let a client have the events of a type and its sub-types that pass a filter, and the state that there is.
+
+        What the subscriptions of one `group` ask of the network is bounded (`forest`).
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
         check_new(key, self._forest.subscribed)
         wanted = filter_ or Filter()
-        self._forest.subscribe(key, of_type, wanted, open_=not self._vault.seals(of_type))
+        self._forest.subscribe(key, of_type, wanted, group, open_=not self._vault.seals(of_type))
         shown = self._carrier.shown_to_client(of_type, wanted)
         if shown:
             self._outputs.append(Deliver(tuple(((key,), event) for event in shown)))
@@ -157,6 +162,18 @@ class Router:
         check_known(key, self._forest.subscribed)
         self._forest.unsubscribe(key)
         return self._settle()
+
+    def confirm(self, token: str, keys: Iterable[str], now: float) -> list[Output]:
+        """Have it said (`Laid`) when the paths of subscriptions or advertisements are laid, throughout the network."""
+        names = tuple(keys)
+        self._confirmations.await_for_client(
+            token, lambda: {tree for key in names for tree in self._trees_of(key)}, now
+        )
+        return self._settle()
+
+    def _trees_of(self, key: str) -> Iterable[TypeKey]:
+        """Return the trees in which a client's wish stands."""
+        return (*self._forest.trees_of(key), *self._advertised.trees(key))
 
     def publish(self, key: str, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
         """Publish events under an advertisement; the last of them is the state of the slot `retain`, if there is one.
@@ -298,6 +315,10 @@ class Router:
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
             case Withdraw(handle):
                 self._heed(peer, neighbour, handle, neighbour.ledger.withdraw(handle), allowed=False)
+            case Confirm(_, tree):
+                self._confirmations.await_for_peer(peer, body, lambda: self._forest.with_joined(tree), now)
+            case Confirmed(number):
+                self._confirmations.confirmed(peer, number)
             case Publications():
                 self._carry(body, peer)
 
@@ -320,6 +341,7 @@ class Router:
         for announcement in self._members.announcements():
             self._say(peer, announcement)
         neighbour.ledger.forget_told()
+        self._confirmations.forget(peer)
         self._forest.change_all()
 
     def _down(self, peer: Principal) -> None:
@@ -328,6 +350,7 @@ class Router:
             return
         neighbour.up = False
         neighbour.ledger.forget_told()
+        self._confirmations.forget(peer)
         self._lost.lose(peer, neighbour.ledger.counting())
         self._empty(peer, neighbour)
         self._spread(self._members.link_down(peer))
@@ -371,11 +394,25 @@ class Router:
         if trees:
             self._outputs.extend(Interested(*change) for tree in trees for change in tree.demanded())
             for peer, word in self._neighbours.news(trees):
+                if isinstance(word, Enter):
+                    self._confirmations.told(peer, word.entry.tree)
                 self._say(peer, word)
-            self._forest.drop_empty(trees)
+            for key in self._forest.drop_empty(trees):
+                self._confirmations.forget_tree(key)
             self._carrier.prune()
+        self._say_confirmed()
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def _say_confirmed(self) -> None:
+        """Say what is confirmed and what is asked, after everything that it is about."""
+        confirmations = self._confirmations
+        if confirmations.said or confirmations.laid:
+            said, confirmations.said = confirmations.said, []
+            laid, confirmations.laid = confirmations.laid, []
+            for peer, body in said:
+                self._say(peer, body)
+            self._outputs.extend(laid)
 
     def _allowed(self, key: TypeKey, peer: Principal) -> bool:
         return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)

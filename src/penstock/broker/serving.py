@@ -64,14 +64,18 @@ class _Pace:
     def __init__(self, limits: Limits) -> None:
         self._requests = Rate(limits.client_requests, limits.client_requests_burst)
         self._work = Rate(limits.client_work / 1000, limits.client_work_burst / 1000)
+        self._changes = Rate(limits.client_changes, limits.client_changes_burst)
 
-    def charge(self, work: float, now: float) -> float:
+    def charge(self, work: float, now: float, *, change: bool) -> float:
         """Count a request that took so many seconds; return for how long no other one is taken.
+
+        A `change` is one that other brokers have to do with.
 
         After one that was dear, the others have as much time as it took: they may need several turns.
         """
         dear = work if work > _DEAR else 0.0
-        return max(self._requests.charge(1, 0, now), self._work.charge(work, 0, now), dear)
+        rates = self._requests.charge(1, 0, now), self._work.charge(work, 0, now), self._changes.charge(change, 0, now)
+        return max(*rates, dear)
 
 
 class Clients:
@@ -119,8 +123,10 @@ class Clients:
                 if client.session not in self._clients:
                     return
                 began, pause = thread_time(), 0.0
-                if self._take(client, read_request(tree)):
-                    pause = pace.charge(thread_time() - began, loop.time())
+                request = read_request(tree)
+                if self._take(client, request):
+                    pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
+                    self._core.counts["slowed"] += pause > _DEAR
                 elif self._core.crowded():
                     await self._core.room()
                 await turns.over(pause)
@@ -143,11 +149,12 @@ class Clients:
         if client is None:
             return
         match word:
-            case requests.Accepted(_, asked):
-                if asked.verb is requests.Verb.CONNECT:
-                    self._post(client, protocol.Welcome(self._core.shown()))
-                else:
-                    self._post(client, protocol.Accepted(client.number))
+            case requests.Accepted(_, requests.Asked(requests.Verb.CONNECT)):
+                self._post(client, protocol.Welcome(self._core.shown()))
+            case requests.Accepted(_, _, keys):
+                # What is accepted is accepted by the network: whatever is published afterwards comes.
+                answer = partial(self._accept, client, client.number)
+                self._core.confirm(keys, answer, asyncio.get_running_loop().time())
             case requests.Refused(_, asked, code, message, detail, hint, position):
                 client.refused = code if asked.verb is requests.Verb.CONNECT else ""
                 told = None if detail is None else detail_tree(detail)
@@ -159,6 +166,9 @@ class Clients:
             case requests.Closed(session, code):
                 del self._clients[session]
                 self._close(client.link, code)
+
+    def _accept(self, client: _Client, number: int) -> None:
+        self._post(client, protocol.Accepted(number))
 
     def _post(self, client: _Client, word: protocol.Word) -> None:
         try:
@@ -272,6 +282,13 @@ class Clients:
         core.counts["published"] += len(request.rows)
         events = _events(event_type, request.rows)
         core.settle(core.local.publish(now, client.session, request.advertisement, events))
+
+
+def _changes(request: protocol.Request) -> bool:
+    """Say whether other brokers may have to do with a request."""
+    if isinstance(request, protocol.Named):
+        return request.word in ("unsubscribe", "unadvertise")
+    return isinstance(request, protocol.Subscribe | protocol.Advertise)
 
 
 def _events(event_type: EventType, rows: Sequence[Row]) -> Iterator[Event]:

@@ -180,5 +180,5 @@ class Standing:
 def _opened(held: Held, key: str, path: Path) -> Output:
     of_type, ancestors, filter_ = path
     if isinstance(held, Subscription):
-        return requests.Subscribe(key, of_type, filter_)
+        return requests.Subscribe(key, of_type, filter_, str(held.session.principal))
     return requests.Advertise(key, of_type, ancestors, filter_)

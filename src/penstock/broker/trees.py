@@ -24,6 +24,7 @@ from penstock.broker.publications import Publications
 from penstock.broker.sealed import SealedPublications
 from penstock.broker.sealed_filters import Filters, NoFilters
 from penstock.broker.sealed_index import Match, SealedIndex
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS
@@ -47,6 +48,7 @@ class Tree:
     parent: Principal | None = None
     #: what can be opened here of sealed filters
     filters: Filters = field(default_factory=NoFilters)
+    limits: Limits = DEFAULT_LIMITS
     interests: dict[Side, set[Name]] = field(default_factory=dict)
     advertisements: dict[Side, dict[Name, Advertisement]] = field(default_factory=dict)
     subscriptions: dict[Side, dict[Name, AnyFilter]] = field(default_factory=dict)
@@ -205,7 +207,7 @@ class Tree:
     def _refresh(self) -> None:
         """Find anew which subscriptions go to those whose advertisements have changed."""
         for side in self._stale:
-            covering = self._towards[side] = Covering(self.key, self.filters)
+            covering = self._towards[side] = Covering(self.key, self.filters, self.limits.route_filters)
             for other, subscriptions in self.subscriptions.items():
                 if other != side:
                     for name, filter_ in subscriptions.items():

@@ -131,6 +131,8 @@ class Limits:
     route_entries: int = 1_000_000
     #: filters on one type that one neighbour is told; beyond, it is told that everything of the type is wanted
     route_filters: int = 4_096
+    #: how long a client waits until it is confirmed that the paths of its subscription are laid
+    route_confirm: int = 5_000
     route_streams: int = 65_536
     route_window: int = 1_024
     #: a sealed filter: its parts, octets of the content of one; and sets of epochs that an index of filters is kept for
@@ -178,6 +180,9 @@ class Limits:
     #: event, events in a minute, and certificates that a session discloses
     client_sessions: int = 64
     client_subscriptions: int = 10_000
+    #: different filters on one type that the network is told for one principal; beyond, everything of the type is asked
+    #: for in their place, and its broker picks out what was meant
+    client_filters: int = 256
     client_advertisements: int = 1_000
     client_event_bytes: int = 256 << 10
     client_rate: int = 6_000_000
@@ -186,8 +191,12 @@ class Limits:
     client_requests: int = 500
     client_requests_burst: int = 5_000
     #: time that requests of one principal may take a broker in a second, and at once: a large selector is much work
-    client_work: int = 500
+    client_work: int = 250
     client_work_burst: int = 2_000
+    #: subscriptions and advertisements of one principal that begin or end in a second, and at once: other brokers have
+    #: to do with each of them
+    client_changes: int = 100
+    client_changes_burst: int = 1_000
     #: a broker: types it serves, and different views of one subscription that its filter tells apart
     broker_types: int = 10_000
     broker_views: int = 3

@@ -19,6 +19,11 @@ _COUNTED: Final = {
     "delivered": ("penstock_events_delivered", "Events that clients were given."),
     "accepted": ("penstock_requests_accepted", "Requests that stand, and that still stood after a change."),
     "refused": ("penstock_requests_refused", "Requests and events that were refused, and links that broke rules."),
+    "slowed": ("penstock_requests_slowed", "Requests after which a client had to wait, since it asks for too much."),
+    "unconfirmed": (
+        "penstock_requests_unconfirmed",
+        "Subscriptions and advertisements that other brokers did not confirm in time.",
+    ),
     "lost": ("penstock_events_lost", "Events of clients that could not be sent to other brokers over a fabric."),
     "missing": ("penstock_samples_missing", "Samples of other brokers that a fabric did not bring."),
     "turned away": ("penstock_links_turned_away", "Connections that became no session, or ended badly."),
