@@ -40,7 +40,7 @@ from penstock.trust.policy_events import BEGINNING, PolicyEvent
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.stamps import Acknowledgement, TimeStamp
 
-Send: TypeAlias = Callable[[Principal, Writable], None]
+Send: TypeAlias = Callable[[Principal, Writable], object]
 Note: TypeAlias = Callable[[PenstockError], None]
 
 POLICY: Final = "policy"
