@@ -18,11 +18,25 @@ from penstock.policy.addresses import (
         ("sun.com", "Anderson@sun.com", True),
         ("sun.com", "Baxter@East.Sun.com", False),
         (".sun.com", "Baxter@East.Sun.com", True),
-        (".sun.com", "Baxter@sun.com", False),
+        # The examples of the standard (A.3.14).
+        ("Anderson@sun.com", "Anderson@east.sun.com", False),
+        ("sun.com", "Baxter@SUN.COM", True),
+        (".east.sun.com", "Anderson@east.sun.com", True),
+        (".east.sun.com", "anne.anderson@ISRG.EAST.SUN.COM", True),
+        (".east.sun.com", "Anderson@sun.com", False),
+        (".east.sun.com", "Anderson@northeast.sun.com", False),
+        (".East.SUN.com", "Anderson@east.sun.com", True),
     ],
 )
 def test_mailboxes(pattern: str, mailbox: str, matches: bool) -> None:  # a column of the table
     assert mailbox_matches(pattern, read_mailbox(mailbox)) is matches
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "..", "sun..com", ".sun.com.", "sun.com.", "@sun.com", "a@", "s un.com"])
+def test_a_pattern_that_names_no_mailbox_is_an_error(pattern: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        mailbox_matches(pattern, read_mailbox("Anderson@sun.com"))
+    assert caught.value.code == "xacml.value"
 
 
 def test_names_of_directories_compare_as_they_are_meant() -> None:
@@ -39,6 +53,12 @@ def test_a_name_ends_with_another() -> None:
     assert read_directory_name("o=Medi Corp, c=US").ends(whole)
     assert not read_directory_name("cn=Julius Hibbert, o=Medi Corp").ends(whole)
     assert not whole.ends(read_directory_name("c=US"))
+
+
+def test_a_name_without_parts_matches_nothing_and_is_an_error() -> None:
+    with pytest.raises(MalformedError) as caught:
+        read_directory_name("").ends(read_directory_name("c=US"))
+    assert caught.value.code == "xacml.value"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +86,12 @@ def test_they_compare_as_they_are_meant() -> None:
     [
         (read_mailbox, "nobody"),
         (read_mailbox, "a@b@c"),
+        (read_mailbox, "a@b."),
+        (read_mailbox, "a@.b"),
+        (read_mailbox, "a@b..c"),
+        (read_directory_name, "cn=a,,o=b"),
+        (read_directory_name, "cn=a,"),
+        (read_directory_name, "cn=a+,o=b"),
         (read_directory_name, "no sign"),
         (read_network_address, "10.0.0"),
         (read_network_address, "10.0.0.1:99999"),

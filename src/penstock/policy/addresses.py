@@ -12,7 +12,10 @@ from penstock.errors import MalformedError
 
 _LONGEST_HOST: Final = 255
 _LAST_PORT: Final = 65_535
-_MAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
+#: of a mailbox's host: parts with dots between them, none of them empty
+_DOMAIN: Final = r"[^@.\s]+(?:\.[^@.\s]+)*"
+_MAIL: Final = re.compile(rf"[^@\s]+@{_DOMAIN}")
+_MAIL_PATTERN: Final = re.compile(rf"(?:[^@\s]+@|\.)?{_DOMAIN}")
 _PORTS: Final = re.compile(r"([0-9]{1,5})?(-)?([0-9]{1,5})?", re.ASCII)
 _HOST: Final = re.compile(
     r"(?:\*|(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*)\.?",
@@ -42,11 +45,17 @@ def read_mailbox(text: str) -> Mailbox:
 
 
 def mailbox_matches(pattern: str, mailbox: Mailbox) -> bool:
-    """Say whether a mailbox is the one, at the host, or below the domain (with a dot before it) that is meant."""
+    """Say whether a mailbox matches a pattern (A.3.14). Raises `MalformedError` (`xacml.value`) for no pattern.
+
+    `ann@sun.com` is that mailbox, `sun.com` any at that host, and `.sun.com` any at that host or at one below it.
+    """
+    if not _MAIL_PATTERN.fullmatch(pattern):
+        raise MalformedError("xacml.value", f"`{pattern[:80]}` is not an rfc822Name, a domain, or a dot and a domain")
     if "@" in pattern:
         return read_mailbox(pattern) == mailbox
-    host = mailbox.host
-    return host.endswith(pattern.lower()) if pattern.startswith(".") else host == pattern.lower()
+    domain = pattern.lower().removeprefix(".")
+    below = pattern.startswith(".") and mailbox.host.endswith(f".{domain}")
+    return below or mailbox.host == domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +75,16 @@ class DirectoryName:
         return self.text
 
     def ends(self, other: "DirectoryName") -> bool:
-        """Say whether it is how another name ends."""
-        return not self.parts or other.parts[-len(self.parts) :] == self.parts
+        """Say whether it is how another name ends. Raises `MalformedError` (`xacml.value`) if it has no parts."""
+        if not self.parts:
+            raise MalformedError("xacml.value", "an x500Name without parts matches no names")
+        return other.parts[-len(self.parts) :] == self.parts
 
 
 def read_directory_name(text: str) -> DirectoryName:
     """Read an `x500Name` as RFC 4514 writes it. Raises `MalformedError` (`xacml.value`)."""
-    return DirectoryName(tuple(_relative(part, text) for part in _split(text, ",;") if part.strip()), text)
+    parts = _split(text, ",;") if text.strip() else []
+    return DirectoryName(tuple(_relative(part, text) for part in parts), text)
 
 
 def _relative(part: str, whole: str) -> frozenset[tuple[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.errors import EvaluationError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.policy.addresses import Mailbox, mailbox_matches
+from penstock.policy.addresses import DirectoryName, mailbox_matches
 from penstock.policy.datatypes import (
     ADDRESS,
     BASE64,
@@ -330,18 +330,23 @@ def _matches(one: DataType) -> Callable[[str, Value], bool]:
     return matches
 
 
-def _mailbox(pattern: str, mailbox: Mailbox) -> bool:
-    try:
-        return mailbox_matches(pattern, mailbox)
-    except MalformedError as error:
-        raise failed(error.message) from None
+def _names(matches: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Return a match of names: a pattern that names nothing is an error, since no rule can mean it."""
+
+    def match(pattern: Value, name: Value) -> bool:
+        try:
+            return matches(pattern, name)
+        except MalformedError as error:
+            raise failed(error.message) from None
+
+    return match
 
 
 def _patterns() -> Iterator[Function]:
     for one, version in ((STRING, V1), (URI, V2), (ADDRESS, V2), (HOST, V2), (MAILBOX, V2), (DIRECTORY, V2)):
         yield Function(f"{version}{one}-regexp-match", (STRING, one), BOOLEAN, _matches(one))
-    yield Function(f"{V1}x500Name-match", (DIRECTORY, DIRECTORY), BOOLEAN, lambda end, name: end.ends(name))
-    yield Function(f"{V1}rfc822Name-match", (STRING, MAILBOX), BOOLEAN, _mailbox)
+    yield Function(f"{V1}x500Name-match", (DIRECTORY, DIRECTORY), BOOLEAN, _names(DirectoryName.ends))
+    yield Function(f"{V1}rfc822Name-match", (STRING, MAILBOX), BOOLEAN, _names(mailbox_matches))
 
 
 # --- what looks into the request -------------------------------------------------------------------------------------
