@@ -7,7 +7,7 @@ from tests.policy.kit import apply, designator, policy_text, rule, value
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
-from penstock.policy.requests import ACTION
+from penstock.policy.requests import ACTION, SUBJECT
 from penstock.policy.xml_elements import NAMESPACE
 from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_requests import read_request
@@ -51,6 +51,75 @@ def test_what_is_wrong_is_told_with_its_line(inside: str, code: str, line: bool)
         read_policy(policy_text("\n\n", inside))
     assert caught.value.code == code
     assert ("line" in caught.value.fields) is line
+
+
+MATCH = (
+    f'<Target><AnyOf><AllOf><Match MatchId="urn:oasis:names:tc:xacml:1.0:function:integer-equal">'
+    f"{value('5', 'integer')}{designator()}</Match></AllOf></AnyOf></Target>"
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (rule(target=MATCH), rule(target="<Target>age = 5</Target>")),
+        (rule(target=MATCH), rule(target=MATCH.replace("<AnyOf>", "not <AnyOf>"))),
+        (rule(target=MATCH), rule(target=MATCH.replace("</Match>", "</Match> or"))),
+        (rule(target=MATCH), rule(target=MATCH.replace('MustBePresent="false"', 'MustBePresent="false" Isuer="a"'))),
+        (rule(target=MATCH), rule(target=MATCH.replace("<Match ", '<Match Negated="true" '))),
+        (rule(apply("not", value("true", "boolean"))), rule("not" + value("true", "boolean"))),
+        (rule(), rule().replace("<Rule ", '<Rule Enabled="false" ')),
+        (rule(), rule(more="for ann only")),
+        (
+            "<PolicyDefaults><XPathVersion>x</XPathVersion></PolicyDefaults>",
+            "<PolicyDefaults><XPath/></PolicyDefaults>",
+        ),
+    ],
+)
+def test_what_the_schema_does_not_have_is_not_read_over(right: str, wrong: str) -> None:
+    read_policy(policy_text(right))
+    with pytest.raises(MalformedError) as caught:
+        read_policy(policy_text("\n\n", wrong))
+    assert caught.value.code == "xacml.element"
+    assert caught.value.fields["line"] == 3
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (b"<Attribute ", b'<Attribute Isuer="a" '),
+        (b"CombinedDecision=", b"CombineDecision="),
+        (b"</Attributes>", b"and more</Attributes>"),
+        (
+            b"</Request>",
+            b"<MultiRequests><RequestReference><Other ReferenceId='a'/></RequestReference></MultiRequests></Request>",
+        ),
+    ],
+)
+def test_what_the_schema_of_requests_does_not_have_is_not_read_over(right: bytes, wrong: bytes) -> None:
+    read_request(ASKED)
+    with pytest.raises(MalformedError) as caught:
+        read_request(ASKED.replace(right, wrong))
+    assert caught.value.code == "xacml.element"
+
+
+def test_a_reference_with_a_misspelt_version_is_refused() -> None:
+    whole = (
+        f'<PolicySet xmlns="{NAMESPACE}" PolicySetId="s" Version="1.0" PolicyCombiningAlgId='
+        '"urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:first-applicable"><Target/>'
+        '<PolicyIdReference Version="1.0">p</PolicyIdReference></PolicySet>'
+    )
+    read_policy(whole.encode())
+    with pytest.raises(MalformedError) as caught:
+        read_policy(whole.replace('Version="1.0">p', 'Verson="1.0">p').encode())
+    assert caught.value.code == "xacml.element"
+
+
+def test_the_older_name_of_a_category_may_stand_beside_it_if_it_says_the_same() -> None:
+    twice = MATCH.replace("<AttributeDesignator ", f'<AttributeDesignator SubjectCategory="{SUBJECT}" ')
+    read_policy(policy_text(rule(target=twice)))
+    with pytest.raises(MalformedError):
+        read_policy(policy_text(rule(target=twice.replace(f'SubjectCategory="{SUBJECT}', 'SubjectCategory="other'))))
 
 
 @pytest.mark.parametrize(

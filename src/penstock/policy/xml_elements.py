@@ -9,6 +9,46 @@ from penstock.errors import MalformedError
 from penstock.policy.datatypes import XPATH, DataType, Value, XPathExpression, data_type, read_value
 
 NAMESPACE: Final = "urn:oasis:names:tc:xacml:3.0:core:schema:wd-17"
+#: which XML attributes the elements of policies and requests can have, by the schema of the standard
+_ATTRIBUTES: Final = {
+    "Policy": ("PolicyId", "Version", "RuleCombiningAlgId", "MaxDelegationDepth"),
+    "PolicySet": ("PolicySetId", "Version", "PolicyCombiningAlgId", "MaxDelegationDepth"),
+    "PolicyIdReference": ("Version", "EarliestVersion", "LatestVersion"),
+    "PolicySetIdReference": ("Version", "EarliestVersion", "LatestVersion"),
+    "Rule": ("RuleId", "Effect"),
+    "Match": ("MatchId",),
+    "Apply": ("FunctionId",),
+    "Function": ("FunctionId",),
+    "VariableDefinition": ("VariableId",),
+    "VariableReference": ("VariableId",),
+    "AttributeValue": ("DataType", "XPathCategory"),
+    # `SubjectCategory` is how XACML 2.0 had it; where both are there they must say the same.
+    "AttributeDesignator": ("Category", "AttributeId", "DataType", "Issuer", "MustBePresent", "SubjectCategory"),
+    "AttributeSelector": ("Category", "Path", "DataType", "MustBePresent", "ContextSelectorId"),
+    "ObligationExpression": ("ObligationId", "FulfillOn"),
+    "AdviceExpression": ("AdviceId", "AppliesTo"),
+    "AttributeAssignmentExpression": ("AttributeId", "Category", "Issuer"),
+    "CombinerParameter": ("ParameterName",),
+    "RuleCombinerParameters": ("RuleIdRef",),
+    "PolicyCombinerParameters": ("PolicyIdRef",),
+    "PolicySetCombinerParameters": ("PolicySetIdRef",),
+    "Request": ("ReturnPolicyIdList", "CombinedDecision"),
+    "Attributes": ("Category", "id"),
+    "Attribute": ("AttributeId", "Issuer", "IncludeInResult"),
+    "AttributesReference": ("ReferenceId",),
+}
+#: elements that have text in them
+_TEXTS: Final = frozenset(
+    {"AttributeValue", "Description", "PolicyIdReference", "PolicySetIdReference", "XPathVersion", "Content"}
+)
+#: elements that have one kind of elements in them, and are looked at for nothing else
+_ONLY: Final = {
+    "PolicyDefaults": "XPathVersion",
+    "PolicySetDefaults": "XPathVersion",
+    "RequestDefaults": "XPathVersion",
+    "MultiRequests": "RequestReference",
+    "RequestReference": "AttributesReference",
+}
 
 
 def malformed(message: str) -> MalformedError:
@@ -34,6 +74,33 @@ def at(element: Element) -> Iterator[None]:
         told = type(error)(error.code, f"line {element.sourceline}, `{name}`: {error.message}", hint=error.hint)
         told.fields = {**error.fields, "line": element.sourceline, "element": name}
         raise told from None
+
+
+def check_schema(root: Element) -> None:
+    """Check that there is nothing in a policy or request that nobody reads: what was meant by it would not count.
+
+    Raises `MalformedError` (`xacml.element`) for XML attributes that the standard does not have, and for text where it
+    has elements: a misspelt `Issuer`, or a target in words, would match more than was meant.
+    """
+    left = [root]
+    while left:
+        element = left.pop()
+        name = named(element)
+        # A value may have XML in it, which is another reader's to refuse, and a content is anything.
+        inside = [] if name in _TEXTS else [*element]
+        with at(element):
+            for attribute in element.attrib:
+                if not attribute.startswith("{") and attribute not in _ATTRIBUTES.get(name, ()):
+                    raise malformed(f"there is no attribute `{attribute[:80]}` here")
+            if element.get("SubjectCategory", element.get("Category")) != element.get("Category"):
+                raise malformed("`SubjectCategory` is not the same as `Category`")
+            texts = [] if name in _TEXTS else [element.text, *(child.tail for child in inside)]
+            stray = " ".join(text.strip() for text in texts if text and text.strip())
+            if stray:
+                raise malformed(f"there is text where elements are expected: `{stray[:80]}`")
+            if name in _ONLY and any(named(child) != _ONLY[name] for child in inside):
+                raise malformed(f"there can only be `{_ONLY[name]}` here")
+        left += inside
 
 
 def attribute_of(element: Element, name: str) -> str:

@@ -27,7 +27,17 @@ from penstock.policy.policies import (
     Target,
 )
 from penstock.policy.signatures import Function
-from penstock.policy.xml_elements import NAMESPACE, at, attribute_of, flag, malformed, named, text_of, value_of
+from penstock.policy.xml_elements import (
+    NAMESPACE,
+    at,
+    attribute_of,
+    check_schema,
+    flag,
+    malformed,
+    named,
+    text_of,
+    value_of,
+)
 
 
 def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
@@ -43,6 +53,7 @@ def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
 def policy_of(element: Element, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     """Return the policy or the policy set that an element is. Raises as `read_policy`."""
     with at(element):
+        check_schema(element)
         match named(element):
             case "Policy":
                 return _Reader(limits).policy(element)

@@ -12,7 +12,17 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.datatypes import XPATH, DataType, Value, XPathExpression, data_type
 from penstock.policy.requests import Attribute, Attributes, Request
 from penstock.policy.results import Assigned, Decision, Missing, PolicyId, Response, Result, Status, Told
-from penstock.policy.xml_elements import NAMESPACE, at, attribute_of, flag, malformed, named, text_of, value_of
+from penstock.policy.xml_elements import (
+    NAMESPACE,
+    at,
+    attribute_of,
+    check_schema,
+    flag,
+    malformed,
+    named,
+    text_of,
+    value_of,
+)
 
 _DECISIONS: Final = {
     "Permit": Decision.PERMIT,
@@ -28,6 +38,7 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
     with at(root):
         if named(root) != "Request":
             raise malformed("the document is no request")
+        check_schema(root)
         version = ""
         categories, references = [], []
         for child in root:
@@ -55,7 +66,9 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
 def read_attributes(category: str, content: str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """Read what stands within an `Attributes` element of a category. Raises as `read_request`."""
     text = f'<Attributes xmlns="{NAMESPACE}" Category={quoteattr(category)}>{content}</Attributes>'
-    return _attributes(read_xml(text.encode("utf-8", "surrogatepass"), limits=limits), "")
+    root = read_xml(text.encode("utf-8", "surrogatepass"), limits=limits)
+    check_schema(root)
+    return _attributes(root, "")
 
 
 def _attributes(element: Element, version: str) -> Attributes:
