@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
-from tests.policy.kit import NOW
+from tests.policy.kit import FIRST, NOW
 from tests.policy.whole_policies import Whole
 
 from penstock.apps.cli import conformance_xacml
+from penstock.errors import MalformedError
 from penstock.policy.expressions import ApplyEach, ApplyPath, Designator, Literal, Reference, Selector
 from penstock.policy.json_policies import read_json_policy
 from penstock.policy.json_policies_written import write_json_policy
@@ -51,6 +52,13 @@ def test_one_form_becomes_another_and_back(seed: int) -> None:
     for name in ("xml", "json", "text", "json", "xml"):
         found = FORMS[name](found)
     assert found == root
+
+
+def test_an_id_with_white_space_around_it_is_not_written_as_xml() -> None:
+    # XML Schema takes the space away, and what is read back would be another policy.
+    with pytest.raises(MalformedError) as caught:
+        write_policy(Policy(" p", "1.0", FIRST, ()))
+    assert caught.value.code == "xml.malformed"
 
 
 def test_the_suite_passes_with_policies_that_went_through_all_forms(

@@ -10,6 +10,7 @@ from penstock.model.limits import Limits
 from penstock.policy.requests import ACTION, SUBJECT
 from penstock.policy.xml_elements import NAMESPACE
 from penstock.policy.xml_policies import read_policy
+from penstock.policy.xml_repairs import read_leniently
 from penstock.policy.xml_requests import read_request
 
 WHOLE = policy_text(
@@ -120,6 +121,39 @@ def test_the_older_name_of_a_category_may_stand_beside_it_if_it_says_the_same() 
     read_policy(policy_text(rule(target=twice)))
     with pytest.raises(MalformedError):
         read_policy(policy_text(rule(target=twice.replace(f'SubjectCategory="{SUBJECT}', 'SubjectCategory="other'))))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "version"),
+    [
+        ("urn:oasis:names:tc:xacml:2.0:policy:schema:os", "XACML 2.0"),
+        ("urn:oasis:names:tc:xacml:1.0:policy", "XACML 1.0"),
+        ("urn:oasis:names:tc:xacml:3.0:schema:os", "a draft of XACML 3.0"),
+        ("urn:oasis:names:tc:xacml:3.0:core:schema:wd-11", "a draft of XACML 3.0"),
+    ],
+)
+def test_another_version_of_the_standard_is_named(namespace: str, version: str) -> None:
+    older = WHOLE.replace(NAMESPACE.encode(), namespace.encode()).replace(b' Version="1.0"', b"")
+    asked = ASKED.replace(NAMESPACE.encode(), namespace.replace("policy", "context").encode())
+    for read, data in ((read_policy, older), (read_request, asked), (read_leniently, older)):
+        with pytest.raises(MalformedError) as caught:
+            read(data)
+        assert caught.value.code == "xacml.older"
+        assert version in caught.value.message
+        assert "policy-language" in (caught.value.hint or "")
+
+
+def test_white_space_around_the_uri_of_a_type_or_function_means_nothing() -> None:
+    spaced = (
+        WHOLE.replace(b'#integer"', b'#integer \n"')
+        .replace(b'FunctionId="urn', b'FunctionId=" urn')
+        .replace(b'Category="', b'Category="\n  ')
+        .replace(b'RuleCombiningAlgId="', b'RuleCombiningAlgId=" ')
+    )
+    assert spaced != WHOLE
+    assert read_policy(spaced) == read_policy(WHOLE)
+    asked = read_request(ASKED.replace(b'#integer"', b'#integer "').replace(b'AttributeId="', b'AttributeId="  '))
+    assert asked.categories == read_request(ASKED).categories
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Whole:
                 self.category(), "//a:b", of_type, self.choose([True, False]), self.maybe(self.text),
                 self.choose(PREFIXES), self.path_version,
             )  # fmt: skip
-        return Designator(self.category(), self.text(), of_type, self.maybe(self.text), self.choose([True, False]))
+        return Designator(self.category(), self.name(), of_type, self.maybe(self.text), self.choose([True, False]))
 
     def expression(self, kind: Kind, depth: int) -> Expression:
         known = [name for name, one in self.variables.items() if one.gives == kind]
@@ -158,12 +158,12 @@ class Whole:
             kinds: list[Kind] = [*TYPES, Bag(STRING), Bag(XPATH)]
             said = [
                 Assignment(
-                    self.text(), self.expression(self.choose(kinds), 1), self.maybe(self.category),
+                    self.name(), self.expression(self.choose(kinds), 1), self.maybe(self.category),
                     self.maybe(self.text),
                 )
                 for _ in range(self.random.randrange(3))
             ]  # fmt: skip
-            return Duty(self.text(), self.choose([*Effect]), tuple(said))
+            return Duty(self.name(), self.choose([*Effect]), tuple(said))
 
         return Duties(*(tuple(duty() for _ in range(self.choose([0, 0, 1, 2]))) for _ in range(2)))
 
@@ -184,7 +184,7 @@ class Whole:
             for _ in range(self.random.randrange(3))
         )  # fmt: skip
         made = Policy(
-            self.text(), self.choose(["1.0", "12.3.4"]), self.combining([*RULE_ALGORITHMS], len(rules)), rules,
+            self.name(), self.choose(["1.0", "12.3.4"]), self.combining([*RULE_ALGORITHMS], len(rules)), rules,
             self.target(), dict(self.variables), self.duties(), self.maybe(self.text), self.text(),
         )  # fmt: skip
         self.variables = {}
@@ -196,7 +196,7 @@ class Whole:
         members = tuple(self.member(depth) for _ in range(self.random.randrange(4)))
         self.path_version = self.choose(PATH_VERSIONS)
         return PolicySet(
-            self.text(), self.choose(["1.0", "2"]), self.combining([*POLICY_ALGORITHMS], len(members)), members,
+            self.name(), self.choose(["1.0", "2"]), self.combining([*POLICY_ALGORITHMS], len(members)), members,
             self.target(), self.duties(), self.maybe(self.text), self.text(),
         )  # fmt: skip
 

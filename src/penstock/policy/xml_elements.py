@@ -1,5 +1,6 @@
 """Elements of XACML: their names, attributes and values, and errors that say where they are."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -37,6 +38,13 @@ _ATTRIBUTES: Final = {
     "Attribute": ("AttributeId", "Issuer", "IncludeInResult"),
     "AttributesReference": ("ReferenceId",),
 }
+#: attributes that are URIs: white space around them means nothing (XML Schema 2, section 4.3.6)
+URIS: Final = frozenset(
+    {
+        "PolicyId", "PolicySetId", "RuleCombiningAlgId", "PolicyCombiningAlgId", "MatchId", "FunctionId", "DataType",
+        "Category", "XPathCategory", "AttributeId", "ObligationId", "AdviceId",
+    }
+)  # fmt: skip
 #: elements that have text in them
 _TEXTS: Final = frozenset(
     {"AttributeValue", "Description", "PolicyIdReference", "PolicySetIdReference", "XPathVersion", "Content"}
@@ -76,12 +84,28 @@ def at(element: Element) -> Iterator[None]:
         raise told from None
 
 
+def check_standard(root: Element) -> None:
+    """Check that a document is not of another version of the standard. Raises `MalformedError` (`xacml.older`)."""
+    namespace, _ = tag_of(root)
+    found = re.match(r"urn:oasis:names:tc:xacml:([0-9]\.[0-9]):", namespace)
+    if found is None or namespace == NAMESPACE:
+        return
+    version = f"a draft of XACML {found[1]}" if found[1] == "3.0" else f"XACML {found[1]}"
+    raise MalformedError(
+        "xacml.older",
+        f"the document is in {version} (`{namespace[:120]}`), and only XACML 3.0 is read (`{NAMESPACE}`)",
+        hint="write it in XACML 3.0; docs/reference/policy-language.md has a table of what becomes what",
+        version=found[1],
+    )
+
+
 def check_schema(root: Element) -> None:
     """Check that there is nothing in a policy or request that nobody reads: what was meant by it would not count.
 
     Raises `MalformedError` (`xacml.element`) for XML attributes that the standard does not have, and for text where it
     has elements: a misspelt `Issuer`, or a target in words, would match more than was meant.
     """
+    check_standard(root)
     left = [root]
     while left:
         element = left.pop()
@@ -108,7 +132,7 @@ def attribute_of(element: Element, name: str) -> str:
     found = element.get(name)
     if found is None:
         raise malformed(f"it has no `{name}`")
-    return str(found)
+    return str(found).strip(" \t\r\n") if name in URIS else str(found)
 
 
 def flag(element: Element, name: str, *, default: bool | None = None) -> bool:

@@ -273,7 +273,8 @@ class _Reader:
         with at(element):
             expression = self._expression(_only(element), 1)
             name = attribute_of(element, "AttributeId")
-            return Assignment(name, expression, element.get("Category"), element.get("Issuer"))
+            category = None if element.get("Category") is None else attribute_of(element, "Category")
+            return Assignment(name, expression, category, element.get("Issuer"))
 
 
 _COMMON: Final = frozenset({"Description", "PolicyIssuer", "Target", "ObligationExpressions", "AdviceExpressions"})

@@ -16,7 +16,7 @@ from penstock.codec.xml_text import Element, read_xml
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.policies import Root
 from penstock.policy.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT
-from penstock.policy.xml_elements import NAMESPACE, named
+from penstock.policy.xml_elements import NAMESPACE, check_standard, named
 from penstock.policy.xml_policies import policy_of
 
 _CATEGORIES: Final = {"subject": SUBJECT, "resource": RESOURCE, "action": ACTION, "environment": ENVIRONMENT}
@@ -38,6 +38,7 @@ class Repair:
 def read_leniently(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> tuple[Root, list[Repair]]:
     """Read a policy or a policy set, and say what it lacked. Raises as `read_policy` for what cannot be guessed."""
     root = read_xml(data, limits=limits)
+    check_standard(root)
     repairs = [repair for element in [*root.iter()] for repair in _repaired(element)]
     return policy_of(root, limits=limits), repairs
 

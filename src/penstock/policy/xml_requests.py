@@ -36,9 +36,9 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
     """Read a request. Raises `MalformedError` (`xml.*`, `xacml.element`, `xacml.type`, `xacml.value`), `LimitError`."""
     root = read_xml(data, limits=limits)
     with at(root):
+        check_schema(root)
         if named(root) != "Request":
             raise malformed("the document is no request")
-        check_schema(root)
         version = ""
         categories, references = [], []
         for child in root:

@@ -24,7 +24,7 @@ from penstock.policy.functions import V1, V3
 from penstock.policy.policies import Duties, Duty, Policy, PolicyReference, PolicySet, Root, Rule, Target
 from penstock.policy.requests import SUBJECT_ID
 from penstock.policy.signatures import Function
-from penstock.policy.xml_elements import NAMESPACE
+from penstock.policy.xml_elements import NAMESPACE, URIS
 
 #: functions that take functions, and have kept the ids of the first version
 _FIRST: Final = (HigherOrder.ALL_OF_ANY, HigherOrder.ANY_OF_ALL, HigherOrder.ALL_OF_ALL)
@@ -33,8 +33,8 @@ _FIRST: Final = (HigherOrder.ALL_OF_ANY, HigherOrder.ANY_OF_ALL, HigherOrder.ALL
 def write_policy(root: Root) -> bytes:
     """Return the document of a policy or a policy set.
 
-    Raises `MalformedError` (`xml.malformed`) where a text has characters that XML has not, and where paths of one
-    policy are of several versions, which XACML cannot say.
+    Raises `MalformedError` (`xml.malformed`) where a text has characters that XML has not, where an id has white space
+    around it, which XML does not keep, and where paths of one policy are of several versions, which XACML cannot say.
     """
     try:
         element = _root(None, root, "")
@@ -65,6 +65,9 @@ def _add(
 ) -> Element:
     tag = f"{{{NAMESPACE}}}{name}"
     attributes = {key: value for key, value in said.items() if value is not None}
+    for key in URIS & attributes.keys():
+        if attributes[key] != attributes[key].strip(" \t\r\n"):
+            raise ValueError(f"`{key}` has white space around it")
     # The stubs of lxml do not know that a namespace may have no prefix.
     known: Any = dict(prefixes) if parent is not None else {None: NAMESPACE}
     element: Element = (
