@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import MalformedError
 from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS, algorithm
-from penstock.policy.results import MISSING_ATTRIBUTE, Decision, Outcome, Status, Told
+from penstock.policy.results import MISSING_ATTRIBUTE, Decision, Outcome, PolicyId, Status, Told
 
 P, D, NA = Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE
 IN_P, IN_D, IN_DP = Decision.INDETERMINATE_P, Decision.INDETERMINATE_D, Decision.INDETERMINATE_DP
@@ -28,7 +28,8 @@ class Said:
         self.asked = True
         status = Status(MISSING_ATTRIBUTE) if self.decision.indeterminate else Status()
         told = (Told(self.name),) if self.decision in (P, D) else ()
-        return Outcome(self.decision, status, told, told)
+        applicable = (PolicyId(self.name, "1.0"),) if self.decision in (P, D) else ()
+        return Outcome(self.decision, status, told, told, applicable)
 
     def applies(self, _context: None, /) -> bool | Outcome:
         if self.decision is IN_DP:
@@ -147,6 +148,21 @@ def test_the_second_is_applied_where_the_first_permits() -> None:
             assert found.indeterminate or {second, third} == {NA}
     assert combine([Said(D), Said(P)], None).decision is NA
     assert combine([Said(P)], None).decision is IN_DP
+
+
+def test_the_first_of_on_permit_apply_second_is_named_among_the_applicable() -> None:
+    combine = algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS)
+
+    def named(*decisions: Decision) -> list[str]:
+        children = [Said(one, name) for one, name in zip(decisions, "abc", strict=False)]
+        return [one.id for one in combine(children, None).applicable]
+
+    assert named(P, P) == ["a", "b"]
+    assert named(P, NA, D) == ["a"]
+    assert named(D, P, D) == ["a", "c"]
+    assert named(D, P) == ["a"]
+    assert named(NA, P, D) == ["c"]
+    assert named(IN_P, P, D) == ["b", "c"]
 
 
 def test_what_agrees_goes_along() -> None:

@@ -6,6 +6,7 @@ with it (section 7.18).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from penstock.errors import MalformedError
@@ -120,11 +121,16 @@ def _on_permit_second(children: Sequence[Child[C]], context: C) -> Outcome:
         return Outcome(IN_DP, Status(PROCESSING_ERROR, "on-permit-apply-second combines two or three policies"))
     first = children[0].evaluate(context)
     if first.decision is P:
-        return children[1].evaluate(context)
+        return _after(first, children[1].evaluate(context))
     if first.decision in (IN_P, IN_DP):
         # Which of the others would be applied is not known.
         return _either(first, children[1:], context)
-    return NOT_APPLICABLE if len(children) == 2 else children[2].evaluate(context)
+    return _after(first, NOT_APPLICABLE if len(children) == 2 else children[2].evaluate(context))
+
+
+def _after(first: Outcome, outcome: Outcome) -> Outcome:
+    """Return what comes of a later child; the first was applicable beside it (section 5.48)."""
+    return replace(outcome, applicable=(*first.applicable, *outcome.applicable)) if first.applicable else outcome
 
 
 def _either(first: Outcome, children: Sequence[Child[C]], context: C) -> Outcome:
@@ -132,9 +138,10 @@ def _either(first: Outcome, children: Sequence[Child[C]], context: C) -> Outcome
     decisions = {one.decision for one in outcomes} | ({NA} if len(outcomes) == 1 else set())
     permits = bool(decisions & {P, IN_P, IN_DP})
     denies = bool(decisions & {D, IN_D, IN_DP})
+    applicable = tuple(name for one in (first, *outcomes) for name in one.applicable)
     if not permits and not denies:
-        return NOT_APPLICABLE
-    return Outcome(IN_DP if permits and denies else IN_P if permits else IN_D, first.status)
+        return Outcome(NA, applicable=applicable)
+    return Outcome(IN_DP if permits and denies else IN_P if permits else IN_D, first.status, applicable=applicable)
 
 
 # --- before 3.0 ------------------------------------------------------------------------------------------------------
