@@ -1,3 +1,4 @@
+import base64
 import json
 from pathlib import Path
 
@@ -86,6 +87,40 @@ def test_any_request_and_response_come_back(seed: int) -> None:
     response = decide(CompiledPolicy(maker.policy_set()).evaluate, asked, NOW)
     written = write_response(response)
     assert write_response(read_response(octets(written))) == written
+
+
+RECORD = '<r xmlns="urn:r"><a>"é"</a></r>'
+
+
+@pytest.mark.parametrize(
+    "content", [RECORD, f'<?xml version="1.0"?>\n{RECORD}', base64.b64encode(RECORD.encode()).decode()]
+)
+def test_contents_are_xml_as_it_is_or_in_base64(content: str) -> None:
+    asked = read_request(octets({"Request": {"Resource": {"Content": content}}}))
+    found = asked.categories[0].content
+    assert found is not None
+    (node,) = found.select("/p:r/p:a", [("p", "urn:r")], "")
+    assert found.text(node) == '"é"'
+    again = read_request(octets(write_request(asked))).categories[0].content
+    assert again is not None
+    assert again.written() == found.written()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("<r>", "xml.malformed"),
+        ("", "xacml.json"),
+        ("words", "xacml.json"),
+        (base64.b64encode(b"\xff\xfe").decode(), "xml.malformed"),
+        ("<!DOCTYPE r []><r/>", "xml.doctype"),
+        ({"r": 1}, "xacml.json"),
+    ],
+)
+def test_contents_that_are_no_xml_are_refused(content: object, code: str) -> None:
+    with pytest.raises(MalformedError) as caught:
+        read_request(octets({"Request": {"Resource": {"Content": content}}}))
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A value without a type has the one that JSON shows: a string, a boolean, an inte
 where its type says so; others are kept as they are, and equal nothing.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from penstock.policy.requests import (
     SUBJECT,
     Attribute,
     Attributes,
+    Content,
     Request,
 )
 from penstock.policy.results import OK, Assigned, Decision, Missing, PolicyId, Response, Result, Status, Told
@@ -151,7 +153,7 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
     request = _Object(whole.value("Request"), "the request")
     whole.done()
     found = Request(
-        tuple(_categories(request)),
+        tuple(_categories(request, limits)),
         bool(request.take("ReturnPolicyIdList", bool)),
         bool(request.take("CombinedDecision", bool)),
         tuple(_references(request)),
@@ -163,30 +165,44 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
     return found
 
 
-def _categories(request: _Object) -> Iterator[Attributes]:
+def _categories(request: _Object, limits: Limits) -> Iterator[Attributes]:
     named = "Category" in request
     listed = request.items("Category")
     if named and not listed:
         raise _wrong("the request has no category")
     for one in listed:
-        yield _category(_Object(one, "a category"), None)
+        yield _category(_Object(one, "a category"), None, limits)
     for short, category in _SHORT.items():
         if short in request:
             value = request.value(short)
             for one in _several(value):
-                yield _category(_Object(one, f"`{short}`"), category)
+                yield _category(_Object(one, f"`{short}`"), category, limits)
 
 
-def _category(found: _Object, category: str | None) -> Attributes:
+def _category(found: _Object, category: str | None, limits: Limits) -> Attributes:
     given = found.take("CategoryId", str, needed=category is None)
     name = category or _SHORT.get(str(given), str(given))
     content = found.take("Content", str)
-    if content is not None:
-        raise MalformedError("xacml.json", "contents are not read from JSON", hint="send such a request as XML")
     attributes = tuple(_attribute(_Object(one, "an attribute")) for one in found.items("Attribute"))
-    made = Attributes(name, attributes, None, found.take("Id", str))
+    made = Attributes(name, attributes, None if content is None else _content(content, limits), found.take("Id", str))
     found.done()
     return made
+
+
+def _content(text: str, limits: Limits) -> Content:
+    """Read a document: XML as it is, or in base64 (section 4.2.3); which of them, its first character says."""
+    data = text.encode("utf-8", "surrogatepass")
+    if not text.lstrip().startswith("<"):
+        try:
+            data = base64.b64decode("".join(text.split()), validate=True)
+        except ValueError:
+            data = b""
+        if not data:
+            raise _wrong("`Content` is neither XML nor XML in base64")
+    # lxml and elementpath belong to an extra, which requests without contents do not need.
+    from penstock.codec.xml_text import XmlContent, read_xml  # noqa: PLC0415
+
+    return XmlContent(read_xml(data, limits=limits), limits)
 
 
 def _attribute(found: _Object) -> Attribute:
@@ -277,10 +293,10 @@ def read_response(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Response:
     whole.done()
     if not results:
         raise _wrong("the response has no result")
-    return Response([_result(_Object(one, "a result")) for one in results])
+    return Response([_result(_Object(one, "a result"), limits) for one in results])
 
 
-def _result(found: _Object) -> Result:
+def _result(found: _Object, limits: Limits) -> Result:
     decision = found.take("Decision", str, needed=True)
     if decision not in _DECISIONS:
         raise _wrong("a result has no decision")
@@ -292,7 +308,7 @@ def _result(found: _Object) -> Result:
         tuple(_duties(found, "Obligations")),
         tuple(_duties(found, "AssociatedAdvice")),
         tuple(
-            _category(_Object(one, "a category"), None)
+            _category(_Object(one, "a category"), None, limits)
             for one in (category if isinstance(category, list) else [category])
         ),
         tuple(_policies(found)),

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.errors import MalformedError
 from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, XPATH, DataType, Value
 from penstock.policy.json_requests import OBJECT, Json
 from penstock.policy.requests import Attribute, Attributes, Request
@@ -13,7 +12,7 @@ from penstock.policy.results import Response, Result, Told
 
 
 def write_request(request: Request) -> Json:
-    """Return a request as plain data. Raises `MalformedError` (`xacml.json`) where it has contents."""
+    """Return a request as plain data; contents are XML in it."""
     found: dict[str, Json] = {"Category": [_write_category(one) for one in request.categories]}
     if request.return_policy_ids:
         found["ReturnPolicyIdList"] = True
@@ -69,10 +68,9 @@ def _write_duty(duty: Told) -> Json:
 
 
 def _write_category(category: Attributes) -> Json:
-    if category.content is not None:
-        raise MalformedError("xacml.json", "contents are not written as JSON", hint="write such a request as XML")
     listed: list[Json] = [part for one in category.attributes for part in _write_attribute(one)]
-    return _some({"CategoryId": category.category, "Id": category.id, "Attribute": listed})
+    content = None if category.content is None else category.content.written().decode()
+    return _some({"CategoryId": category.category, "Id": category.id, "Content": content, "Attribute": listed})
 
 
 def _write_attribute(attribute: Attribute) -> Iterator[Json]:
