@@ -1,9 +1,10 @@
 from dataclasses import replace
 
+import pytest
 from tests.policy.kit import AGE, NOW, apply, designator, policy, request, rule, value
 
 from penstock.policy.datatypes import INTEGER, XPATH
-from penstock.policy.decide import CONTENT_SELECTOR, MULTIPLE_SELECTOR, decide, plainly
+from penstock.policy.decide import CONTENT_SELECTOR, MULTIPLE_SELECTORS, decide, plainly
 from penstock.policy.policies import Policy, PolicyReference, PolicySet
 from penstock.policy.repository import Repository
 from penstock.policy.requests import RESOURCE, SUBJECT, Request
@@ -85,7 +86,7 @@ MANY = f"""<Request xmlns="{NAMESPACE}" CombinedDecision="false" ReturnPolicyIdL
   MULTI
 </Request>"""
 ASKED_MANY = (
-    f'<Attribute AttributeId="{MULTIPLE_SELECTOR}" IncludeInResult="true"><AttributeValue DataType="{XPATH.id}" '
+    f'<Attribute AttributeId="{MULTIPLE_SELECTORS[0]}" IncludeInResult="true"><AttributeValue DataType="{XPATH.id}" '
     f'XPathCategory="{RESOURCE}">PATH</AttributeValue></Attribute>'
 )
 
@@ -105,8 +106,15 @@ def test_requests_name_what_they_are_about() -> None:
     assert [one.attributes[0].attributes[0].values[0][1] for one in results] == [4, 40, 40]
 
 
-def test_each_node_of_each_makes_a_request() -> None:
-    asked = many(ASKED_MANY.replace("PATH", "/r/a"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "urn:oasis:names:tc:xacml:3.0:profile:multiple:content-selector",
+        "urn:oasis:names:tc:xacml:3.0:multiple:content-selector",
+    ],
+)
+def test_each_node_of_each_makes_a_request(name: str) -> None:
+    asked = many(ASKED_MANY.replace("PATH", "/r/a").replace(MULTIPLE_SELECTORS[0], name))
     results = decide(plainly(ADULTS), asked, NOW).results
     assert len(results) == 4
     chosen = [one.attributes[1].attributes[0] for one in results]
@@ -119,6 +127,42 @@ def test_a_request_for_nothing_is_told() -> None:
         asked = replace(many(ASKED_MANY.replace("PATH", "/r/none")), combined_decision=combined)
         (result,) = decide(plainly(ADULTS), asked, NOW).results
         assert (result.decision, result.status.code) == (Decision.INDETERMINATE_DP, SYNTAX_ERROR)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "urn:oasis:names:tc:xacml:3.0:profile:multiple:xpath-expression",
+        "urn:oasis:names:tc:xacml:3.0:profile:multiple:content-selectors",
+        "urn:oasis:names:tc:xacml:3.0:multiple:scope",
+        "urn:oasis:names:tc:xacml:2.0:profile:multiple:scope",
+        "urn:oasis:names:tc:xacml:1.0:resource:scope",
+    ],
+)
+def test_an_unknown_way_to_ask_for_several_decisions_is_an_error(name: str) -> None:
+    (result,) = decide(plainly(ADULTS), many(ASKED_MANY.replace(MULTIPLE_SELECTORS[0], name)), NOW).results
+    assert (result.decision, result.status.code) == (Decision.INDETERMINATE_DP, SYNTAX_ERROR)
+
+
+def test_a_path_that_asks_for_several_decisions_finds_nodes_and_stands_there_once() -> None:
+    selector = ASKED_MANY.replace("PATH", "/r/a")
+    value_at = selector[selector.index("<AttributeValue") : selector.index("</Attribute>")]
+    for wrong in (
+        ASKED_MANY.replace("PATH", "count(/r/a)"),
+        ASKED_MANY.replace("PATH", "string(/r/a[1])"),
+        selector + selector,
+        selector + selector.replace(MULTIPLE_SELECTORS[0], MULTIPLE_SELECTORS[1]),
+        selector.replace(value_at, value_at + value_at),
+    ):
+        (result,) = decide(plainly(ADULTS), many(wrong), NOW).results
+        assert (result.decision, result.status.code) == (Decision.INDETERMINATE_DP, SYNTAX_ERROR), wrong
+
+
+def test_several_categories_may_each_ask_for_several_decisions() -> None:
+    asked = many(ASKED_MANY.replace("PATH", "/r/a"))
+    (records,) = asked.of(RESOURCE)
+    both = replace(asked, categories=(*request(18).of(SUBJECT), records, replace(records, category="other")))
+    assert len(decide(plainly(ADULTS), both, NOW).results) == 4
 
 
 def test_requests_in_one_are_not_without_end() -> None:

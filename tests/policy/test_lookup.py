@@ -78,7 +78,6 @@ def asked_about(*paths: str) -> Request:
         ("xpath-node-match", "/r/a[2]", "/r/a[2]/@id", True),
         ("xpath-node-match", "/r/a[1]", "/r/a[2]/b/text()", False),
         ("xpath-node-match", "/", "//b", True),
-        ("xpath-node-equal", "count(//a)", "count(//b)", False),
     ],
 )
 def test_paths_match_in_targets_and_one_by_one(function: str, written: str, wanted: str, *, holds: bool) -> None:
@@ -97,6 +96,50 @@ def test_a_path_of_the_wrong_category_finds_nothing() -> None:
     elsewhere = path("/r/a").replace(RESOURCE, ACTION)
     root = policy(rule(apply(f"{F3}xpath-node-match", path("/r"), elsewhere)))
     assert answer(root, asked_about()).decision is Decision.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("found", ["count(//a)", "string(/r/a[1])", "//a = 'x'", "1 to 3"])
+def test_a_path_that_does_not_find_nodes_is_a_syntax_error(found: str) -> None:
+    selector = f'<AttributeSelector Category="{RESOURCE}" Path="{found}" DataType="{XS}string" MustBePresent="false"/>'
+    size = apply("integer-greater-than", apply("string-bag-size", selector), value("0", "integer"))
+    counted = apply("integer-greater-than", apply(f"{F3}xpath-node-count", path(found)), value("0", "integer"))
+    for condition in (size, counted, apply(f"{F3}xpath-node-equal", path("//a"), path(found))):
+        result = answer(policy(rule(condition)), asked_about())
+        assert (result.decision, result.status.code) == (Decision.INDETERMINATE_P, SYNTAX_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("paths", "decision"),
+    [
+        (["/r/a[2]"], Decision.PERMIT),
+        (["/r/a[1]"], Decision.NOT_APPLICABLE),
+        (["/r/none"], Decision.INDETERMINATE_P),
+        (["/r/a"], Decision.INDETERMINATE_P),
+        (["count(/r/a)"], Decision.INDETERMINATE_P),
+        ([], Decision.INDETERMINATE_P),
+        (["/r/a[1]", "/r/a[2]"], Decision.INDETERMINATE_P),
+    ],
+)
+def test_a_path_begins_at_the_one_node_that_another_finds(paths: list[str], decision: Decision) -> None:
+    selector = (
+        f'<AttributeSelector Category="{RESOURCE}" Path="b" DataType="{XS}string" MustBePresent="false" '
+        'ContextSelectorId="node"/>'
+    )
+    result = answer(policy(rule(apply("string-is-in", value("y"), selector))), asked_about(*paths))
+    assert result.decision is decision
+    assert (result.status.code == SYNTAX_ERROR) is decision.indeterminate
+
+
+def test_a_path_that_another_begins_at_is_of_the_same_category() -> None:
+    selector = (
+        f'<AttributeSelector Category="{RESOURCE}" Path="b" DataType="{XS}string" MustBePresent="false" '
+        'ContextSelectorId="node"/>'
+    )
+    (resource,) = asked_about().categories
+    elsewhere = Attribute("node", ((XPATH, XPathExpression("/r/a[2]", ACTION)),))
+    asked = Request((replace(resource, attributes=(elsewhere,)),))
+    result = answer(policy(rule(apply("string-is-in", value("y"), selector))), asked)
+    assert (result.decision, result.status.code) == (Decision.INDETERMINATE_P, SYNTAX_ERROR)
 
 
 @pytest.mark.parametrize("name", [f"{FUNCTION}xpath-node-match", "urn:example:unknown"])

@@ -4,6 +4,7 @@ The profiles: categories that come several times, references, a path that finds 
 (`multiple:content-selector`), and resources that are a hierarchy (`scope`).
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,14 +16,20 @@ from penstock.errors import LimitError, MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import XPATH, XPathExpression
 from penstock.policy.evaluate import evaluate, status_of
-from penstock.policy.lookup import Context, NoSources, Sources, levels
+from penstock.policy.lookup import Context, NoSources, Sources, levels, nodes_of
 from penstock.policy.policies import Root, check_issuers
 from penstock.policy.requests import RESOURCE_ID, Attribute, Attributes, Request
 from penstock.policy.results import PROCESSING_ERROR, Decision, Outcome, Response, Result, Status
 
 SCOPE: Final = "urn:oasis:names:tc:xacml:2.0:resource:scope"
-MULTIPLE_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:multiple:content-selector"
+#: how the profile calls it, and how its drafts did
+MULTIPLE_SELECTORS: Final = (
+    "urn:oasis:names:tc:xacml:3.0:profile:multiple:content-selector",
+    "urn:oasis:names:tc:xacml:3.0:multiple:content-selector",
+)
 CONTENT_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:content-selector"
+#: attributes that ask for several decisions: what is not understood must not be answered as if it asked for one
+_FAMILY: Final = re.compile(r"urn:oasis:names:tc:xacml:[0-9.]+:(?:(?:profile:)?multiple:.*|resource:scope)", re.DOTALL)
 #: how many levels of a hierarchy a scope reaches, from a resource down
 _LEVELS: Final = {"Immediate": 1, "Children": 2, "Descendants": None}
 
@@ -84,6 +91,7 @@ def _combined(results: Sequence[Result]) -> Result:
 
 def single_requests(request: Request, sources: Sources) -> Iterator[Request]:
     """Yield the requests that are in one. Raises `MalformedError` (`xacml.request`), `EvaluationError`."""
+    _check_family(request)
     for one in _referred(request):
         for chosen in _by_category(one):
             for scoped in _by_scope(chosen, sources):
@@ -109,10 +117,26 @@ def _by_category(request: Request) -> Iterator[Request]:
         yield request.alone(chosen)
 
 
+def _check_family(request: Request) -> None:
+    """Check that all attributes that ask for several decisions are known, and that there is one of each."""
+    for category in request.categories:
+        asking = [one for one in category.attributes if _FAMILY.fullmatch(one.id)]
+        for one in asking:
+            if one.id not in (SCOPE, *MULTIPLE_SELECTORS):
+                raise MalformedError(
+                    "xacml.request", f"attribute `{one.id[:120]}` asks for decisions in an unknown way"
+                )
+            if len(one.values) != 1:
+                raise MalformedError("xacml.request", f"attribute `{one.id[:120]}` has not one value")
+        if len({one.id == SCOPE for one in asking}) != len(asking):
+            raise MalformedError("xacml.request", "a category asks for several decisions twice")
+
+
 def _by_scope(request: Request, sources: Sources) -> Iterator[Request]:
     for place, category in enumerate(request.categories):
         for attribute in category.by_id.get(SCOPE, ()):
-            yield from _each_resource(request, place, attribute, sources)
+            for one in _each_resource(request, place, attribute, sources):
+                yield from _by_scope(one, sources)
             return
     yield request
 
@@ -134,8 +158,9 @@ def _each_resource(request: Request, place: int, scope: Attribute, sources: Sour
 
 def _by_content(request: Request) -> Iterator[Request]:
     for place, category in enumerate(request.categories):
-        for attribute in category.by_id.get(MULTIPLE_SELECTOR, ()):
-            yield from _each_node(request, place, attribute)
+        for attribute in (one for name in MULTIPLE_SELECTORS for one in category.by_id.get(name, ())):
+            for one in _each_node(request, place, attribute):
+                yield from _by_content(one)
             return
     yield request
 
@@ -146,7 +171,7 @@ def _each_node(request: Request, place: int, selector: Attribute) -> Iterator[Re
     if of_type is not XPATH or not isinstance(path, XPathExpression) or category.content is None:
         raise MalformedError("xacml.request", "a path that asks for many has no content to look into")
     content = category.content
-    for node in content.select(path.path, path.prefixes, path.version):
+    for node in nodes_of(content, path):
         one = replace(path, path=content.path(node))
         there = replace(selector, id=CONTENT_SELECTOR, values=((XPATH, one),))
         others = tuple(attribute for attribute in category.attributes if attribute is not selector)

@@ -183,16 +183,17 @@ class Context:
         if content is None:
             return ()
         start = None if wanted.context is None else self._start(content, wanted)
-        nodes = content.select(wanted.path, wanted.prefixes, wanted.version, start)
+        nodes = nodes_of(content, wanted, start)
         return tuple(_read(content, node, wanted.of) for node in nodes)
 
     def _start(self, content: Content, wanted: Selector) -> object:
+        """Return the node where a path begins (section 7.3.7, step 3)."""
         paths = self._in_request(Designator(wanted.category, wanted.context or "", XPATH))
-        if len(paths) != 1:
-            raise failed("there is not one path to where another begins")
-        nodes = content.select(paths[0].path, paths[0].prefixes, paths[0].version)
+        if len(paths) != 1 or paths[0].category != wanted.category:
+            raise _syntax(f"there is not one path `{(wanted.context or '')[:120]}` in the category of the selector")
+        nodes = nodes_of(content, paths[0])
         if len(nodes) != 1:
-            raise failed("a path to where another begins does not find one node")
+            raise _syntax(f"path `{paths[0].path[:120]}`, where another begins, finds {len(nodes)} nodes, and not one")
         return nodes[0]
 
     def paths(self, name: str, arguments: Sequence[XPathExpression]) -> Value:
@@ -209,10 +210,25 @@ class Context:
 
     def _nodes(self, path: XPathExpression) -> tuple[Content | None, Sequence[object]]:
         content = self._content(path.category)
-        return content, () if content is None else content.select(path.path, path.prefixes, path.version)
+        return content, () if content is None else nodes_of(content, path)
 
     def _content(self, category: str) -> Content | None:
         return next((one.content for one in self.request.of(category) if one.content is not None), None)
+
+
+def nodes_of(content: Content, path: "XPathExpression | Selector", start: object | None = None) -> Sequence[object]:
+    """Return the nodes that a path finds (section 7.3.7, step 4). Raises `EvaluationError`.
+
+    A path that gives a number, a text or truth is a syntax error: who takes it for a node takes `false` for something.
+    """
+    found = content.select(path.path, path.prefixes, path.version, start)
+    if any(next(iter(content.around(one)), None) is None for one in found):
+        raise _syntax(f"path `{path.path[:120]}` does not find nodes")
+    return found
+
+
+def _syntax(message: str) -> EvaluationError:
+    return EvaluationError("xacml.value", message)
 
 
 def is_clock(wanted: Designator) -> bool:
