@@ -29,7 +29,7 @@ def test_a_policy_that_asks_the_time_is_asked_each_time() -> None:
     size = apply(f"{FUNCTION}dateTime-bag-size", clock)
     timely = policy_text(rule(apply("integer-equal", size, value("1", "integer"))))
     assert not build({"root.xml": timely}).timeless
-    assert not build({"root.xml": YES, "other.xml": timely}).timeless
+    assert not build({"root.xml": YES, "other.xml": timely.replace(b'"p"', b'"q"')}).timeless
     assert build({"root.xml": YES}).timeless
 
 
@@ -46,9 +46,10 @@ def test_bundles_of_all_forms(tmp_path: Path) -> None:
         facts = facts_of(read_question(question), original.entities)
         assert bundle.ask(facts, NOW) == original.ask(facts, NOW) == original.policy.ask(facts, NOW)
     root = read_root((TODO / "root.xml").read_bytes())
+    others = {f"{name}.xml": (TODO / f"{name}.xml").read_bytes() for name in ("todos", "records")}
     for name, data in (("root.json", write_json_policy(root)), ("root.policy", write_text(root).encode())):
-        assert build({name: data}).revision
-        assert build({name: data, "records.xml": YES}).timeless
+        assert build({name: data, **others}).revision
+        assert build({name: data, **others, "more.xml": YES}).timeless
 
 
 def test_of_a_text_the_first_policy_decides() -> None:
@@ -69,6 +70,19 @@ def test_bundles_that_are_none() -> None:
         with pytest.raises(MalformedError) as caught:
             build(files)
         assert caught.value.code == "pdp.bundle"
+
+
+def test_policies_of_a_bundle_that_do_not_go_together_are_refused() -> None:
+    root = (TODO / "root.xml").read_bytes()
+    others = {f"{name}.xml": (TODO / f"{name}.xml").read_bytes() for name in ("todos", "records")}
+    for files, code in (
+        ({"root.xml": root}, "xacml.unknown"),
+        ({"root.xml": root, **others, "again.xml": others["todos.xml"]}, "xacml.duplicate"),
+        ({"root.xml": YES, "other.xml": policy_text(rule(effect="Deny"))}, "xacml.duplicate"),
+    ):
+        with pytest.raises(MalformedError) as caught:
+            build(files)
+        assert caught.value.code == code
 
 
 def test_entities_that_are_none() -> None:

@@ -120,3 +120,13 @@ def test_what_a_decision_tuple_leaves_open_is_told(penstock: Shell) -> None:
     penstock.ok("policy", "fmt", "--check", "gap.policy")
     penstock.ok("policy", "convert", "gap.policy", "--to", "xml", "--out", "gap.xml")
     assert penstock.ok("policy", "convert", "gap.xml", "--to", "text").out.rstrip() == text.rstrip()
+
+
+def test_policies_that_do_not_go_together_are_refused(penstock: Shell) -> None:
+    for name, text in (("one.xml", policy_text(rule())), ("other.xml", policy_text(rule(effect="Deny")))):
+        (penstock.folder / name).write_bytes(text)
+    penstock.ok("policy", "check", "one.xml")
+    assert penstock("policy", "check", "one.xml", "other.xml").code == "xacml.duplicate"
+    assert penstock("policy", "analyse", "one.xml", "--refer", "other.xml").code == "xacml.duplicate"
+    # Two versions of one policy are compared, and not used together.
+    assert penstock("policy", "diff", "one.xml", "other.xml").code == "xacml.differ"

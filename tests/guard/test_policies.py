@@ -315,8 +315,9 @@ def test_several_policies_and_references() -> None:
     assert shown(ask(made(one, two, apply=algorithm), MET), location="Dover") is not None
     whole = PolicySet("all", "1.0", algorithm, (PolicyReference("t.two", to_set=False), one))
     assert shown(ask(made(whole, refer=[two]), MET), location="Dover") is None
-    # A policy that is not there is a doubt.
-    assert shown(ask(made(whole), MET)) is None
+    for roots, code in (([whole], "xacml.unknown"), ([one, one], "xacml.duplicate")):
+        with refused(code):
+            made(*roots)
 
 
 # --- Types that extend others -----------------------------------------------------------------------------------------

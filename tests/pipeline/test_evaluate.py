@@ -403,6 +403,7 @@ def _bag(found: Any) -> tuple[Value, ...]:
 
 def test_a_revision_is_of_what_policies_say() -> None:
     one, other = read_text_policy(CLOSED), read_text_policy(CLOSED.replace('"closed"', '"shut"'))
+    other = replace(other, id="other")
     assert Policies(one).revision == Policies(read_text_policy(CLOSED)).revision
     assert len({Policies(one).revision, Policies(other).revision, Policies(one, (other,)).revision}) == 3
 

@@ -163,13 +163,15 @@ def test_many_are_found_by_ranges_of_what_facts_say_and_of_the_time(*, clock: bo
 
 
 def test_a_set_within_another_version_of_itself() -> None:
-    """What was compiled where it is in no other set is not taken for what it is in one of its own name."""
+    """Another version of a set is another set; within itself it is only in a ring."""
     first = PolicySet("a", "1.0", ALGORITHMS[4], (KNOWN,))
     inner = PolicySet("inner", "1.0", ALGORITHMS[4], (PolicyReference("a", to_set=True, version="1.0"),))
     second = PolicySet("a", "2.0", ALGORITHMS[4], (PolicyReference("inner", to_set=True),))
     never = replace(inner, id="never", target=rule_of(Effect.DENY, "nobody").target, members=second.members)
     root = PolicySet("root", "1.0", ALGORITHMS[4], (never, PolicyReference("a", to_set=True)))
-    assert compared(root, Repository([first, second, inner]), [{}]) == {None: 1}
+    assert compared(root, Repository([first, second, inner]), [{}]) == {Decision.PERMIT: 1}
+    ring = replace(inner, members=(PolicyReference("a", to_set=True, version="2.0"),))
+    assert compared(root, Repository([first, second, ring]), [{}]) == {None: 1}
 
 
 def test_references_that_lead_nowhere() -> None:

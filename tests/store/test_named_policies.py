@@ -9,6 +9,7 @@ from tests.store.test_named_principals import NAMING
 from tests.trust.kit import refused
 
 from penstock.apps.node.config import read_node_file
+from penstock.errors import MalformedError
 from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
 from penstock.model import Domain
 from penstock.pipeline.policy_file import read_policy_file
@@ -54,7 +55,9 @@ def test_policies_are_put_together(folder: Path) -> None:
     whole = load(folder, "set.policy", refer=("dover.xml",))
     assert shown(ask(whole, MET)) is not None
     assert shown(ask(whole, MET), location="Dover") is None
-    assert shown(ask(load(folder, "set.policy"), MET)) is None
+    with pytest.raises(MalformedError) as caught:
+        load(folder, "set.policy")
+    assert caught.value.code == "xacml.unknown"
     assert load_policies(None, NamedFiles(folder, NAMING), NAMES, ()) is NO_POLICIES
 
 

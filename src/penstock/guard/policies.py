@@ -43,7 +43,7 @@ from penstock.model.values import Schema
 from penstock.policy.combining import policy_algorithm
 from penstock.policy.event_attributes import event_names
 from penstock.policy.policies import Effect, Policy, PolicySet, Root, Rule, designators
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.xml_written import write_policy
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
@@ -106,7 +106,7 @@ class Policies:
         """Put policies together: those that decide, by an algorithm where they are several, and those referred to.
 
         Raises `MalformedError`: `policies.none`, `policies.owners` where policies would give rights on everybody's
-        types, `xacml.combining`.
+        types, `xacml.combining`; `xacml.duplicate`, `xacml.unknown` and `xacml.cycle` as `check_policies`.
         """
         concerned, referred = frozenset(owners), tuple(refer)
         if not roots:
@@ -119,6 +119,7 @@ class Policies:
             )
         policy_algorithm(apply)
         root = roots[0] if len(roots) == 1 else PolicySet(ALL, "1.0", apply, roots)
+        check_policies(roots, referred)
         known = Repository(referred)
         asked = frozenset(one for policy in (*roots, *referred) for one in designators(policy))
         revision = _revision((*roots, *referred), apply, combining, sorted(concerned), domains)

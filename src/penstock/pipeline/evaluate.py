@@ -34,7 +34,7 @@ from penstock.pipeline.sealed_log import map_arrow
 from penstock.policy.datatypes import DataType
 from penstock.policy.expressions import Literal, function_of
 from penstock.policy.policies import Root
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.signatures import Function
 from penstock.policy.vectors import Vectors
 from penstock.policy.xml_written import write_policy
@@ -45,10 +45,13 @@ _READY: Final = 2
 
 @dataclass(frozen=True)
 class Policies:
-    """A policy that decides, and those that it may refer to."""
+    """A policy that decides, and those that it may refer to. Raises as `check_policies`."""
 
     root: Root
     referred: tuple[Root, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_policies([self.root], self.referred)
 
     @cached_property
     def revision(self) -> str:

@@ -19,7 +19,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.analysis_slices import Slices, apart, needs
 from penstock.policy.combining import split_priorities, with_priorities
 from penstock.policy.lookup import NoSources, Sources
-from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target, versioned
 from penstock.policy.requests import Facts
 from penstock.policy.results import Decision
 from penstock.selector.analysis import Verdict
@@ -194,7 +194,7 @@ def _resolved(root: Root, sources: Sources, around: tuple[str, ...]) -> Root:
     """Return a policy with what it refers to in the place of its references."""
     if isinstance(root, Policy):
         return root
-    around = (*around, root.id)
+    around = (*around, versioned(root))
     return replace(root, members=tuple(_member(one, sources, around) for one in root.members))
 
 
@@ -202,18 +202,20 @@ def _member(member: Policy | PolicySet | PolicyReference, sources: Sources, arou
     if not isinstance(member, PolicyReference):
         return _resolved(member, sources, around)
     try:
-        if member.to_set and member.id in around:
+        found = sources.policy(member)
+        if member.to_set and versioned(found) in around:
             raise MalformedError("xacml.cycle", f"policy set `{member.id[:120]}` is within itself")
-        return _resolved(sources.policy(member), sources, around)
+        return _resolved(found, sources, around)
     except PenstockError as error:
         if error.code == "xacml.fragment":
             raise
+        within = around[-1].partition(" ")[2]
         raise MalformedError(
             "xacml.fragment",
-            f"policy set `{around[-1][:120]}`: {error.message}",
+            f"policy set `{within[:120]}`: {error.message}",
             hint="give the policies that it refers to",
             construct=f"reference to `{member.id[:120]}`",
-            element=f"policy set `{around[-1][:120]}`",
+            element=f"policy set `{within[:120]}`",
         ) from error
 
 

@@ -29,6 +29,7 @@ from penstock.policy.policies import (
     Rule,
     Target,
     check_issuers,
+    versioned,
 )
 from penstock.policy.programs import Program, condition_program, target_program
 from penstock.policy.requests import Facts, Request
@@ -237,9 +238,9 @@ class _Referred(_Unit):
         self._known: tuple[Root, _Unit] | None = None
 
     def _found(self, context: Context) -> _Unit:
-        if self._reference.to_set and self._reference.id in self._around:
-            raise EvaluationError("xacml.cycle", f"policy set `{self._reference.id[:120]}` is within itself")
         policy = context.sources.policy(self._reference)
+        if self._reference.to_set and versioned(policy) in self._around:
+            raise EvaluationError("xacml.cycle", f"policy set `{self._reference.id[:120]}` is within itself")
         known = self._known
         if known is None or known[0] is not policy:
             known = self._known = (policy, _compile(policy, self._around))
@@ -271,7 +272,7 @@ def _compile(member: Policy | PolicySet | PolicyReference, around: tuple[str, ..
         case Policy():
             return _compile_policy(member)
         case PolicySet():
-            children = [_compile(one, (*around, member.id)) for one in member.members]
+            children = [_compile(one, (*around, versioned(member))) for one in member.members]
             return _Container(member, children, policy_algorithm(member.combining), {})
         case PolicyReference():
             return _Referred(member, around)

@@ -41,6 +41,7 @@ from penstock.policy.policies import (
     Root,
     Rule,
     Target,
+    versioned,
 )
 from penstock.policy.results import (
     MISSING_ATTRIBUTE,
@@ -290,7 +291,7 @@ class _SetChild:
         return _applies(self.policies, Scope(self.context))
 
     def evaluate(self, _context: Context, /) -> Outcome:
-        around = (*self.around, self.policies.id)
+        around = (*self.around, versioned(self.policies))
         children = [_child(member, self.context, around) for member in self.policies.members]
         combine = policy_algorithm(self.policies.combining)
         return _Container(Scope(self.context)).told(self.policies, children, combine)
@@ -305,9 +306,9 @@ class _ReferenceChild:
     around: tuple[str, ...]
 
     def _found(self) -> "_PolicyChild | _SetChild":
-        if self.reference.to_set and self.reference.id in self.around:
-            raise EvaluationError("xacml.cycle", f"policy set `{self.reference.id[:120]}` is within itself")
         found = self.context.sources.policy(self.reference)
+        if self.reference.to_set and versioned(found) in self.around:
+            raise EvaluationError("xacml.cycle", f"policy set `{self.reference.id[:120]}` is within itself")
         if isinstance(found, Policy):
             return _PolicyChild(found, self.context)
         return _SetChild(found, self.context, self.around)

@@ -142,6 +142,19 @@ class PolicySet:
 Root: TypeAlias = Policy | PolicySet
 
 
+def versioned(root: Root) -> str:
+    """Return a name for one version of a policy set: within itself is what is within that version, and not another."""
+    return f"{root.version} {root.id}"
+
+
+def inner_policies(root: Root) -> Iterator[Root]:
+    """Yield a policy and all that stand in it, from the outside to the inside."""
+    yield root
+    for member in root.members if isinstance(root, PolicySet) else ():
+        if not isinstance(member, PolicyReference):
+            yield from inner_policies(member)
+
+
 def check_issuers(root: Root) -> None:
     """Check that whoever loads a policy answers for it (section 5.2). Raises `MalformedError` (`xacml.issuer`).
 

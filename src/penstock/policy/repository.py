@@ -4,12 +4,71 @@ Beside them, where resources are a hierarchy, what is above what.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 
-from penstock.errors import EvaluationError
+from penstock.errors import EvaluationError, MalformedError
 from penstock.policy.datatypes import Value
 from penstock.policy.lookup import NoSources
-from penstock.policy.policies import PolicyReference, PolicySet, Root, check_issuers, version_key
+from penstock.policy.policies import (
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    check_issuers,
+    inner_policies,
+    version_key,
+)
+
+
+def check_policies(roots: Sequence[Root], referred: Sequence[Root] = ()) -> None:
+    """Check that policies can be told apart, and that what they refer to is there, before they decide anything.
+
+    `roots` decide, and `referred` can be referred to. Raises `MalformedError`: `xacml.duplicate` for two policies, or
+    two policy sets, with one id and version, wherever they stand; `xacml.unknown` for a reference that finds none;
+    `xacml.cycle` for a policy set that is within itself.
+    """
+    seen: set[tuple[str, str, bool]] = set()
+    for one in chain.from_iterable(map(inner_policies, (*roots, *referred))):
+        name = (one.id, one.version, isinstance(one, PolicySet))
+        if name in seen:
+            raise MalformedError(
+                "xacml.duplicate",
+                f"two policies have the id `{one.id[:120]}` and the version {one.version}",
+                hint="give one of them another id or version; refer to a policy instead of repeating it",
+            )
+        seen.add(name)
+    known, done = Repository(referred), set[int]()
+    for root in (*roots, *referred):
+        _check_references(root, known, (), done)
+
+
+def _check_references(root: Root, known: "Repository", around: tuple[PolicySet, ...], done: set[int]) -> None:
+    """Check what a policy refers to, and what that does; each policy once, since where it stands changes nothing."""
+    if isinstance(root, Policy) or id(root) in done:
+        return
+    around = (*around, root)
+    for member in root.members:
+        found = _referred(member, known, around) if isinstance(member, PolicyReference) else member
+        if any(found is one for one in around):
+            path = " > ".join(f"`{one.id[:60]}`" for one in (*around, found))
+            message = f"a policy set is within itself: {path}"
+            raise MalformedError("xacml.cycle", message, hint="take one of the references out")
+        _check_references(found, known, around, done)
+    done.add(id(root))
+
+
+def _referred(reference: PolicyReference, known: "Repository", around: tuple[PolicySet, ...]) -> Root:
+    try:
+        return known.policy(reference)
+    except EvaluationError as error:
+        # The policy that decides cannot be referred to, and it is a ring all the same.
+        for one in around:
+            if reference.to_set and reference.id == one.id and reference.suits(one.version):
+                return one
+        message = f"policy set `{around[-1].id[:120]}` refers to what is not there: {error.message}"
+        hint = "add the policy that it refers to, or correct its id and versions"
+        raise MalformedError("xacml.unknown", message, hint=hint) from None
 
 
 class Repository(NoSources):

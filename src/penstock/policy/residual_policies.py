@@ -14,7 +14,7 @@ from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.datatypes import Value
 from penstock.policy.expressions import Expression
 from penstock.policy.formulas import Child, Outcomes, Truth, always, both, contained, every, negated, ruled, some
-from penstock.policy.policies import Duties, Duty, Effect, Policy, PolicyReference, PolicySet, Root, Rule
+from penstock.policy.policies import Duties, Duty, Effect, Policy, PolicyReference, PolicySet, Root, Rule, versioned
 from penstock.policy.residual_encode import Encoder
 from penstock.policy.residual_formulas import Formula
 from penstock.policy.residual_known import Variables
@@ -84,16 +84,16 @@ class Policies:
             return
         for member in root.members:
             if isinstance(member, PolicyReference):
-                yield self._referred(member, (*around, root.id))
+                yield self._referred(member, (*around, versioned(root)))
             else:
-                yield self.container(member, (*around, root.id))
+                yield self.container(member, (*around, versioned(root)))
 
     def _referred(self, reference: PolicyReference, around: tuple[str, ...]) -> Part:
-        if reference.to_set and reference.id in around:
-            return _BROKEN
         try:
             found = self._encoder.knowledge.sources.policy(reference)
         except PenstockError:
+            return _BROKEN
+        if reference.to_set and versioned(found) in around:
             return _BROKEN
         return self.container(found, around)
 

@@ -21,7 +21,7 @@ from penstock.policy.datatypes import Value
 from penstock.policy.expressions import Designator, Expression
 from penstock.policy.index import Index, Needs, necessary
 from penstock.policy.lookup import Context, is_clock
-from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target, versioned
 from penstock.policy.programs import Program, Writer, built
 from penstock.policy.repository import Repository
 from penstock.policy.requests import Facts, Key
@@ -168,7 +168,7 @@ class _Compiler:
     def __init__(self, known: Repository, places: dict[Key, int]) -> None:
         self._known = known
         self._done: dict[int, tuple[Root, _Unit, frozenset[str]]] = {}
-        #: the sets that are referred to in what is being compiled, by their ids
+        #: the sets that are referred to in what is being compiled, by their ids and versions
         self._sets: set[str] = set()
         self.places = places
 
@@ -183,7 +183,7 @@ class _Compiler:
             case Policy():
                 return self._policy(member)
             case PolicySet():
-                return self._set(member, (*around, member.id))
+                return self._set(member, (*around, versioned(member)))
             case PolicyReference():
                 return self._referred(member, around)
 
@@ -193,8 +193,8 @@ class _Compiler:
         except PenstockError:
             return _Unit(_involved, _involved, ())
         if reference.to_set:
-            self._sets.add(reference.id)
-        if reference.to_set and reference.id in around:
+            self._sets.add(versioned(found))
+        if reference.to_set and versioned(found) in around:
             return _Unit(_involved, _involved, ())
         if id(found) not in self._done:
             outside, self._sets = self._sets, set()

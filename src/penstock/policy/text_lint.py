@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from penstock.policy.combining import split_priorities
 from penstock.policy.expressions import Literal, Reference
-from penstock.policy.policies import Policy, PolicyReference, Root, Rule
+from penstock.policy.policies import Policy, Root, Rule, inner_policies
 from penstock.policy.text_reading import RULE, VARIABLE, Document
 from penstock.policy.text_written import inner
 from penstock.policy.tuples import PREFIX, DecisionTuple
@@ -29,6 +29,15 @@ class Finding:
 
 def lint(root: Root) -> Iterator[Finding]:
     """Yield what is hardly meant in a policy or a policy set."""
+    inside = [*inner_policies(root)]
+    for name, count in Counter((isinstance(one, Policy), one.id) for one in inside).items():
+        if count > 1:
+            yield Finding("duplicate-policy", root.id, name[1], f"{count} policies have the id `{name[1]}`")
+    for one in inside:
+        yield from _lint_alone(one)
+
+
+def _lint_alone(root: Root) -> Iterator[Finding]:
     yield from _combining(root)
     if root.issuer is not None:
         message = "nobody decides by a policy that has an issuer: whether it may issue it, nobody here can say"
@@ -36,13 +45,6 @@ def lint(root: Root) -> Iterator[Finding]:
     if isinstance(root, Policy):
         yield from _rules(root)
         yield from _variables(root)
-        return
-    inside = [one for one in root.members if not isinstance(one, PolicyReference)]
-    for name, count in Counter(one.id for one in inside).items():
-        if count > 1:
-            yield Finding("duplicate-policy", root.id, name, f"{count} policies have the id `{name}`")
-    for member in inside:
-        yield from lint(member)
 
 
 def lint_document(document: Document) -> Iterator[Finding]:

@@ -25,7 +25,18 @@ from penstock.policy.expressions import (
 from penstock.policy.functions import V3, WITHIN
 from penstock.policy.index import necessary
 from penstock.policy.lookup import ABOVE, Context, Sources
-from penstock.policy.policies import AnyOf, Duty, Match, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.policies import (
+    AnyOf,
+    Duty,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    Target,
+    versioned,
+)
 from penstock.policy.programs import Program, condition_program
 from penstock.policy.requests import RESOURCE, RESOURCE_ID, Key, key_of
 from penstock.policy.signatures import Bag, Function, Kind
@@ -111,16 +122,15 @@ class _Reader:
             yield from (self._rule(rule, variables, within) for rule in member.rules)
             return
         for one in member.members:
-            yield from self.units(one, (*around, member.id), within)
+            yield from self.units(one, (*around, versioned(member)), within)
 
     def _found(self, reference: PolicyReference, around: tuple[str, ...]) -> Root | None:
         """Return the policy that is meant; none where asking for it fails, which no attribute can change."""
-        if reference.to_set and reference.id in around:
-            return None
         try:
-            return self._sources.policy(reference)
+            found = self._sources.policy(reference)
         except PenstockError:
             return None
+        return None if reference.to_set and versioned(found) in around else found
 
     def _rule(self, rule: Rule, variables: Mapping[str, Expression], wanted: tuple[Part, ...]) -> Unit:
         own, more = self._target(rule.target, variables)

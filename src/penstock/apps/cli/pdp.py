@@ -19,7 +19,7 @@ from penstock.policy import xml_requests
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.decide import decide
 from penstock.policy.json_written import write_response
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.results import Decision, Response, Result, Told
 
 XML = "xml"
@@ -65,7 +65,9 @@ def evaluate(  # noqa: PLR0913  # one argument an option
     response of XACML. What goes wrong with a policy is Indeterminate, and is told with its reason.
     """
     root = read_root(policy_file)
-    known = Repository(read_root(file) for file in referred)
+    others = [read_root(file) for file in referred]
+    check_policies([root], others)
+    known = Repository(others)
     request = read_request_file(request_file)
     response = decide(CompiledPolicy(root).evaluate, request, options.moment(at, session), known)
     if output == JSON:

@@ -12,7 +12,7 @@ from penstock.apps.cli.policy_files import lenient_option, read_root
 from penstock.apps.cli.session import say, say_json
 from penstock.errors import RefusedError
 from penstock.policy.analysis import Analysis, Answer, Change, Conflict, IdleRule
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.requests import Facts
 from penstock.selector.analysis import Verdict
 
@@ -81,7 +81,10 @@ def diff(*, before: str, after: str, referred: tuple[str, ...], lenient: bool, o
 
 def _analysis(referred: tuple[str, ...], *files: str, lenient: bool) -> Analysis:
     read = partial(read_root, lenient=lenient)
-    return Analysis(*map(read, files), sources=Repository(map(read, referred)))
+    roots, others = [*map(read, files)], [*map(read, referred)]
+    for root in roots:
+        check_policies([root], others)
+    return Analysis(*roots, sources=Repository(others))
 
 
 def _mark(verdict: Verdict) -> str:

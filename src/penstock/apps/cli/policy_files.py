@@ -19,7 +19,7 @@ from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.forms import Form, form_of, read_policies, text_of
 from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import PolicySet, Root
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.text_cases import failures, read_cases
 from penstock.policy.text_layout import lay_out
 from penstock.policy.text_lint import Finding, lint, lint_document
@@ -90,6 +90,7 @@ def check(*, files: tuple[str, ...], output: str) -> None:
     meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
     """
     found = [(file, document, _findings(document)) for file in files for document in [_document(file)]]
+    check_policies([], [root for _, document, _ in found for root in document.policies])
     if output == JSON:
         policies = [
             {"file": file, "id": root.id, "version": root.version} for file, one, _ in found for root in one.policies
@@ -213,7 +214,9 @@ def _run(file: str, now: datetime) -> list[_Ran]:
     referred = [root for name in cases.refer for root in _document(str(folder / name)).policies]
     if not document.policies:
         raise MalformedError("xacml.case", f"`{cases.policy}` holds no policy")
-    known = Repository([*document.policies[1:], *referred])
+    others = [*document.policies[1:], *referred]
+    check_policies(document.policies[:1], others)
+    known = Repository(others)
     evaluator = CompiledPolicy(document.policies[0]).evaluate
     with within(file):
         found = [*cases.read(document.attributes)]

@@ -18,7 +18,7 @@ from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.policy.datatypes import STRING
 from penstock.policy.event_attributes import action_facts, event_names, type_facts
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.requests import SUBJECT, Facts, key_of
 from penstock.trust.capabilities import Right
 
@@ -78,14 +78,16 @@ def residual(  # noqa: PLR0913  # one argument an option
         **action_facts(Right(right)),
         **type_facts(event_type),
     }
+    root, others = read_root(file), [read_root(one) for one in referred]
+    check_policies([root], others)
     restriction = residual_restriction(
-        read_root(file),
+        root,
         known,
         Right(right),
         event_type,
         names=event_names(event_type),
         environment=environment_schema(parse_schema(facts)),
-        sources=Repository(map(read_root, referred)),
+        sources=Repository(others),
         understood=frozenset(understood),
     )
     if output == JSON:

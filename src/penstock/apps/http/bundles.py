@@ -24,7 +24,7 @@ from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.expressions import Designator
 from penstock.policy.forms import read_policies
 from penstock.policy.policies import PolicyReference, Root, designators
-from penstock.policy.repository import Repository
+from penstock.policy.repository import Repository, check_policies
 from penstock.policy.requests import ENVIRONMENT, Facts
 from penstock.policy.results import Decision, Outcome
 from penstock.policy.straight import Involved, Straight, straight
@@ -122,6 +122,7 @@ def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = 
     first, *more = _policies(root, files[root], limits)
     names = [name for name in files if name not in (root, ENTITIES)]
     others = _Known([*more, *chain.from_iterable(_policies(name, files[name], limits) for name in names)])
+    check_policies([first], others.policies)
     entities = Entities()
     if ENTITIES in files:
         with within(ENTITIES):
