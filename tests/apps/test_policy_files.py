@@ -1,5 +1,6 @@
 """`penstock policy check|fmt|convert|test`, with policies in the text form."""
 
+import pytest
 from tests.apps.conftest import Shell
 from tests.policy.kit import policy_text, rule
 
@@ -34,7 +35,7 @@ tests:
   decision: Permit
   obligations: []
 - name: ids with types
-  request: {subject: {urn:example:born: {type: date, value: 1970-01-31}}, action: {n: 5}}
+  request: {subject: {urn:example:born: {type: date, value: 1970-01-31}}, action: {n: {type: integer, value: 5}}}
   decision: Deny
 """
 
@@ -105,7 +106,9 @@ def test_what_is_no_case(penstock: Shell) -> None:
         text = TESTS.replace(*change)
         assert penstock("policy", "test", "-", stdin=text).status == 2
     assert penstock("policy", "test", "-", stdin=TESTS.replace("action: {n", "action: {role")).code == "xacml.case"
-    done = penstock("policy", "test", "-", stdin=TESTS.replace("records.policy", "other.xml"))
+    # Another policy does not ask for any of this.
+    assert penstock("policy", "test", "-", stdin=TESTS.replace("records.policy", "other.xml")).code == "xacml.case"
+    done = penstock("policy", "test", "-", stdin=TESTS.replace("decision: Deny", "decision: Permit"))
     assert (done.status, done.code) == (1, "policy.tests")
 
 
@@ -130,3 +133,21 @@ def test_policies_that_do_not_go_together_are_refused(penstock: Shell) -> None:
     assert penstock("policy", "analyse", "one.xml", "--refer", "other.xml").code == "xacml.duplicate"
     # Two versions of one policy are compared, and not used together.
     assert penstock("policy", "diff", "one.xml", "other.xml").code == "xacml.differ"
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong", "hint"),
+    [
+        ("subject: {role:", "subject: {rol:", "did you mean `role`"),
+        ("subject: {role:", "subjct: {role:", "did you mean `subject`"),
+        ("{born: 1950-01-31}", "{urn:example:birth: 1950-01-31}", "did you mean `urn:example:born`"),
+        ("{born: 1950-01-31}", "{urn:example:born: 1950-01-31}", "type: date"),
+    ],
+)
+def test_a_misspelt_attribute_of_a_test_is_told(penstock: Shell, written: str, wrong: str, hint: str) -> None:
+    (penstock.folder / "records.policy").write_text(RECORDS)
+    assert written in TESTS
+    (penstock.folder / "tests.yaml").write_text(TESTS.replace(written, wrong))
+    ran = penstock("policy", "test", "tests.yaml")
+    assert ran.code == "xacml.case"
+    assert hint in ran.err

@@ -134,7 +134,7 @@ def text_policy(data: bytes) -> None:
 
 def cases(data: bytes) -> None:
     names = read_document(of_the_reference("policy").decode()).attributes
-    for case in read_cases(data.decode("utf-8", "surrogateescape")).read(names):
+    for case in read_cases(data.decode("utf-8", "surrogateescape")).read(names, names.values()):
         failures(case, plainly(roots()[0]), NOW)
 
 

@@ -8,24 +8,46 @@
         obligations: [log]
 
 Attributes are called as the text of the policy calls them, or by their ids; then their type is that of the value.
+What no policy asks for under that name and type is refused, unless its type is said: `{type: string, value: x}`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
+from typing import Final
 
 from penstock.codec.yaml_text import Plain, read_yaml
 from penstock.errors import MalformedError
 from penstock.model.instants import parse_instant
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value, data_type, read_value
-from penstock.policy.decide import Evaluator, decide
+from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, URI, DataType, Value, data_type, read_value
+from penstock.policy.decide import SCOPE, Evaluator, decide
 from penstock.policy.expressions import Designator
 from penstock.policy.lookup import Sources
-from penstock.policy.requests import Attribute, Attributes, Request, attribute
+from penstock.policy.requests import (
+    ACTION,
+    ACTION_ID,
+    RESOURCE,
+    RESOURCE_ID,
+    SUBJECT,
+    SUBJECT_ID,
+    Attribute,
+    Attributes,
+    Key,
+    Request,
+    attribute,
+    key_of,
+)
 from penstock.policy.results import Decision, Result
 from penstock.policy.text_names import CATEGORY
 
+#: what requests usually say, whether policies ask for it or not
+_ALWAYS: Final = frozenset(
+    key_of(category, name, of_type)
+    for category, name in ((SUBJECT, SUBJECT_ID), (RESOURCE, RESOURCE_ID), (ACTION, ACTION_ID), (RESOURCE, SCOPE))
+    for of_type in (STRING, URI)
+)
 _DECISIONS = sorted({one.plain for one in Decision})
 
 
@@ -43,6 +65,31 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class _Known:
+    """The attributes that can be meant: by the names of a text, and by what policies ask for."""
+
+    names: Mapping[str, Designator]
+    asked: frozenset[Key]
+
+    def check_category(self, category: str, written: str) -> None:
+        """Check that somebody asks for something of a category. Raises `MalformedError` (`xacml.case`)."""
+        if category not in CATEGORY.values() and all(one.category != category for one in self.asked):
+            raise _unknown("category", written, CATEGORY)
+
+    def check(self, category: str, name: str, types: Iterable[DataType]) -> None:
+        """Check that policies ask for an attribute of these types. Raises `MalformedError` (`xacml.case`)."""
+        wanted = {one.of for one in self.asked if (one.category, one.id) == (category, name)}
+        if not wanted:
+            declared = [own for own, one in self.names.items() if one.category == category]
+            raise _unknown("attribute", name, [*declared, *(one.id for one in self.asked if one.category == category)])
+        wrong = next((one for one in types if one not in wanted), None)
+        if wrong is not None:
+            meant = ", ".join(sorted(map(str, wanted)))
+            hint = f"say its type: `{{type: {meant.partition(',')[0]}, value: …}}`"
+            raise _malformed(f"policies ask for `{name[:80]}` as {meant}, and a value is a {wrong}", hint)
+
+
+@dataclass(frozen=True, slots=True)
 class Cases:
     """The file of a policy, of those that it refers to, and the cases as they are written."""
 
@@ -50,10 +97,14 @@ class Cases:
     refer: tuple[str, ...]
     tests: tuple[Mapping[str, Plain], ...] = field(repr=False)
 
-    def read(self, names: Mapping[str, Designator]) -> Iterator[Case]:
-        """Yield the cases, by the names that the policy has for attributes. Raises `MalformedError` (`xacml.case`)."""
+    def read(self, names: Mapping[str, Designator], asked: Iterable[Designator]) -> Iterator[Case]:
+        """Yield the cases, by the names that the policy has for attributes, and what policies ask for.
+
+        Raises `MalformedError` (`xacml.case`).
+        """
+        known = _Known(names, frozenset(one.key for one in asked) | _ALWAYS)
         for place, one in enumerate(self.tests, 1):
-            yield _case(one, f"test {place}", names)
+            yield _case(one, f"test {place}", known)
 
 
 def read_cases(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Cases:
@@ -89,7 +140,7 @@ def _different(case: Case, result: Result) -> Iterator[str]:
             yield f"expected {word} {', '.join(wanted) or 'none'}, and it is {', '.join(found) or 'none'}"
 
 
-def _case(said: Mapping[str, Plain], name: str, names: Mapping[str, Designator]) -> Case:
+def _case(said: Mapping[str, Plain], name: str, known: _Known) -> Case:
     name = _text(said.get("name", name), "`name`")
     try:
         decision = _text(said.get("decision"), "`decision`")
@@ -98,7 +149,7 @@ def _case(said: Mapping[str, Plain], name: str, names: Mapping[str, Designator])
         at = said.get("at")
         return Case(
             name,
-            _request(said.get("request", {}), names),
+            _request(said.get("request", {}), known),
             decision,
             _texts(said["obligations"], "`obligations`") if "obligations" in said else None,
             _texts(said["advice"], "`advice`") if "advice" in said else None,
@@ -109,26 +160,29 @@ def _case(said: Mapping[str, Plain], name: str, names: Mapping[str, Designator])
         raise
 
 
-def _request(said: Plain, names: Mapping[str, Designator]) -> Request:
+def _request(said: Plain, known: _Known) -> Request:
     categories = []
     for key, inside in _mapping(said, "`request`").items():
         category = CATEGORY.get(key, key)
-        attributes = [_attribute(category, name, value, names) for name, value in _mapping(inside, f"`{key}`").items()]
+        known.check_category(category, key)
+        attributes = [_attribute(category, name, value, known) for name, value in _mapping(inside, f"`{key}`").items()]
         categories.append(Attributes(category, tuple(attributes)))
     return Request(tuple(categories))
 
 
-def _attribute(category: str, name: str, said: Plain, names: Mapping[str, Designator]) -> Attribute:
-    declared = names.get(name)
+def _attribute(category: str, name: str, said: Plain, known: _Known) -> Attribute:
+    declared = known.names.get(name)
     if declared is not None and declared.category != category:
         raise _malformed(f"`{name}` is no attribute of this category")
-    of_type = None if declared is None else declared.of
+    of_type, explicit = None if declared is None else declared.of, isinstance(said, dict)
     if isinstance(said, dict):
         typed = _mapping(said, f"`{name}`", ("type", "value"))
         of_type, said = data_type(_text(typed.get("type"), "`type`")), typed.get("value", [])
     values = said if isinstance(said, list) else [said]
     kinds = [_value(one, of_type, name) for one in values]
     if declared is None:
+        if not explicit:
+            known.check(category, name, [of for of, _ in kinds])
         return Attribute(name, tuple(kinds))
     return attribute(declared.id, declared.of, *(value for _, value in kinds), issuer=declared.issuer)
 
@@ -165,6 +219,13 @@ def _text(value: Plain, what: str) -> str:
     if not isinstance(value, str):
         raise _malformed(f"{what} is a text")
     return value
+
+
+def _unknown(what: str, written: str, known: Iterable[str]) -> MalformedError:
+    near = get_close_matches(written, [*known], 1)
+    hint = f"did you mean `{near[0][:120]}`? " if near else ""
+    hint += "" if what == "category" else "To give it all the same, say its type: `{type: string, value: …}`."
+    return _malformed(f"no policy asks for {what} `{written[:80]}`", hint.strip())
 
 
 def _malformed(message: str, hint: str = "") -> MalformedError:

@@ -18,7 +18,7 @@ from penstock.policy import forms
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.forms import Form, form_of, read_policies, text_of
 from penstock.policy.json_policies_written import write_json_policy
-from penstock.policy.policies import PolicySet, Root
+from penstock.policy.policies import PolicySet, Root, designators
 from penstock.policy.repository import Repository, check_policies
 from penstock.policy.text_cases import failures, read_cases
 from penstock.policy.text_layout import lay_out
@@ -219,5 +219,5 @@ def _run(file: str, now: datetime) -> list[_Ran]:
     known = Repository(others)
     evaluator = CompiledPolicy(document.policies[0]).evaluate
     with within(file):
-        found = [*cases.read(document.attributes)]
+        found = [*cases.read(document.attributes, designators([*document.policies, *referred]))]
     return [_Ran(file, one.name, tuple(failures(one, evaluator, now, known))) for one in found]
