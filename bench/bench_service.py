@@ -32,7 +32,7 @@ from penstock.apps.http.bundles import Bundle, load
 from penstock.apps.http.callers import read_callers
 from penstock.apps.http.journal import Journal
 from penstock.apps.http.places import ENDPOINTS, JSON
-from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, plain
+from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, refused
 from penstock.apps.http.service import DecisionService, Settings
 from penstock.policy.results import Decision
 
@@ -54,7 +54,7 @@ def serve(folder: Path) -> None:
 
     def nothing(asked: Asked, _caller: str | None) -> Answer:
         if asked.headers.get(b"content-type") != _JSON:
-            return plain(HTTPStatus.BAD_REQUEST)
+            return refused(HTTPStatus.BAD_REQUEST)
         headers = b"X-Decision-ID: 0-%x\r\nX-Policy-Revision: %b\r\n" % (next(numbers), revision)
         return Answer(PERMITTED, content_type=JSON, headers=headers)
 

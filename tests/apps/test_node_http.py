@@ -1,6 +1,7 @@
 """What a node tells over HTTP: one bounded request, one answer, whoever asks."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -46,12 +47,12 @@ async def say(server: HttpService, request: bytes) -> bytes:
         (b"GET /health?x=1 HTTP/1.0", 200, b"alive\n"),
         (b"HEAD /health HTTP/1.1", 200, b""),
         (b"GET /ready HTTP/1.1", 503, b"no\n"),
-        (b"GET /../etc/passwd HTTP/1.1", 404, b"not found\n"),
-        (b"POST /health HTTP/1.1", 405, b"method not allowed\n"),
-        (b"GET /health", 400, b"bad request\n"),
-        (b"GET /health HTTP/2", 400, b"bad request\n"),
-        (b"\xff\xfe \x00 HTTP/1.1", 400, b"bad request\n"),
-        (b"DELETE / HTTP/1.1", 405, b"method not allowed\n"),
+        (b"GET /../etc/passwd HTTP/1.1", 404, b"http.not-found"),
+        (b"POST /health HTTP/1.1", 405, b"http.method"),
+        (b"GET /health", 400, b"http.request"),
+        (b"GET /health HTTP/2", 400, b"http.request"),
+        (b"\xff\xfe \x00 HTTP/1.1", 400, b"http.request"),
+        (b"DELETE / HTTP/1.1", 405, b"http.method"),
     ],
 )
 def test_answers(request_line: bytes, status: int, body: bytes) -> None:
@@ -59,7 +60,11 @@ def test_answers(request_line: bytes, status: int, body: bytes) -> None:
         answer = await say(server, request_line + b"\r\nHost: x\r\n\r\n")
         head, _, rest = answer.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status)
-        assert rest == body
+        if status in (400, 404, 405):
+            assert b"Content-Type: application/json\r\n" in head
+            assert json.loads(rest)["error"]["code"].encode() == body
+        else:
+            assert rest == body
         assert b"Connection: close" in head
 
     served(test)

@@ -157,7 +157,9 @@ def test_what_goes_wrong_is_told_to_nobody() -> None:
     async def test(server: HttpService) -> None:
         answer = await sent(server, b"GET /broken HTTP/1.0\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 500 ")
-        assert answer.endswith(b"\r\n\r\ninternal server error\n")
+        assert answer.endswith(
+            b"\r\n\r\n" + b'{"error":{"code":"http.failed","message":"the request could not be answered"}}'
+        )
 
     with_server(test)
 

@@ -131,9 +131,14 @@ def test_xacml_rest_and_wrong_doors() -> None:
             assert pdp.send("POST", "/authorize", wrong, Content_Type="application/xml").status == 400
         assert pdp.send("POST", "/authorize", xml, Content_Type="text/plain").status == 415
         assert b"/authorize" in pdp.send("GET", "/").body
-        assert pdp.send("GET", EVALUATION).status == 405
-        assert pdp.send("POST", "/health", b"").status == 405
-        assert pdp.send("GET", "/etc/passwd").status == 404
+        for method, path, status, code in (
+            ("GET", EVALUATION, 405, "http.method"),
+            ("POST", "/health", 405, "http.method"),
+            ("GET", "/etc/passwd", 404, "http.not-found"),
+        ):
+            refused = pdp.send(method, path)
+            assert (refused.status, refused.json["error"]["code"]) == (status, code)
+            assert refused.json["error"]["message"]
 
 
 def test_bundles_change_under_load(tmp_path: Path) -> None:

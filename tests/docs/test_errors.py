@@ -23,7 +23,7 @@ def codes_in_source() -> set[str]:
                 literals.add(node.value)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 first = node.args[0]
-                named = node.func.id.endswith("Error") or node.func.id in ("Problem", "Flag")
+                named = node.func.id.endswith("Error") or node.func.id in ("Problem", "Flag", "Refusal")
                 if named and isinstance(first, ast.Constant) and isinstance(first.value, str):
                     families.add(first.value.split(".")[0])
     return {literal for literal in literals if literal.split(".")[0] in families} - NOT_CODES

@@ -154,20 +154,19 @@ _WRONG: Final = {**_WRONG_PAGE, "400": "Wrong", "503": "NotNow"}
 
 
 def _responses() -> dict[str, Json]:
-    error, plain = {JSON: _ref("Error")}, {"text/plain": _TEXT}
+    error = {JSON: _ref("Error")}
     header: Json = {"description": "methods that are answered", "schema": _TEXT}
     challenge: Json = {"description": "how to show a token", "schema": _TEXT}
     return {
-        # What cannot be read as HTTP is told in plain text, by the server itself.
-        "Wrong": {"description": "This is no question, or not one of HTTP.", "content": _content({**error, **plain})},
+        "Wrong": {"description": "This is no question, or not one of HTTP.", "content": _content(error)},
         "Unknown": {
             "description": "A token of a caller is wanted.",
             "headers": {"WWW-Authenticate": challenge},
             "content": _content(error),
         },
         "NotNow": {"description": "No decision can be made or recorded now.", "content": _content(error)},
-        "NotSo": {"description": "Another method is wanted.", "headers": {"Allow": header}, "content": _content(plain)},
-        "NoRequest": {"description": "It cannot be read, or is too long.", "content": _content(plain)},
+        "NotSo": {"description": "Another method is wanted.", "headers": {"Allow": header}, "content": _content(error)},
+        "NoRequest": {"description": "It cannot be read, or is too long.", "content": _content(error)},
     }
 
 

@@ -1,10 +1,11 @@
 """An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
 
 What is no request (`reading`) is told so, and ends the connection. How much is read, for how long, and from how many at
-once is bounded. Whatever goes wrong in an answer is a plain 500.
+once is bounded. Whatever goes wrong in an answer is a 500. Each refusal has a code, in JSON.
 """
 
 import asyncio
+import json
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Final, Self, TypeAlias
 
 from msgspec import Struct
 
+from penstock.apps.http.places import JSON
 from penstock.apps.http.reading import Chunks, Head, Wrong, read_head
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -43,9 +45,32 @@ Answering: TypeAlias = Callable[[Asked], Answer]
 """What answers. It does not wait for anything."""
 
 
-def plain(status: HTTPStatus, headers: bytes = b"") -> Answer:
-    """Return an answer that is a status and no more."""
-    return Answer(f"{status.phrase.lower()}\n".encode(), status, headers=headers)
+class Refusal(Struct, frozen=True, gc=False):
+    """What the body of a refusal says."""
+
+    code: str
+    message: str
+
+    def answer(self, status: HTTPStatus, headers: bytes = b"") -> Answer:
+        """Return the answer, which is JSON whatever was asked for."""
+        body = json.dumps({"error": {"code": self.code, "message": self.message}}, separators=(",", ":"))
+        return Answer(body.encode(), status, JSON, headers)
+
+
+_REFUSALS: Final = {
+    HTTPStatus.BAD_REQUEST: Refusal("http.request", "this is not a request of HTTP/1.1"),
+    HTTPStatus.NOT_FOUND: Refusal("http.not-found", "there is nothing at this path"),
+    HTTPStatus.METHOD_NOT_ALLOWED: Refusal("http.method", "this method is not answered here; see the header `Allow`"),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Refusal("http.body", "the body is too long, or is in too many chunks"),
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: Refusal("http.head", "the head of the request is too long"),
+    HTTPStatus.NOT_IMPLEMENTED: Refusal("http.coding", "this coding of a body is not supported"),
+    HTTPStatus.INTERNAL_SERVER_ERROR: Refusal("http.failed", "the request could not be answered"),
+}
+
+
+def refused(status: HTTPStatus, headers: bytes = b"") -> Answer:
+    """Return the answer to what is not a request, or not one for this server."""
+    return _REFUSALS[status].answer(status, headers)
 
 
 @dataclass(slots=True)
@@ -215,7 +240,7 @@ class _Connection(asyncio.Protocol):
             # What follows cannot be told from what was wrong.
             self._buffer = b""
             if transport is not None:
-                self._write(transport, plain(wrong.status), keep=False, with_body=True)
+                self._write(transport, refused(wrong.status), keep=False, with_body=True)
 
     def _next(self) -> tuple[Asked, bool] | None:
         """Take a request from what was read; whether the connection stays open after it."""
@@ -260,7 +285,7 @@ class _Connection(asyncio.Protocol):
             answer = self._service.answer(asked)
         except Exception as error:  # noqa: BLE001  # whatever it is, who asked is told no more than that
             asyncio.get_running_loop().call_exception_handler({"message": "no answer", "exception": error})
-            answer = plain(HTTPStatus.INTERNAL_SERVER_ERROR)
+            answer = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
         self._write(transport, answer, keep=keep and not self._service.stopping, with_body=asked.method != b"HEAD")
         if self._buffer:
             self.since = asyncio.get_running_loop().time()

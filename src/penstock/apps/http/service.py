@@ -33,7 +33,7 @@ from penstock.apps.http.places import (
     XML,
 )
 from penstock.apps.http.quick import QuickQuestion
-from penstock.apps.http.server import Answer, Asked, plain
+from penstock.apps.http.server import Answer, Asked, Refusal, refused
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy import json_requests, xml_requests
@@ -115,7 +115,7 @@ class DecisionService:
         if post is None:
             return self._page(asked)
         if asked.method != b"POST":
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n")
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n")
         # (2) who asks
         caller, callers = None, self.settings.callers
         if callers is not None:
@@ -134,9 +134,9 @@ class DecisionService:
     def _page(self, asked: Asked) -> Answer:
         page = self.pages.get(asked.path)
         if page is None:
-            return plain(HTTPStatus.NOT_FOUND)
+            return refused(HTTPStatus.NOT_FOUND)
         if asked.method not in (b"GET", b"HEAD"):
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
         return page()
 
     # --- AuthZEN ------------------------------------------------------------------------------------------------
@@ -302,4 +302,4 @@ def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: by
 
 
 def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> Answer:
-    return _json({"error": {"code": code, "message": message}}, status, headers)
+    return Refusal(code, message).answer(status, headers)

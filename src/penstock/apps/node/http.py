@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TypeAlias
 
-from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, plain
+from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, refused
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Pages: TypeAlias = Mapping[str, Callable[[], Answer]]
@@ -19,8 +19,8 @@ def pages_service(pages: Pages, limits: Limits = DEFAULT_LIMITS) -> HttpService:
 
     def answer(asked: Asked) -> Answer:
         if asked.method not in (b"GET", b"HEAD"):
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
         page = pages.get(asked.path.decode("latin-1"))
-        return plain(HTTPStatus.NOT_FOUND) if page is None else page()
+        return refused(HTTPStatus.NOT_FOUND) if page is None else page()
 
     return HttpService(answer, Bounds.of_pages(limits), "node.http")
