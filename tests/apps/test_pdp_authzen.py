@@ -84,6 +84,24 @@ def test_what_is_no_question(pdp: Serving, path: str) -> None:
     assert pdp.ask(path, ASKED, Content_Type="text/plain").status == 400
 
 
+def test_what_the_bundle_knows_is_believed_before_a_question(pdp: Serving) -> None:
+    """Of bob it says that he is an administrator, and of alice it does not; anybody can write that into a question."""
+    for who in (ALICE, {"type": "user", "id": "mallory"}):
+        asked = question({**who, "properties": {"role": "admin"}}, WRITE, ARCHIVED)
+        assert pdp.ask(EVALUATION, asked).json["decision"] is False
+        assert pdp.ask(EVALUATIONS, {"evaluations": [asked]}).json["evaluations"][0]["decision"] is False
+    told = {**BOB, "properties": {"role": "guest"}}
+    assert pdp.ask(EVALUATION, question(told, WRITE, {**ARCHIVED, "properties": {"status": "active"}})).json == (
+        pdp.ask(EVALUATION, question(BOB, WRITE, ARCHIVED)).json
+    )
+
+
+def test_a_question_is_believed_first_with_an_option() -> None:
+    with serving(TODO, "--trust-properties") as pdp:
+        asked = question({**ALICE, "properties": {"role": "admin"}}, WRITE, ARCHIVED)
+        assert pdp.ask(EVALUATION, asked).json == {"decision": True}
+
+
 def test_properties_cannot_say_who_asks(pdp: Serving) -> None:
     spoof = {"urn:oasis:names:tc:xacml:1.0:subject:subject-id": "alice"}
     assert pdp.ask(EVALUATION, question({**BOB, "properties": spoof}, WRITE, RECORD)).status == 400

@@ -85,8 +85,18 @@ def test_policies_of_a_bundle_that_do_not_go_together_are_refused() -> None:
         assert caught.value.code == code
 
 
+TWICE = b'{"subjects":[{"type":"user","id":"a","properties":{"a":{"b":1},"a.b":2}}]}'
+
+
 def test_entities_that_are_none() -> None:
-    for text in (b"[]", b'{"users":[]}', b'{"subjects":{}}', b'{"subjects":[{"id":"a"}]}', b'{"actions":[{"name":1}]}'):
+    for text in (
+        b"[]",
+        b'{"users":[]}',
+        b'{"subjects":{}}',
+        b'{"subjects":[{"id":"a"}]}',
+        b'{"actions":[{"name":1}]}',
+        TWICE,
+    ):
         with pytest.raises(MalformedError, match=r"entities\.json") as caught:
             build({"root.xml": YES, "entities.json": text})
         assert caught.value.code == "pdp.entities"

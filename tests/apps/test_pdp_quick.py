@@ -50,7 +50,7 @@ TARGETS = [
 DUTY = '<ObligationExpressions><ObligationExpression ObligationId="log" FulfillOn="Permit"/></ObligationExpressions>'
 
 
-def bundle(combining: str, *more: str, entities: bool = True) -> Bundle:
+def bundle(combining: str, *more: str, entities: bool = True, trust_properties: bool = False) -> Bundle:
     """Return one whose rules look at all that questions of the test may say, and give an obligation now and then."""
     rules = [
         rule(target=target, effect="Deny" if place % 3 == 1 else "Permit", name=f"r{place}", more=DUTY * (place == 4))
@@ -61,13 +61,14 @@ def bundle(combining: str, *more: str, entities: bool = True) -> Bundle:
             {"type": "user", "id": "known", "properties": {"a": "x", "b": ["x", 1, {}]}},
             {"type": "user", "id": "other", "properties": {"a": "y"}},
             {"type": "user", "id": "nested", "properties": {"a": {"b": "x"}}},
-            {"type": "user", "id": "wrong", "properties": {"a": {"b": "x"}, "a.b": 1}},
+            {"type": "user", "id": "dotted", "properties": {"a.b": 1}},
         ],
         "resources": [{"type": "user", "id": "known", "properties": {"a": True, "b": None}}],
         "actions": [{"name": "read", "properties": {"b": "x"}}, {"name": "write"}],
     }
     files = {"root.xml": policy_text(*rules, *more, combining=f"urn:oasis:names:tc:xacml:{combining}")}
-    return build({**files, "entities.json": json.dumps(known).encode()} if entities else files)
+    whole = {**files, "entities.json": json.dumps(known).encode()} if entities else files
+    return build(whole, trust_properties=trust_properties)
 
 
 BUNDLES = [
@@ -78,11 +79,13 @@ BUNDLES = [
         "3.0:rule-combining-algorithm:permit-unless-deny",
         rule(target=has(ENVIRONMENT, "b", "string", "x", must=True), effect="Deny"),
     ),
+    bundle("3.0:rule-combining-algorithm:deny-unless-permit", trust_properties=True),
 ]
+TRUSTING = BUNDLES[-1]
 ALONE = bundle("3.0:rule-combining-algorithm:deny-unless-permit", entities=False)
 TEXTS = st.sampled_from(["x", "y", "user", "known", "read", "write", "ü\u2028"])
 PLAIN = TEXTS | st.sampled_from([0, 1, 1.5, 10**30, True, False, None]) | st.lists(TEXTS, max_size=2)
-ODD_TEXTS = TEXTS | st.sampled_from(["nested", "wrong", "robot", "", 'a"b'])
+ODD_TEXTS = TEXTS | st.sampled_from(["nested", "dotted", "robot", "", 'a"b'])
 NUMBERS = st.sampled_from([1.0, -0.0, 1e3, -(2**63) - 1, 1e-400])
 ODD = PLAIN | ODD_TEXTS | NUMBERS | st.lists(PLAIN, max_size=2) | st.sampled_from([{"b": "x"}, {}])
 
@@ -153,7 +156,6 @@ def test_what_is_spoiled_is_never_answered_otherwise(place: int, cut: int, put: 
         USUAL.replace(b'"id":"i"', b'"id":""'),
         USUAL.replace(b'"id":"i"', b'"id":"i","properties":{"urn:penstock:authzen:subject-type":"robot"}'),
         USUAL.replace(b'"id":"i"', b'"id":"i","properties":{"x":{"y":1}}'),
-        USUAL.replace(b'"id":"known"', b'"id":"nested"'),
         USUAL.replace(b'"id":"i"', b'"id":"\\u0069"'),
         USUAL.replace(b"}}", b'},"subject":{"type":"user","id":"x"}}'),
         b"[" + USUAL + b"]",
@@ -173,6 +175,7 @@ def test_what_is_unusual_takes_the_long_way(body: bytes) -> None:
         {"context": None},
         {"subject": {"type": "user", "id": "known"}},
         {"subject": {"type": "user", "id": "other"}},
+        {"subject": {"type": "user", "id": "nested"}},
         {"subject": {"type": "user", "id": "other", "properties": {"a": "x"}}},
         {"subject": {"type": "user", "id": "stranger", "properties": {"a": "x"}}},
         {"subject": {"type": "robot", "id": "known", "properties": {}}},
@@ -196,7 +199,38 @@ def test_what_is_known_of_one_is_not_told_of_another() -> None:
         assert quickly(BUNDLES[1], json.dumps(question).encode())
 
 
-def test_what_a_question_says_goes_before_what_is_known() -> None:
+def test_what_is_known_goes_before_what_a_question_says() -> None:
+    """Of `known` the bundle says that `a` is `x`, of `other` that it is `y`, and of others nothing at all."""
+    for who, permitted in (("known", True), ("other", False), ("stranger", False)):
+        for value in ("x", "z", 2, None, [], ["z", "x"], True):
+            subject = {"type": "user", "id": who, "properties": {"a": value}}
+            body = json.dumps({**ASKED, "action": {"name": "write"}, "subject": subject}).encode()
+            assert quickly(BUNDLES[1], body)
+            answer = told(BUNDLES[1], body)
+            assert answer is not None
+            assert answer[0]["decision"] is permitted, subject
+
+
+@pytest.mark.parametrize(
+    ("category", "of_type", "name", "found"),
+    [
+        (SUBJECT, "robot", "r", {"a": "q", "a.b": "q", "n": "q"}),
+        (SUBJECT, "user", "stranger", {"n": "q"}),
+        (SUBJECT, "user", "other", {"a": "y", "n": "q"}),
+        (SUBJECT, "user", "nested", {"a.b": "x", "n": "q"}),
+        (RESOURCE, "user", "stranger", {"a": "q", "a.b": "q", "n": "q"}),
+        (RESOURCE, "user", "known", {"a": True, "b": None, "a.b": "q", "n": "q"}),
+        (ACTION, "", "read", {"a": "q", "a.b": "q", "b": "x", "n": "q"}),
+    ],
+)
+def test_what_is_known_of_no_entity_of_a_type_is_taken_from_a_question(
+    category: str, of_type: str, name: str, found: dict[str, Any]
+) -> None:
+    said = {"a": "q", "a.b": "q", "n": "q"}
+    assert BUNDLES[1].entities.properties(category, of_type, name, said) == found
+
+
+def test_a_question_is_believed_before_the_bundle_where_that_is_said() -> None:
     said = USUAL.replace(b'"id":"known"', b'"id":"known","properties":{"a":%b}')
     for value, permitted in (
         (b'"x"', True),
@@ -207,7 +241,7 @@ def test_what_a_question_says_goes_before_what_is_known() -> None:
         (b'["z","x"]', True),
     ):
         body = said % value
-        assert quickly(BUNDLES[1], body.replace(b'"read"', b'"write"'))
-        answer = told(BUNDLES[1], body.replace(b'"read"', b'"write"'))
+        assert quickly(TRUSTING, body.replace(b'"read"', b'"write"'))
+        answer = told(TRUSTING, body.replace(b'"read"', b'"write"'))
         assert answer is not None
         assert answer[0]["decision"] is permitted

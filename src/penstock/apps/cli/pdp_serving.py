@@ -34,6 +34,8 @@ from penstock.errors import MalformedError, RefusedError
 @click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key in PEM.")
 @click.option("--watch", type=click.FloatRange(0, 3600), default=2.0, show_default=True, metavar="SECONDS",
               help="How often to look for a changed bundle; 0 waits for SIGHUP.")  # fmt: skip
+@click.option("--trust-properties", is_flag=True,
+              help="Believe a question's properties before those in entities.json (default: after them).")  # fmt: skip
 @options.output_option()
 @example(
     """
@@ -53,13 +55,15 @@ def serve(  # noqa: PLR0913  # one argument an option
     tls_cert: Path | None,
     tls_key: Path | None,
     watch: float,
+    trust_properties: bool,
     output: str,
 ) -> None:
     """Answer questions by the policies in BUNDLE, over HTTP, until told to stop: AuthZEN 1.0 and XACML REST.
 
     BUNDLE is a policy, or a folder with root.xml, root.json or root.policy, policies that it refers to in any of these
-    forms, and entities.json. When it changes, or on SIGHUP, it is read anew: each question is decided by one revision
-    as a whole, and one that cannot be read changes nothing. It prints a line when it is ready.
+    forms, and entities.json. What is in entities.json is believed before what a question says of the same entity. When
+    the bundle changes, or on SIGHUP, it is read again: each question is decided by one revision as a whole, and one
+    that cannot be read changes nothing. It prints a line when it is ready.
     """
     host, port = _address(listen)
     if tokens is None and not anyone and not _local(host):
@@ -76,7 +80,7 @@ def serve(  # noqa: PLR0913  # one argument an option
         journal=None if log_file is None else Journal(log_file, f"urn:penstock:pdp:{prefix}"),
         prefix=prefix,
     )
-    service = DecisionService(load(bundle), settings)
+    service = DecisionService(load(bundle, trust_properties=trust_properties), settings)
 
     def ready(taken: int) -> None:
         if url is None:

@@ -8,7 +8,7 @@
 | `context` | attributes of the environment, likewise |
 
 A property is a string, a boolean, an integer or a double as JSON has it, a list a bag of them, null nothing; members of
-an object have its name before theirs, with a dot. What a request says of an entity goes before what the bundle knows.
+an object have its name before theirs, with a dot. What a bundle knows of an entity goes before what a question says.
 """
 
 import json
@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from penstock.apps.http.entities import Entities, Properties
+from penstock.apps.http.entities import RESOURCE_TYPE, SUBJECT_TYPE, Entities, Properties, flattened
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
 from penstock.policy.json_requests import OBJECT, Json, JsonObject
 from penstock.policy.requests import (
@@ -36,10 +35,6 @@ from penstock.policy.requests import (
 )
 from penstock.policy.results import Decision, Outcome, Told
 
-SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
-RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
-#: names that no property may have, since they say who or what is meant
-RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
 KEY_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
 KEY_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
 KEY_RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
@@ -47,8 +42,7 @@ KEY_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
 KEY_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
 #: what values of JSON are
 TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
-_DEPTH: Final = DEFAULT_LIMITS.pdp_depth
-_LONGEST: Final = DEFAULT_LIMITS.pdp_name
+_CODE: Final = "pdp.request"
 #: names that come again and again; others are forgotten
 _key_of: Final = lru_cache(4_096)(key_of)
 
@@ -108,25 +102,16 @@ def facts_of(question: Question, known: Entities) -> Facts:
         KEY_RESOURCE_TYPE: (resource.type,),
         KEY_ACTION_ID: (action.id,),
     }
-    tell(facts, SUBJECT, _known(known.subjects.get(subject.type), subject))
-    tell(facts, RESOURCE, _known(known.resources.get(resource.type), resource))
-    tell(facts, ACTION, _known(known.actions, action))
-    tell(facts, ENVIRONMENT, question.context)
+    for category, entity in ((SUBJECT, subject), (RESOURCE, resource), (ACTION, action)):
+        said = flattened(entity.properties, _CODE)
+        tell(facts, category, known.properties(category, entity.type, entity.id, said))
+    tell(facts, ENVIRONMENT, flattened(question.context, _CODE))
     return facts
 
 
-def _known(those: Mapping[str, Properties] | None, entity: Entity) -> Properties:
-    before = None if those is None else those.get(entity.id)
-    return {**before, **entity.properties} if before else entity.properties
-
-
 def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Properties) -> None:
-    """Add properties to the facts. Raises `MalformedError` (`pdp.request`)."""
-    if not properties:
-        return
-    flat: dict[str, Json] = {}
-    _flatten(flat, "", properties, 0)
-    for name, value in flat.items():
+    """Add properties, which are flat, to the facts."""
+    for name, value in properties.items():
         of_type = TYPES.get(type(value))
         if of_type is not None:
             facts[_key_of(category, name, of_type)] = (value,)
@@ -136,24 +121,6 @@ def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Propert
                 of_one = TYPES.get(type(one))
                 bags.setdefault(of_one or OBJECT, []).append(one if of_one else JsonObject(json.dumps(one)))
             facts.update((_key_of(category, name, of_bag), tuple(bag)) for of_bag, bag in bags.items())
-
-
-def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: int) -> None:
-    if depth > _DEPTH:
-        raise _wrong("properties are nested too deeply")
-    for name, value in properties.items():
-        full = prefix + name
-        if prefix and len(full) > _LONGEST:
-            # Otherwise a long name over many short ones would take far more room than the question.
-            raise _wrong("the name of a property within others is too long")
-        if full in RESERVED:
-            raise _wrong(f"no property may be called `{full}`")
-        if isinstance(value, dict):
-            _flatten(flat, f"{full}.", value, depth + 1)
-        elif full in flat:
-            raise _wrong(f"property `{full[:80]}` stands there twice")
-        else:
-            flat[full] = value
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -210,4 +177,4 @@ def _text(found: Mapping[str, Json], name: str, of: str) -> str:
 
 
 def _wrong(message: str) -> MalformedError:
-    return MalformedError("pdp.request", message)
+    return MalformedError(_CODE, message)

@@ -101,8 +101,8 @@ def stamp(path: Path) -> Stamp:
         raise FailedError("pdp.bundle", f"`{path}` cannot be read: {error.strerror}") from error
 
 
-def load(path: Path, limits: Limits = DEFAULT_LIMITS) -> Bundle:
-    """Read a bundle that nobody changes meanwhile.
+def load(path: Path, limits: Limits = DEFAULT_LIMITS, *, trust_properties: bool = False) -> Bundle:
+    """Read a bundle that nobody changes meanwhile; what questions say of entities counts by `Entities`.
 
     Raises `FailedError` (`pdp.bundle`, `pdp.bundle-changing`), `MalformedError` and `LimitError` for what is in it.
     """
@@ -110,10 +110,16 @@ def load(path: Path, limits: Limits = DEFAULT_LIMITS) -> Bundle:
     data = {name: read_file(str(path / name if path.is_dir() else path)) for name, _, _ in before}
     if stamp(path) != before:
         raise FailedError("pdp.bundle-changing", f"`{path}` was changed while it was read", hint="try again")
-    return build(data, None if path.is_dir() else path.name, limits)
+    return build(data, None if path.is_dir() else path.name, limits, trust_properties=trust_properties)
 
 
-def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Bundle:
+def build(
+    files: Mapping[str, bytes],
+    root: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    trust_properties: bool = False,
+) -> Bundle:
     """Make a bundle of files by their names. Raises `MalformedError`, `LimitError`.
 
     Of a text with several policies the first decides, where it is the root, and others may be referred to.
@@ -123,10 +129,10 @@ def build(files: Mapping[str, bytes], root: str | None = None, limits: Limits = 
     names = [name for name in files if name not in (root, ENTITIES)]
     others = _Known([*more, *chain.from_iterable(_policies(name, files[name], limits) for name in names)])
     check_policies([first], others.policies)
-    entities = Entities()
+    entities = Entities(trust_properties=trust_properties)
     if ENTITIES in files:
         with within(ENTITIES):
-            entities = read_entities(files[ENTITIES], limits)
+            entities = read_entities(files[ENTITIES], limits, trust_properties=trust_properties)
     ask = straight(first, others, *ALWAYS)
     return Bundle(
         _revision(files),

@@ -1,26 +1,101 @@
-"""What a bundle knows of subjects, resources and actions: `entities.json`."""
+"""What a bundle knows of subjects, resources and actions: `entities.json`.
+
+About what it knows, a bundle is believed before a question, which anybody may have written. A property that it has for
+an entity, or for another of the same type, is not taken from a question about that entity; what it has for a subject is
+not taken from a question about any subject of that type. `trust_properties` believes a question before the bundle.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import cached_property
+from typing import Final, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.json_requests import Json, read_json
+from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 
 Properties: TypeAlias = Mapping[str, Json]
+SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
+RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
+#: names that no property may have, since they say who or what is meant
+RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
+_DEPTH: Final = DEFAULT_LIMITS.pdp_depth
+_LONGEST: Final = DEFAULT_LIMITS.pdp_name
+_NONE: Final[frozenset[str]] = frozenset()
+_CODE: Final = "pdp.entities"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entities:
-    """What is known: properties by type and id, and those of actions by name."""
+    """What is known: properties by type and id, and those of actions by name; all of them flat (`flattened`)."""
 
     subjects: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
     resources: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
     actions: Mapping[str, Properties] = field(default_factory=dict)
+    #: whether what a question says of an entity goes before what is known of it
+    trust_properties: bool = False
+
+    @cached_property
+    def by_category(self) -> Mapping[str, Mapping[str, Mapping[str, Properties]]]:
+        """The same by category, type and id; actions have no type."""
+        return {SUBJECT: self.subjects, RESOURCE: self.resources, ACTION: {"": self.actions}}
+
+    @cached_property
+    def _names(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        return {
+            (category, of_type): frozenset(name for properties in those.values() for name in properties)
+            for category, types in self.by_category.items()
+            for of_type, those in types.items()
+        }
+
+    def owned(self, category: str, of_type: str, name: str) -> frozenset[str]:
+        """Return the names of the properties of an entity that are not taken from a question."""
+        names = self._names.get((category, of_type), _NONE)
+        if self.trust_properties or not names:
+            return _NONE
+        return names if category == SUBJECT or name in self.by_category[category][of_type] else _NONE
+
+    def properties(self, category: str, of_type: str, name: str, said: Properties) -> Properties:
+        """Return the properties of an entity, of which a question says some; all of them flat."""
+        known = self.by_category[category].get(of_type, {}).get(name)
+        if self.trust_properties:
+            return {**known, **said} if known else said
+        owned = self.owned(category, of_type, name)
+        if not owned:
+            return said
+        return {**{one: value for one, value in said.items() if one not in owned}, **(known or {})}
 
 
-def read_entities(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Entities:
+def flattened(properties: Properties, code: str) -> dict[str, Json]:
+    """Return properties without objects in them: their members have the name of the object before theirs, with a dot.
+
+    Raises `MalformedError` with the code.
+    """
+    flat: dict[str, Json] = {}
+    _flatten(flat, "", properties, 0, code)
+    return flat
+
+
+def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: int, code: str) -> None:
+    if depth > _DEPTH:
+        raise MalformedError(code, "properties are nested too deeply")
+    for name, value in properties.items():
+        full = prefix + name
+        if prefix and len(full) > _LONGEST:
+            # Otherwise a long name over many short ones would take far more room than the question.
+            raise MalformedError(code, "the name of a property within others is too long")
+        if full in RESERVED:
+            raise MalformedError(code, f"no property may be called `{full}`")
+        if isinstance(value, dict):
+            _flatten(flat, f"{full}.", value, depth + 1, code)
+        elif full in flat:
+            raise MalformedError(code, f"property `{full[:80]}` stands there twice")
+        else:
+            flat[full] = value
+
+
+def read_entities(data: bytes, limits: Limits = DEFAULT_LIMITS, *, trust_properties: bool = False) -> Entities:
     """Read entities. Raises `MalformedError` (`xacml.json`, `pdp.entities`), `LimitError` (`pdp.limit`)."""
     found = read_json(data, limits)
     if not isinstance(found, dict) or found.keys() - {"subjects", "resources", "actions"}:
@@ -30,7 +105,8 @@ def read_entities(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Entities:
     actions = {
         _text(one, "name"): _properties(one) for one in _objects(found.get("actions", []), {"name", "properties"})
     }
-    return Entities(_by_type(found.get("subjects", [])), _by_type(found.get("resources", [])), actions)
+    subjects, resources = (_by_type(found.get(name, [])) for name in ("subjects", "resources"))
+    return Entities(subjects, resources, actions, trust_properties)
 
 
 def _by_type(found: Json) -> Mapping[str, Mapping[str, Properties]]:
@@ -63,8 +139,8 @@ def _properties(one: Mapping[str, Json]) -> Properties:
     found = one.get("properties", {})
     if not isinstance(found, dict):
         raise _wrong("properties are an object")
-    return found
+    return flattened(found, _CODE)
 
 
 def _wrong(message: str) -> MalformedError:
-    return MalformedError("pdp.entities", message)
+    return MalformedError(_CODE, message)

@@ -7,8 +7,8 @@ a decision like others, and so nothing that a schema forbids.
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from penstock.apps.http.authzen import RESERVED
 from penstock.apps.http.deciding import SEMANTICS
+from penstock.apps.http.entities import RESERVED
 from penstock.apps.http.places import (
     AUTHORIZE,
     DISCOVERY,

@@ -18,12 +18,11 @@ from penstock.apps.http.authzen import (
     KEY_RESOURCE_TYPE,
     KEY_SUBJECT_ID,
     KEY_SUBJECT_TYPE,
-    RESERVED,
     TYPES,
     tell,
 )
-from penstock.apps.http.entities import Entities, Properties
-from penstock.errors import EvaluationError, MalformedError
+from penstock.apps.http.entities import RESERVED, Entities
+from penstock.errors import EvaluationError
 from penstock.policy.datatypes import Value
 from penstock.policy.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
 from penstock.policy.results import Decision
@@ -68,16 +67,15 @@ ALWAYS: Final = (KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE
 _Known: TypeAlias = Mapping[int, tuple[Value, ...]]
 _NOTHING: Final[_Known] = {}
 _NOWHERE: Final[Mapping[type, int]] = {}
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class _Side:
     """What policies may want to know of the subjects, resources, actions or circumstances of questions."""
 
-    __slots__ = ("_category", "_names", "_places", "entities", "known")
+    __slots__ = ("_all", "_category", "_names", "_places", "entities", "known")
 
-    def __init__(
-        self, category: str, places: Mapping[Key, int], entities: Mapping[str, Mapping[str, Properties]]
-    ) -> None:
+    def __init__(self, category: str, places: Mapping[Key, int], entities: Entities) -> None:
         kinds = {of_type: kind for kind, of_type in TYPES.items()}
         #: places by names, and by what the values are in JSON; names that no property may have have none
         self._names: dict[str, dict[type, int]] = {name: {} for name in RESERVED}
@@ -86,23 +84,18 @@ class _Side:
                 self._names.setdefault(key.id, {})[kinds[key.of]] = place
         self._category = category
         self._places = places
-        self.entities = entities
+        self._all = entities
+        self.entities = entities.by_category.get(category, {})
         #: what the bundle knows, by type and id, as far as it was wanted already
         self.known: dict[tuple[str, str], _Known] = {}
 
     def find(self, of_type: str, name: str) -> _Known:
-        """Return what the bundle knows of an entity. Raises `Involved`."""
+        """Return what the bundle knows of an entity."""
         properties = self.entities[of_type].get(name)
         if properties is None:
             return _NOTHING
-        # Members of objects have other names, which a question might have too.
-        if any(isinstance(value, dict) for value in properties.values()):
-            raise Involved
         facts: dict[Key, tuple[Value, ...]] = {}
-        try:
-            tell(facts, self._category, properties)
-        except MalformedError:
-            raise Involved from None
+        tell(facts, self._category, properties)
         known = {self._places[key]: values for key, values in facts.items() if key in self._places}
         self.known[of_type, name] = known
         return known
@@ -114,17 +107,22 @@ class _Side:
         """
         for place, values in (self.known.get((of_type, name)) or self.find(of_type, name)).items():
             bags[place] = values
-        self.take_back(bags, properties)
-        return self.say(bags, properties)
+        return self.add(bags, of_type, name, properties)
 
-    def take_back(self, bags: Bags, properties: _Flat) -> None:
-        """Take from the bags what is known where a question says something else, of whatever type."""
-        for name in properties or ():
-            for place in self._names.get(name, _NOWHERE).values():
-                bags[place] = ()
+    def add(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> int:
+        """Put what a question says beside what is known, and return of how many texts it is. Raises `Involved`."""
+        if self._all.trust_properties:
+            # What is known is taken back where a question says something else, of whatever type.
+            for one in properties or ():
+                for place in self._names.get(one, _NOWHERE).values():
+                    bags[place] = ()
+        return self.say(bags, properties, self._all.owned(self._category, of_type, name) if properties else _NO_NAMES)
 
-    def say(self, bags: Bags, properties: _Flat) -> int:
-        """Put what a question says among the bags, and return of how many texts it is. Raises `Involved`."""
+    def say(self, bags: Bags, properties: _Flat, owned: frozenset[str] = _NO_NAMES) -> int:
+        """Put what a question says among the bags, and return of how many texts it is. Raises `Involved`.
+
+        Of names that are the bundle's, what a question says does not count.
+        """
         if not properties:
             return 0 if properties is UNSET else 1
         texts, names = 1, self._names
@@ -143,7 +141,7 @@ class _Side:
                 places = names[name]
                 if not places:
                     raise Involved
-                if kind in places:
+                if kind in places and name not in owned:
                     bags[places[kind]] = values
         return texts
 
@@ -159,12 +157,12 @@ class Quick:
         #: bags after those of `ALWAYS`, where nothing is known, and for subjects who are and have asked before
         self._rest: Bags = [()] * (len(places) - len(ALWAYS))
         self._rests: dict[tuple[str, str], Bags] = {}
-        self._subject = _Side(SUBJECT, places, entities.subjects)
-        self._resource = _Side(RESOURCE, places, entities.resources)
-        self._action = _Side(ACTION, places, {"": entities.actions})
+        self._subject = _Side(SUBJECT, places, entities)
+        self._resource = _Side(RESOURCE, places, entities)
+        self._action = _Side(ACTION, places, entities)
         #: whether anything is known of actions but their names
         self._acts = any(entities.actions.values())
-        self._context = _Side(ENVIRONMENT, places, {})
+        self._context = _Side(ENVIRONMENT, places, entities)
 
     def decide(self, data: bytes, now: datetime) -> tuple[Decision, QuickQuestion] | None:
         """Return the decision and the question, if both are simple ones.
@@ -202,8 +200,10 @@ class Quick:
         """Add what is said of subjects and circumstances, and of actions, and return of how many texts it is."""
         subject, action = question.subject, question.action
         if subject.type in self._subject.entities:
-            self._subject.take_back(bags, subject.properties)
-        texts = self._subject.say(bags, subject.properties) + self._context.say(bags, question.context)
+            texts = self._subject.add(bags, subject.type, subject.id, subject.properties)
+        else:
+            texts = self._subject.say(bags, subject.properties)
+        texts += self._context.say(bags, question.context)
         if self._acts:
             return texts + self._action.tell(bags, "", action.name, action.properties)
         return texts + self._action.say(bags, action.properties)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from penstock.apps.http.bundles import Stamp, load, stamp
+from penstock.apps.http.bundles import Bundle, Stamp, load, stamp
 from penstock.apps.http.server import Bounds, HttpService
 from penstock.apps.http.service import DecisionService
 from penstock.errors import FailedError, PenstockError
@@ -98,7 +98,7 @@ class Running:
             if seen == self._seen:
                 return
             # Read beside the decisions; what is taken is whole, in one step.
-            bundle = await asyncio.to_thread(load, self._place.bundle, self.service.settings.limits)
+            bundle = await asyncio.to_thread(self._load)
         except PenstockError as error:
             if self.service.stale is None or self.service.stale.code != error.code:
                 self._note(f"the bundle cannot be used, revision {self.service.bundle.revision} goes on: {error}")
@@ -111,6 +111,10 @@ class Running:
         self.service.counting.loads["taken"] += 1
         if changed:
             self._note(f"revision {bundle.revision} decides")
+
+    def _load(self) -> Bundle:
+        trusted = self.service.bundle.entities.trust_properties
+        return load(self._place.bundle, self.service.settings.limits, trust_properties=trusted)
 
     async def _sync(self) -> None:
         journal = self.service.settings.journal
