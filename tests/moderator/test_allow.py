@@ -8,6 +8,7 @@ from penstock.model.principals import Principal
 from penstock.model.tree import Scope
 from penstock.moderator.allow import Allowance, Failure, Subscriptions
 from penstock.moderator.conflicts import Function, Mode
+from penstock.moderator.publications import Publications
 from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.selector import parse
 
@@ -43,6 +44,20 @@ def test_both_ways() -> None:
         f"the profile of {ANN.short} does not satisfy fnc_s of rule `p`: `company`, `role`",
         f"the profile of {P1.short} does not satisfy fnc_p of rule `s`: `company`",
     )
+
+
+def test_a_publisher_that_may_not_publish_is_not_received() -> None:
+    demanding = rule("d", "A1", fnc_p="licensed AND company = 'B'", of=[P2])
+    rules = (rule("p", "A1"), demanding)
+    pair = ask(*rules)
+    assert pair.allowed
+    restricted = Publications(words(WORKFLOW), rules, PROFILES).restrict(pair)
+    assert restricted.failures == (Failure("d", Function.P, P1, ("company",)),)
+    assert (restricted.allowed, restricted.periods) == (False, ())
+    alone = Publications(words(WORKFLOW), rules[:1], PROFILES)
+    assert alone.restrict(pair) == pair
+    unpublished = ask(rule("p", "A2"))
+    assert alone.restrict(unpublished) == unpublished
 
 
 def test_who_publishes_nothing_is_not_subscribed_to() -> None:

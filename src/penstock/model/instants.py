@@ -6,7 +6,7 @@ period.
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from penstock.errors import MalformedError
@@ -16,6 +16,7 @@ _DATE: Final = re.compile(rb"(\d{4})-(\d\d)-(\d\d)(?:_(\d\d)(?::(\d\d)(?::(\d\d)
 _ISO: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ](?:[01]\d|2[0-3]):\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:\d\d)?)?", re.ASCII
 )
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _EARLIEST: Final = b"0001-01-01_00:00:00.000000"
 
 
@@ -111,3 +112,15 @@ def parse_instant(text: str) -> datetime:
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise problem from error
+
+
+def parse_end(text: str) -> datetime:
+    """Read the last instant of something, as `parse_instant` does; a day alone means its last second.
+
+    >>> parse_end("2026-01-31").isoformat(), parse_end("2026-01-31T12:00Z").isoformat()
+    ('2026-01-31T23:59:59+00:00', '2026-01-31T12:00:00+00:00')
+
+    Raises `MalformedError` (`date.malformed`).
+    """
+    found = parse_instant(text)
+    return found + timedelta(days=1, seconds=-1) if _DAY.fullmatch(text) else found

@@ -1,9 +1,5 @@
 """Attributes in files that people wrote by hand: what they may be, what they are, and what is demanded of them."""
 
-import re
-from datetime import datetime, timedelta
-from typing import Final
-
 from penstock.errors import MalformedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import check_attribute_name
@@ -11,8 +7,6 @@ from penstock.model.profiles import ProfileSchema, alphabetic, numeric
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Value
 from penstock.moderator.file_tables import Table
 from penstock.moderator.lists import AttributeList, Bound, Entry
-
-_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 
 
 def read_schema(table: Table) -> ProfileSchema:
@@ -86,13 +80,3 @@ def _entries(table: Table, key: str, name: str, value: object, schema: ProfileSc
             raise problem
         found.append(Entry(name, known, Bound(str(bound))))
     return found
-
-
-def end_of(text: str) -> datetime:
-    """Read the instant at which something ends: of a day, its last second. Raises `MalformedError` (`date.malformed`).
-
-    >>> end_of("2026-01-31").isoformat(), end_of("2026-01-31T12:00Z").isoformat()
-    ('2026-01-31T23:59:59+00:00', '2026-01-31T12:00:00+00:00')
-    """
-    found = parse_instant(text)
-    return found + timedelta(days=1, seconds=-1) if _DAY.fullmatch(text.strip()) else found

@@ -13,7 +13,7 @@ reaches E binds those alone whose right comes from there: that others publish le
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from penstock.errors import MalformedError
@@ -21,7 +21,7 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.model.tree import Scope
-from penstock.moderator.allow import Failure, failing_attributes
+from penstock.moderator.allow import Allowance, Failure, failing_attributes
 from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.vocabulary import Vocabulary
@@ -82,6 +82,16 @@ class Publications:
         if not granting:
             failures += [failure for rule in own for failure in self._failures(self._on[rule.event], publisher)]
         return Entitlement(event, publisher, tuple(granting), tuple(dict.fromkeys(failures)))
+
+    def restrict(self, pair: Allowance) -> Allowance:
+        """Return the answer for a publisher and a subscriber, refused where the publisher may not publish such events.
+
+        Raises as `allow`.
+        """
+        if not pair.published:
+            return pair
+        failures = self.allow(pair.event, pair.publisher).failures
+        return replace(pair, failures=(*pair.failures, *failures), periods=()) if failures else pair
 
     def publishers(self, event: TypeKey) -> Iterator[Entitlement]:
         """Yield what lets each publisher publish events of a type; who has no profile may not.

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.errors import MalformedError
-from penstock.model.instants import parse_instant
+from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
@@ -23,7 +23,7 @@ from penstock.model.tree import Scope, TypeTree
 from penstock.moderator.adding import Customs, Tightening
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.file_tables import Form, Table
-from penstock.moderator.file_values import end_of, read_list, read_schema, read_value
+from penstock.moderator.file_values import read_list, read_schema, read_value
 from penstock.moderator.founding import Known
 from penstock.moderator.heuristics import HEURISTICS
 from penstock.moderator.notation import parse_function
@@ -329,7 +329,7 @@ class RuleReader:
     def validity(self, table: Table) -> Validity:
         """Read a period, open where a date is missing; a day at its end belongs to it."""
         begin = self.instant(table, "from") if table.has("from") else None
-        end = self.instant(table, "until", to=end_of) if table.has("until") else None
+        end = self.instant(table, "until", to=parse_end) if table.has("until") else None
         with table.at("until"):
             return Validity.between(begin, end)
 

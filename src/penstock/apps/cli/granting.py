@@ -13,7 +13,7 @@ from penstock.apps.cli.trusted import need_type
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.errors import MalformedError
 from penstock.guard import ENVIRONMENT
-from penstock.model.instants import parse_instant
+from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import AttributeId, check_token
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -27,6 +27,7 @@ from penstock.trust.validity import Validity
 
 #: what a TIME means that is a date and no more
 MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
+LAST_SECOND: Final = "a date alone includes that day, until 23:59:59 UTC"
 _VOCABULARY: Final = (NETWORK, EVENT_TYPE)
 
 
@@ -212,7 +213,7 @@ def check_comment(comment: str) -> str:
 def validity_of(now: datetime, not_before: str | None, not_after: str | None, days: int | None) -> Validity:
     """Return the period of a certificate. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
     begin = None if not_before is None else parse_instant(not_before)
-    end = None if not_after is None else parse_instant(not_after)
+    end = None if not_after is None else parse_end(not_after)
     if days is not None:
         if end is not None:
             raise MalformedError("cli.validity", "--days and --not-after both say when a certificate ends")

@@ -9,7 +9,7 @@ import click
 from penstock.apps.cli import options
 from penstock.apps.cli.describe import Wording, statement_data
 from penstock.apps.cli.files import Destination
-from penstock.apps.cli.granting import MIDNIGHT, check_comment, doubts, subject_of, validity_of
+from penstock.apps.cli.granting import LAST_SECOND, MIDNIGHT, check_comment, doubts, subject_of, validity_of
 from penstock.apps.cli.names import Names, load_names
 from penstock.apps.cli.options import JSON, open_key
 from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
@@ -32,7 +32,7 @@ def subject_options(function: options.F) -> options.F:
     for option in (
         click.option("--comment", default="", metavar="TEXT", help="A remark for readers; it is signed too."),
         click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {MIDNIGHT}."),
+        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."),
         click.option("--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."),
         click.option("--member", "members", multiple=True, help="A member of the quorum; repeat it.", **options.WHO),
         click.option("--threshold", type=int, metavar="K", help="For any K of the members together."),

@@ -14,6 +14,8 @@ from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.allow import Allowance, Subscriptions
+from penstock.moderator.publications import Publications
+from penstock.moderator.rules import PublishRule
 
 
 @click.command()
@@ -39,7 +41,8 @@ def allow(  # noqa: PLR0913  # one argument an option
     """Say who receives EVENT from whom, and why not.
 
     The status is 1 where nobody does.
-    Both sides are looked at: what the publisher demands of subscribers, and what the subscriber demands of publishers.
+    It looks at what the publisher demands of subscribers, at what the subscriber demands of publishers, and at what the
+    rules demand of the publisher itself.
     With --publisher and --subscriber it is one pair; else all who have a rule, or have subscribed.
     """
     now = moment(at, session)
@@ -47,7 +50,11 @@ def allow(  # noqa: PLR0913  # one argument an option
         vocabulary = source.base.detector.vocabulary
         known = Subscriptions(vocabulary, source.base.rules, source.profiles, mode=source.base.mode)
         of, who = (None if word is None else source.cast.principal(word) for word in (publisher, subscriber))
-        _answer_pairs(_pairs(known, source, source.event(event), of, who), source, event, output)
+        published = (rule for rule in source.base.rules if isinstance(rule, PublishRule))
+        profiles = {**source.profiles, **source.publishers}
+        publications = Publications(vocabulary, published, profiles, mode=source.base.mode)
+        pairs = [publications.restrict(pair) for pair in _pairs(known, source, source.event(event), of, who)]
+        _answer_pairs(pairs, source, event, output)
 
 
 def _pairs(

@@ -6,7 +6,7 @@ import click
 
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import counted
-from penstock.apps.cli.granting import MIDNIGHT, validity_of
+from penstock.apps.cli.granting import LAST_SECOND, MIDNIGHT, validity_of
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import Acting, acting, acting_options, nobody, refuse_rejected
 from penstock.apps.cli.moderator_sources import EVENT, RULE, known_standing, load_rules
@@ -26,7 +26,7 @@ def period_options(function: F) -> F:
     """Add the options that say while a rule is valid."""
     for option in (
         click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {MIDNIGHT}."),
+        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."),
         click.option("--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."),
     ):
         function = option(function)

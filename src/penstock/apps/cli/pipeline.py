@@ -46,7 +46,7 @@ from penstock.apps.cli.pipeline_spark import session as spark_session
 from penstock.apps.cli.session import Session, say, say_json
 from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.instants import parse_instant
+from penstock.model.instants import parse_end, parse_instant
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.jobs_report import Question, audited
@@ -285,7 +285,7 @@ def whatif(  # noqa: PLR0913  # one argument an option
 @click.argument("source", metavar="LOG")
 @click.option("--policy", "policy_file", metavar="FILE", help="A policy file, to find the rights that are not used.")
 @click.option("--since", metavar="TIME", help="Only decisions from this time on.")
-@click.option("--until", metavar="TIME", help="Only decisions before this time.")
+@click.option("--until", metavar="TIME", help="Only decisions until this time; a date alone includes that day.")
 @click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
 @click.option(
     "--hours",
@@ -325,7 +325,7 @@ def audit(  # noqa: PLR0913  # one argument an option
     how = Run.of(output, **rest)
     policy = policy_now(policy_file, session)
     loaded = policy()
-    question = Question(_moment(since), _moment(until), top, timedelta(hours=hours))
+    question = Question(_moment(since), _end(until), top, timedelta(hours=hours))
     names = known(load_names(names_file).petnames, *(() if loaded is None else (loaded,)))
     page = Page(html, names, session, how.overwrite, again=how.streams)
     page.check()
@@ -349,3 +349,11 @@ def audit(  # noqa: PLR0913  # one argument an option
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else parse_instant(text)
+
+
+def _end(text: str | None) -> datetime | None:
+    """Return the first instant after an end: decisions are looked at before it."""
+    if text is None:
+        return None
+    end = parse_end(text)
+    return end if end == parse_instant(text) else end + timedelta(seconds=1)

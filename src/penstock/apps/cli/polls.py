@@ -34,7 +34,7 @@ from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, MalformedError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.model.instants import parse_instant
+from penstock.model.instants import parse_end
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.ballots import Vote
 from penstock.moderator.poll import Answer, Poll
@@ -162,7 +162,7 @@ def _deadline(text: str, now: datetime) -> datetime:
     """
     found = _PERIOD.fullmatch(text)
     if found is None:
-        return parse_instant(text)
+        return parse_end(text)
     period = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
     if period > timedelta(seconds=DEFAULT_LIMITS.poll_longest):
         raise LimitError("poll.limit", f"`{text}` is too long", hint=f"at most {DEFAULT_LIMITS.poll_longest} seconds")
