@@ -4,6 +4,8 @@ Each policy wants a role, an action and a kind of resource; every third has a ra
 some overlap. Three in ten requests are about nothing that any policy knows. Building the request counts; policies were
 read before. All three give the same answers, which is checked.
 
+Policies that compare attributes with each other, and have no targets, are told apart by their conditions alone.
+
 Beside them, policies that want the same but for a range, which stands in their targets: only an index of ranges tells
 them apart.
 """
@@ -15,6 +17,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from harness import Result, at_least, at_most, microseconds, observed
 from penstock.policy.compiled import CompiledPolicy
@@ -22,7 +25,7 @@ from penstock.policy.datatypes import INTEGER, STRING
 from penstock.policy.expressions import Designator, Expression, Literal, apply, function_of
 from penstock.policy.functions import V1
 from penstock.policy.policies import Effect, Match, Policy, PolicySet, Rule
-from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, SUBJECT
+from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, SUBJECT, Key
 from penstock.policy.results import Decision
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -62,6 +65,7 @@ class Line:
 
 
 Asked = tuple[str, str, str, int]
+A = TypeVar("A")
 
 
 def lines(count: int) -> list[Line]:
@@ -204,7 +208,7 @@ def _latencies(permitted: Callable[[Asked], bool], asked: list[Asked]) -> list[f
     return sorted(found)
 
 
-def _check(engines: dict[str, Callable[[Asked], bool]], asked: list[Asked]) -> int:
+def _check(engines: dict[str, Callable[[A], bool]], asked: list[A]) -> int:
     permits = 0
     for one in asked:
         answers = {name: engine(one) for name, engine in engines.items()}
@@ -234,7 +238,104 @@ def _ranged(count: int) -> Result:
     return at_least(title, rate["penstock"] / rate["cedarpy"], 50.0, detail)
 
 
-def _rate(engine: Callable[[Asked], bool], asked: list[Asked]) -> float:
+# --- attributes compared with each other -----------------------------------------------------------------------------
+
+#: attributes of subjects and of resources
+WIDTH = 30
+Compared = tuple[tuple[str, ...], tuple[str, ...], int, int]
+
+
+def _compared_lines(count: int) -> list[tuple[int, int, bool, bool]]:
+    """Policies: which attribute of the subject equals which of the resource, whether levels count, and who denies."""
+    chance = random.Random(SEED)  # noqa: S311  # the same each time
+    return [
+        (chance.randrange(WIDTH), chance.randrange(WIDTH), number % 3 == 0, number % 5 == 0) for number in range(count)
+    ]
+
+
+def _compared_requests(count: int) -> list[Compared]:
+    """Requests in which one attribute of the subject in three hundred is one of the resource."""
+    chance = random.Random(SEED + 1)  # noqa: S311  # the same each time
+
+    def values() -> tuple[str, ...]:
+        return tuple(f"value{chance.randrange(300)}" for _ in range(WIDTH))
+
+    return [(values(), values(), chance.randrange(10), chance.randrange(10)) for _ in range(count)]
+
+
+def _compared_penstock(known: list[tuple[int, int, bool, bool]]) -> Callable[[Compared], bool]:
+    mine = [Designator(SUBJECT, f"s{number}", STRING) for number in range(WIDTH)]
+    its = [Designator(RESOURCE, f"r{number}", STRING) for number in range(WIDTH)]
+    needed = Designator(RESOURCE, "level", INTEGER)
+
+    def one(attribute: Designator) -> Expression:
+        return apply(f"{V1}{attribute.of}-one-and-only", [attribute])
+
+    policies = []
+    for number, (first, second, levels, denies) in enumerate(known):
+        condition: Expression = apply(f"{V1}string-equal", [one(mine[first]), one(its[second])])
+        if levels:
+            above = apply(f"{V1}integer-greater-than-or-equal", [one(LEVEL), one(needed)])
+            condition = apply(f"{V1}and", [condition, above])
+        rule = Rule("r", Effect.DENY if denies else Effect.PERMIT, (), condition)
+        policies.append(Policy(f"p{number}", "1.0", RULES, (rule,)))
+    ask = CompiledPolicy(PolicySet("all", "1.0", POLICIES, tuple(policies))).ask
+    keys = [one.key for one in (*mine, *its)]
+
+    def permitted(asked: Compared) -> bool:
+        own, other, level, wanted = asked
+        facts: dict[Key, tuple[str | int, ...]] = {
+            key: (value,) for key, value in zip(keys, (*own, *other), strict=True)
+        }
+        facts |= {LEVEL_KEY: (level,), needed.key: (wanted,)}
+        return ask(facts, NOW).decision is Decision.PERMIT
+
+    return permitted
+
+
+def _compared_cedar(known: list[tuple[int, int, bool, bool]]) -> Callable[[Compared], bool] | None:
+    try:
+        import cedarpy  # noqa: PLC0415  # the peer may be missing
+    except ImportError:
+        return None
+    texts = []
+    for first, second, levels, denies in known:
+        more = " && context.level >= context.needed" if levels else ""
+        word = "forbid" if denies else "permit"
+        texts.append(f"{word}(principal, action, resource) when {{ context.s{first} == context.r{second}{more} }};")
+    policies = cedarpy.PolicySet.from_str("\n".join(texts))
+    entities = cedarpy.Entities.from_json_str("[]")
+
+    def permitted(asked: Compared) -> bool:
+        own, other, level, wanted = asked
+        context: dict[str, object] = {f"s{number}": value for number, value in enumerate(own)}
+        context |= {f"r{number}": value for number, value in enumerate(other)}
+        context |= {"level": level, "needed": wanted}
+        request = {"principal": 'User::"u"', "action": 'Action::"a"', "resource": 'Thing::"t"', "context": context}
+        return bool(cedarpy.is_authorized(request, policies, entities).allowed)
+
+    return permitted
+
+
+def _compared(count: int) -> Result:
+    known, asked = _compared_lines(count), _compared_requests(1_000)
+    made = {"penstock": _compared_penstock(known), "cedarpy": _compared_cedar(known)}
+    engines = {name: engine for name, engine in made.items() if engine is not None}
+    permits = _check(engines, asked[:200])
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(5):
+        for name, engine in engines.items():
+            rates[name].append(_rate(engine, asked if name == "penstock" else asked[:40]))
+    rate = {name: statistics.median(found) for name, found in rates.items()}
+    title = f"policy: decisions with {count:,} policies that compare attributes, against cedarpy"
+    detail = ", ".join(f"{name} {found:,.0f}/s" for name, found in rate.items())
+    detail += f"; {permits} of 200 permitted, all answers equal"
+    if "cedarpy" not in rate:
+        return observed(title, 0.0, detail + "; no peer is installed")
+    return at_least(title, rate["penstock"] / rate["cedarpy"], 5.0, detail)
+
+
+def _rate(engine: Callable[[A], bool], asked: list[A]) -> float:
     begun = time.perf_counter()
     for one in asked:
         engine(one)
@@ -276,6 +377,7 @@ def run() -> list[Result]:
         )
     )
     results.append(_ranged(1_000))
+    results.append(_compared(1_000))
     results += _loading()
     return results
 

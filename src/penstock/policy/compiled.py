@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
@@ -18,6 +19,7 @@ from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.evaluate import Scope, doubted, duties_told, status_of, target_matches
 from penstock.policy.expressions import Expression
 from penstock.policy.index import Index, Needs, necessary
+from penstock.policy.index_comparisons import Leads, leads_of_policy, leads_of_rule
 from penstock.policy.lookup import Context, NoSources, Sources
 from penstock.policy.policies import (
     Duties,
@@ -84,7 +86,7 @@ Scoped: TypeAlias = Callable[[Context], Scope]
 class _Unit(ABC):
     """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
 
-    __slots__ = ("_program", "needs", "reach", "target", "variables")
+    __slots__ = ("_program", "leads", "needs", "reach", "target", "variables")
 
     def __init__(self, target: Target, variables: Mapping[str, Expression]) -> None:
         self.target = target
@@ -93,6 +95,8 @@ class _Unit(ABC):
         self.needs: Needs = necessary(target)
         #: a target without which it is not applicable
         self.reach = target
+        #: the tests without which it is not applicable, where there are any
+        self.leads: Callable[[], Leads | None] = no_leads
         self._program = target_program(target)
 
     def scope(self, context: Context) -> Scope:
@@ -151,6 +155,7 @@ class _Rule(_Unit):
 
     def __init__(self, rule: Rule, policy: Policy, programs: dict[str, Program]) -> None:
         super().__init__(rule.target, policy.variables)
+        self.leads = partial(leads_of_rule, rule, policy.variables)
         self._effect = rule.effect
         self._decided = _PERMITTED if rule.effect is Effect.PERMIT else _DENIED
         self._duties = rule.duties if _told(rule.duties, rule.effect) else None
@@ -192,7 +197,10 @@ class _Container(_Unit):
         self._index = None if _by_place(combine) else _indexed(children, by_target=combine in _BY_TARGET)
 
     def _combined(self, context: Context) -> Outcome:
-        children: Sequence[Child[Context]] = self._children if self._index is None else self._index.candidates(context)
+        children: Sequence[Child[Context]] = self._children
+        if self._index is not None:
+            # Who wants the names of policies wants all of them.
+            children = self._index.candidates(context, whole=context.names)
         if self._single and len(children) == 1:
             return children[0].evaluate(context)
         return self._combine(children, context)
@@ -283,6 +291,7 @@ def _compile_policy(policy: Policy) -> _Unit:
     children = [_Rule(rule, policy, programs) for rule in policy.rules]
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
     unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
+    unit.leads = leads_where(policy)
     if len(children) == 1 and children[0].target and rule_algorithm(policy.combining) in _SINGLE:
         unit.reach = (*policy.target, *children[0].target)
     return unit
@@ -291,7 +300,9 @@ def _compile_policy(policy: Policy) -> _Unit:
 def _indexed(children: Sequence[_Unit], *, by_target: bool) -> "Index[_Unit | _Found] | None":
     needs = [necessary(child.target) if by_target else child.needs for child in children]
     targets = [child.target for child in children]
-    return Index.of(needs, children, targets, _Found, targets if by_target else [child.reach for child in children])
+    reaches = targets if by_target else [child.reach for child in children]
+    leads = None if by_target else lambda: [child.leads() for child in children]
+    return Index.of(needs, children, targets, _Found, reaches, leads=leads)
 
 
 def _told(duties: Duties, effect: Effect) -> bool:
@@ -323,6 +334,15 @@ _SINGLE: Final = tuple(
 def _by_place(combine: Algorithm) -> bool:
     """Say whether it matters which children there are besides those that are applicable; tuples may count those too."""
     return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
+
+
+def no_leads() -> None:
+    """Say nothing about how rules begin."""
+
+
+def leads_where(policy: Policy) -> Callable[[], Leads | None]:
+    """Return what says how the rules of a policy begin, where it is not applicable if none of them is."""
+    return partial(leads_of_policy, policy) if rule_algorithm(policy.combining) in _SINGLE else no_leads
 
 
 def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> Needs:

@@ -17,6 +17,7 @@ from penstock.errors import EvaluationError
 from penstock.policy.datatypes import DOUBLE, Value
 from penstock.policy.expressions import Designator
 from penstock.policy.functions import FUNCTIONS
+from penstock.policy.index_comparisons import Comparisons, Leads
 from penstock.policy.index_ranges import Bags, Ranges
 from penstock.policy.policies import AnyOf, Target
 
@@ -35,6 +36,9 @@ _MOST_ENTRIES: Final = 64
 #: more kinds of needs than this are told apart by one attribute alone
 _MOST_KINDS: Final = 8
 _FEWEST: Final = 4
+#: fewer children than this are asked one by one, without making the tests of all; making one is that much cheaper
+_MANY: Final = 16
+_CHEAPER: Final = 8
 
 
 def necessary(target: Target) -> dict[Designator, frozenset[Value]]:
@@ -70,25 +74,30 @@ class Index(Generic[T]):
         found: Sequence[T],
         always: Sequence[int] | Ranges,
         groups: "Sequence[_Group | Ranges]",
+        compared: Comparisons | None = None,
     ) -> None:
+        self._compared = compared
         self._children = children
         self._found = found
         self._always = () if isinstance(always, Ranges) else tuple(always)
         self._groups = (*groups, always) if isinstance(always, Ranges) else tuple(groups)
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913  # one argument for each thing that is known of children
         cls,
         needs: Sequence[Needs],
         children: Sequence[U],
         targets: Sequence[Target],
         known: Callable[[U], T],
         reaches: Sequence[Target] | None = None,
+        *,
+        leads: Callable[[], Sequence[Leads | None]] | None = None,
     ) -> "Index[T | U] | None":
         """Return an index, or none where there is nothing to gain.
 
         A child that is found by all that its target wants is given as `known`: its target need not be asked again.
-        `reaches` are targets without which children are not applicable, where more is known about that.
+        `reaches` are targets without which children are not applicable, where more is known about that. `leads` says
+        how their conditions begin: it is asked where many are found by their targets.
         """
         if len(children) < _FEWEST:
             return None
@@ -112,10 +121,13 @@ class Index(Generic[T]):
         for group in groups.values():
             group.range(ranged)
         rest = Ranges.of(always, ranged) or always
-        return Index(children, found, rest, [*groups.values()]) if groups or isinstance(rest, Ranges) else None
+        many = max([len(always), *(group.most for group in groups.values())]) >= _MANY
+        compared = Comparisons.of(leads()) if many and leads is not None else None
+        gained = groups or isinstance(rest, Ranges) or compared is not None
+        return Index(children, found, rest, [*groups.values()], compared) if gained else None
 
-    def candidates(self, context: Bags) -> Sequence[T]:
-        """Return the children that may apply, in their order."""
+    def candidates(self, context: Bags, *, whole: bool = False) -> Sequence[T]:
+        """Return the children that may apply, in their order; `whole` with those that say what others say anyway."""
         try:
             if len(self._groups) == 1 and not self._always:
                 places = self._groups[0].places(context)
@@ -124,6 +136,10 @@ class Index(Generic[T]):
                 if self._always or not several:
                     several.append(self._always)
                 places = several[0] if len(several) == 1 else sorted({place for places in several for place in places})
+            compared = self._compared
+            if compared is not None and len(places) >= _MANY and len(places) * _CHEAPER > compared.size:
+                left = compared.places(context, whole=whole)
+                places = left if len(places) == len(self._children) else sorted({*places}.intersection(left))
         except _Unknown:
             # Whether they apply is for each of them to find out.
             return self._children
@@ -154,6 +170,11 @@ class _Group:
         """Enter a child under all combinations of the values that it needs."""
         for chosen in product(*values):
             self._places.setdefault(chosen[0] if self._single else chosen, []).append(place)
+
+    @property
+    def most(self) -> int:
+        """The most children that are found by one combination of values."""
+        return max(map(len, self._places.values()), default=0)
 
     def range(self, targets: Sequence[Target]) -> None:
         """Find many that need the same values by the ranges that they want besides."""

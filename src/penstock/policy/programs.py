@@ -7,7 +7,7 @@ whatever has no quick form is a call of the plain evaluator. On what is known, a
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -21,6 +21,7 @@ from penstock.policy.functions import V1
 from penstock.policy.lookup import Context
 from penstock.policy.policies import AllOf, Match, Target
 from penstock.policy.requests import Facts
+from penstock.policy.signatures import Function
 
 Program: TypeAlias = Callable[[Context, Facts], Any]
 
@@ -28,7 +29,7 @@ _N_OF: Final = f"{V1}n-of"
 #: what no value is
 _UNKNOWN: Final = object()
 
-_BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any}}
+_BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any, "len": len}}
 _SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<="}
 
 
@@ -102,7 +103,10 @@ class Writer:
         function, arguments = expression.function, expression.arguments
         if function.id == _N_OF:
             return self._plainly(expression)
-        written = [self.expression(argument) for argument in arguments]
+        return self.call(function, arguments, [self.expression(argument) for argument in arguments])
+
+    def call(self, function: Function, _arguments: Sequence[Expression], written: Sequence[str]) -> str:
+        """Write a function of arguments, which are written already."""
         match function.id.removeprefix(V1):
             case "or":
                 return f"({' or '.join(written)})" if written else "False"

@@ -16,10 +16,11 @@ from textwrap import indent
 from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
-from penstock.policy.compiled import needs_of_policy
+from penstock.policy.compiled import leads_where, needs_of_policy, no_leads
 from penstock.policy.datatypes import Value
 from penstock.policy.expressions import Designator, Expression
 from penstock.policy.index import Index, Needs, necessary
+from penstock.policy.index_comparisons import Leads, leads_of_rule
 from penstock.policy.lookup import Context, is_clock
 from penstock.policy.policies import Duties, Effect, Policy, PolicyReference, PolicySet, Root, Rule, Target, versioned
 from penstock.policy.programs import Program, Writer, built
@@ -77,13 +78,14 @@ def straight(root: Root, known: Repository, *always: Key) -> Straight | None:
 class _Unit:
     """A rule, a policy or a policy set. `matched` is for who knows that its target matches."""
 
-    __slots__ = ("ask", "block", "matched", "needs", "target")
+    __slots__ = ("ask", "block", "leads", "matched", "needs", "target")
 
     def __init__(self, ask: Ask, matched: Ask, target: Target) -> None:
         self.ask = ask
         self.matched = matched
         self.target = target
         self.needs = _needs(target)
+        self.leads: Callable[[], Leads | None] = no_leads
         #: what writes it where it is wanted, instead of calling it
         self.block: Callable[[_Writer], str] | None = None
 
@@ -227,12 +229,15 @@ class _Compiler:
             unit = self._many(policy, rules, combining)
             needs = [rule.needs for rule in rules]
         unit.needs = needs_of_policy(policy, unit.needs, needs)
+        unit.leads = leads_where(policy)
         return unit
 
     def _rule(self, rule: Rule, policy: Policy) -> _Unit:
-        return self._made(
+        unit = self._made(
             rule.target, policy.variables, lambda to: _rules([_untargeted(rule)], Combining.FIRST, _says(Duties()), to)
         )
+        unit.leads = partial(leads_of_rule, rule, policy.variables)
+        return unit
 
     def _set(self, policies: PolicySet, around: tuple[str, ...]) -> _Unit:
         combining, says = combining_of(policies.combining), _says(policies.duties)
@@ -343,7 +348,11 @@ class _Many:
 
     def __init__(self, children: Sequence[_Unit], combining: Combining, places: dict[Key, int]) -> None:
         found = Index.of(
-            [child.needs for child in children], children, [child.target for child in children], _target_known
+            [child.needs for child in children],
+            children,
+            [child.target for child in children],
+            _target_known,
+            leads=lambda: [child.leads() for child in children],
         )
         self._index = found
         keys = {attribute.key for child in children for attribute in child.needs}
