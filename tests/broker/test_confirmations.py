@@ -151,6 +151,24 @@ def test_many_cost_few_questions() -> None:
     assert not any(len(router._confirmations) for router in network.routers.values())
 
 
+def test_what_others_ask_for_all_the_time_delays_an_answer_little() -> None:
+    network = line("abcde")
+    network.advertise("a", "p", READING)
+    network.run()
+    network.subscribe("e", "mine", READING, "speed > 0")
+    network.confirm("e", "mine")
+    began = due = network.now
+    while "mine" not in network.laid:
+        if network.now >= due:
+            # At every broker on the way somebody asks for something else, all the time.
+            due += 0.04
+            for name in "bcde":
+                network.subscribe(name, f"{name} {due}", READING, f"speed <= 0 AND plate = '{name}{due}'")
+        network.step()
+        # Words take up to a tenth of a second on a link: a few times there and back over four of them.
+        assert network.now - began < 3 * 2 * 4 * 0.1
+
+
 def test_somebody_who_does_not_answer_is_waited_for_and_not_for_ever() -> None:
     network = line("abc", limits=replace(DEFAULT_LIMITS, route_confirm=5_000))
     network.advertise("a", "p", READING)

@@ -10,7 +10,8 @@ end; where brokers still disagree about the tree, somebody waits in vain, for `L
   thousand new subscriptions cost two questions on each link, and not a thousand.
 - Answers bring news with them: who asks for a type first hears of its publishers then, and only then tells them what it
   wants. So a wait has several stages, until nothing is left to confirm, and never more than `_STAGES`: an interest, the
-  subscription that follows, and the same of sub-types that are heard of meanwhile.
+  subscription that follows, and the same of sub-types that are heard of meanwhile. On behalf of a neighbour one is
+  enough, but for sub-types: it asks again itself.
 """
 
 from collections.abc import Callable, Iterable
@@ -151,6 +152,9 @@ class Confirmations:
         """Begin the next stage of a wait, or end it if nothing is left to confirm."""
         needs: dict[_Place, _Edge] = {}
         for tree in wait.trees() if wait.stages else ():
+            if tree == wait.tree and wait.stages < _STAGES:
+                # What others enter meanwhile is not what the neighbour asks about; it would be waited for at each hop.
+                continue
             for peer, edges in self._edges.items():
                 if tree in edges and (peer, tree) != (wait.asker, wait.tree):
                     needs[peer, tree] = edges[tree]
