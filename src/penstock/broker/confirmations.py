@@ -45,8 +45,9 @@ class _Wait:
     tree: TypeKey | None = None
     number: int = 0
     stages: int = _STAGES
-    #: how much of what was told has to be confirmed, and where
+    #: how much of what was told has to be confirmed, and where; and how much was, in earlier stages
     needs: dict[_Place, int] = field(default_factory=dict)
+    met: dict[_Place, int] = field(default_factory=dict)
     over: bool = False
 
 
@@ -54,7 +55,9 @@ class _Wait:
 class _Edge:
     """What a neighbour was told about a tree, while not all of it is confirmed, and how much of it was asked about."""
 
+    #: the mark of the last word; and of the last one that followed from what neighbours said, not from a client's wish
     told: int = 0
+    followed: int = 0
     asked: int = 0
     #: the number of the question that is under way
     number: int | None = None
@@ -67,6 +70,7 @@ class Confirmations:
     def __init__(self, limits: Limits) -> None:
         self._time = limits.route_confirm / 1000
         self._numbers = count(1)
+        self._marks = count(1)
         self._edges: dict[Principal, dict[TypeKey, _Edge]] = {}
         #: by the neighbour and the number of the question that it was asked
         self._questions: dict[tuple[Principal, int], TypeKey] = {}
@@ -82,9 +86,12 @@ class Confirmations:
 
     # What happens.
 
-    def told(self, peer: Principal, tree: TypeKey) -> None:
-        """Take note that a neighbour was told something about a tree."""
-        self._edges.setdefault(peer, {}).setdefault(tree, _Edge()).told += 1
+    def told(self, peer: Principal, tree: TypeKey, *, wish: bool = False) -> None:
+        """Take note that a neighbour was told something about a tree; `wish` where a client has just asked for it."""
+        edge = self._edges.setdefault(peer, {}).setdefault(tree, _Edge())
+        edge.told = next(self._marks)
+        if not wish:
+            edge.followed = edge.told
 
     def await_for_client(self, token: str, trees: Trees, now: float) -> None:
         """Wait until what was told is confirmed; `laid` says so."""
@@ -150,23 +157,33 @@ class Confirmations:
 
     def _go_on(self, wait: _Wait) -> None:
         """Begin the next stage of a wait, or end it if nothing is left to confirm."""
-        needs: dict[_Place, _Edge] = {}
-        for tree in wait.trees() if wait.stages else ():
-            if tree == wait.tree and wait.stages < _STAGES:
-                # What others enter meanwhile is not what the neighbour asks about; it would be waited for at each hop.
-                continue
-            for peer, edges in self._edges.items():
-                if tree in edges and (peer, tree) != (wait.asker, wait.tree):
-                    needs[peer, tree] = edges[tree]
+        needs = self._needs(wait) if wait.stages else {}
         if not needs:
             self._finish(wait)
             return
         wait.stages -= 1
-        wait.needs = {place: edge.told for place, edge in needs.items()}
-        for (peer, tree), edge in needs.items():
+        wait.needs = needs
+        for peer, tree in needs:
+            edge = self._edges[peer][tree]
             edge.waiting.append(wait)
             if edge.number is None:
                 self._ask(peer, tree, edge)
+
+    def _needs(self, wait: _Wait) -> dict[_Place, int]:
+        """Return what has to be confirmed next, and how much of it.
+
+        First everything that was told before. Then what has followed from what the answers brought: not what clients
+        ask for meanwhile, nor, on behalf of a neighbour, what others enter in its tree. It would never end.
+        """
+        first, needs = wait.stages == _STAGES, dict[_Place, int]()
+        for tree in wait.trees():
+            for peer, edges in self._edges.items() if first or tree != wait.tree else ():
+                edge, place = edges.get(tree), (peer, tree)
+                if edge is not None and place != (wait.asker, wait.tree):
+                    mark = edge.told if first else edge.followed
+                    if mark > wait.met.get(place, 0):
+                        needs[place] = mark
+        return needs
 
     def _finish(self, wait: _Wait) -> None:
         self._end(wait)
@@ -182,7 +199,7 @@ class Confirmations:
 
     def _meet(self, place: _Place, waits: Iterable[_Wait]) -> None:
         for wait in waits:
-            wait.needs.pop(place, None)
+            wait.met[place] = wait.needs.pop(place, 0)
             if not wait.needs and not wait.over:
                 self._go_on(wait)
 

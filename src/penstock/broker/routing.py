@@ -55,6 +55,8 @@ class Router:
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._lost = LostNeighbours(self._limits)
         self._confirmations = Confirmations(self._limits)
+        #: whether what is to be told follows from a subscription of a client
+        self._wishing = False
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
         self._pulsed = float("-inf")
@@ -152,6 +154,7 @@ class Router:
         check_new(key, self._forest.subscribed)
         wanted = filter_ or Filter()
         self._forest.subscribe(key, of_type, wanted, group, open_=not self._vault.seals(of_type))
+        self._wishing = True
         shown = self._carrier.shown_to_client(of_type, wanted)
         if shown:
             self._outputs.append(Deliver(tuple(((key,), event) for event in shown)))
@@ -395,12 +398,13 @@ class Router:
             self._outputs.extend(Interested(*change) for tree in trees for change in tree.demanded())
             for peer, word in self._neighbours.news(trees):
                 if isinstance(word, Enter):
-                    self._confirmations.told(peer, word.entry.tree)
+                    self._confirmations.told(peer, word.entry.tree, wish=self._wishing)
                 self._say(peer, word)
             for key in self._forest.drop_empty(trees):
                 self._confirmations.forget_tree(key)
             self._carrier.prune()
         self._say_confirmed()
+        self._wishing = False
         outputs, self._outputs = self._outputs, []
         return outputs
 
