@@ -13,7 +13,9 @@ from tests.broker.node_kit import BROKERS
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
 from tests.budget import examples
 
+from penstock.broker.reading import principal_tree
 from penstock.codec.wire import Wire
+from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag
@@ -306,6 +308,54 @@ def test_brokers_that_hold_different_halves_find_out_when_they_are_linked() -> N
     assert [broker.state for broker in (one, two)] == ["forked"] * 2
 
 
+def test_a_fork_is_shown_to_those_who_come_later_or_have_one_half() -> None:
+    world = World()
+    one, two = line(world, 2)
+    author, twin = PolicyAuthor(AGENCY), PolicyAuthor(AGENCY)
+    first = author.change(world.now, publish(READING))
+    one.hand_in(first)
+    world.settle()
+    world.unlink(one.me, two.me)
+    one.hand_in(twin.change(world.now, publish(WRITING)))
+    late = world.start(2, peers=1)
+    world.link(two, one, late)
+    world.settle()
+    assert [broker.state for broker in (one, two, late)] == ["forked"] * 3
+    assert not world.cut
+
+
+def test_an_owner_beyond_those_that_can_be_kept_is_not_delivered() -> None:
+    world = World(limits=replace(DEFAULT_LIMITS, policy_owners=1))
+    one, two = line(world, 2)
+    assert one.state == "fresh"
+    for broker in (one, two):
+        broker.policies.follow(STRANGER.principal)
+        assert broker.policies.told(STRANGER.principal, 0)["state"] == "unknown"
+    event = PolicyAuthor(STRANGER).change(world.now)
+    words: Wire = ["policy", "events", principal_tree(STRANGER.principal), [[1, event.digest, event.to_bytes()]], 0]
+    one.say(two.me, words)
+    world.settle()
+    # The neighbour is not to blame.
+    assert not world.cut
+
+
+def test_what_cannot_be_kept_here_is_not_held_against_who_sent_it() -> None:
+    world, full = World(), True
+
+    class Disk(Kept):
+        def save(self, owner: Principal, snapshot: bytes) -> None:
+            if full:
+                raise FailedError("file.unwritable", "the disk is full")
+            super().save(owner, snapshot)
+
+    one, two = world.start(0), world.start(1, keep=Disk())
+    world.link(one, two)
+    one.hand_in(*chain(world, 2))
+    world.settle()
+    assert not world.cut
+    assert "file.unwritable" in two.codes
+
+
 def test_an_event_that_nobody_can_apply_is_shown_to_those_who_come_later_and_not_forgotten() -> None:
     limits = replace(DEFAULT_LIMITS, policy_log_bytes=1_500)
     world, keep = World(limits=limits), Kept()
@@ -359,14 +409,14 @@ def test_an_owner_that_is_not_known_takes_no_space() -> None:
     assert not two.policies.carries(STRANGER.principal)
 
 
-@examples_of(max_examples=examples(20), deadline=None)
+@examples_of(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32).map(Random))
 def test_whatever_happens_to_links_and_brokers_all_end_with_the_same(random: Random) -> None:
     world = World(limits=replace(DEFAULT_LIMITS, policy_chunk_bytes=2_000))
     keeps = [Kept() for _ in range(4)]
     brokers = [world.start(number, peers=number and 1, keep=keeps[number]) for number in range(4)]
     author, length, known = PolicyAuthor(AGENCY), 0, dict.fromkeys(range(4), 0)
-    for _ in range(40):
+    for _ in range(30):
         place, other = random.sample(range(4), 2)
         match random.randrange(8):
             case 0 | 1 if length < 12:

@@ -235,6 +235,7 @@ def test_what_does_not_verify_ends_the_link_and_is_kept_by_nobody() -> None:
         (events("junk"), "message.malformed"),
         (["policy", "heads", [["junk"]], True], "message.malformed"),
         (["policy", "heads", [[b"owner", 1, FALSE, b""]], True], "message.malformed"),
+        (["policy", "heads", [[principal_tree(OWNER), 1, FALSE, b""]] * 2, True], "message.malformed"),
         (["policy", "have", principal_tree(OWNER), [1]], "message.malformed"),
         (["policy", "acks", principal_tree(OWNER), [1]], "message.malformed"),
         (["policy", "junk"], "message.malformed"),

@@ -272,6 +272,15 @@ class PolicyKeeper:
         """Return the owner's events from the last checkpoint on: what a broker that asks for them needs."""
         return tuple(self._log(owner).events)
 
+    def follows(self, owner: Principal) -> bool:
+        """Say whether an owner's policy is kept: beyond `Limits.policy_owners` it is not."""
+        return owner in self._owners
+
+    def fork(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:
+        """Return the events that show that an owner has forked its policy; none if it has not."""
+        fork = self._log(owner).fork
+        return () if fork is None else fork.events
+
     def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
         """Return the event with the highest number that is known, whether it could be applied or not."""
         return self._log(owner).top

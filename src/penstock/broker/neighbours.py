@@ -180,9 +180,6 @@ class Neighbours:
     def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
         try:
             self.policy(peer, words)
-        except FailedError as error:
-            # That is about this broker: it could not keep what came.
-            self._core.note(error)
         except PenstockError as error:
             self._cut(Cut(peer, error))
 

@@ -352,7 +352,7 @@ class Policies:
         because the operator lets all brokers do so. An unknown owner takes no space.
         """
         if owner in self._followed:
-            return True
+            return self._keeper.follows(owner)
         core, limits = self._core, self._core.settings.limits
         credentials = core.settings.credentials
         if self._issued[0] is not credentials:
@@ -382,6 +382,10 @@ class Policies:
     def events(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
         """Return the owner's events from the last checkpoint on."""
         return self._keeper.log(owner)
+
+    def fork(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
+        """Return the events that show that an owner has forked its policy; none if it has not."""
+        return self._keeper.fork(owner)
 
     def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
         """Return the last acknowledgement of each broker to an owner."""

@@ -187,6 +187,12 @@ class PolicyGossip:
             del self._doubts[peer, None]
         self._doubt(peer, None)
         self._tell_all(peer)
+        for owner in self._book.owners():
+            fork = self._book.fork(owner)
+            if fork and self._trusts(self._clock(), owner, peer):
+                # Heads do not show it: the neighbour may have the one half, and be content.
+                proof: list[Writable] = [[*_event_words(event)] for event in fork]
+                self._send(peer, [POLICY, "events", principal_tree(owner), proof, 0])
         self._book.linked(peer)
 
     def unlinked(self, peer: Principal) -> None:
@@ -255,12 +261,17 @@ class PolicyGossip:
         return _NOTHING if top is None else _Head(top.value.number, top.digest)
 
     def _hear_heads(self, peer: Principal, neighbour: _Neighbour, heads: list[Wire], *, whole: bool) -> None:
+        named: set[Principal] = set()
         for words in heads:
             match words:
-                case [owner, int(number), bytes(digest), bytes(summary)]:
-                    self._hear_head(peer, neighbour, read_principal(owner), self._read_head(number, digest), summary)
+                case [octets, int(number), bytes(digest), bytes(summary)]:
+                    owner = read_principal(octets)
                 case _:
                     malformed("a head")
+            if owner in named:
+                malformed("two heads of one owner")
+            named.add(owner)
+            self._hear_head(peer, neighbour, owner, self._read_head(number, digest), summary)
         if whole:
             neighbour.whole = True
             self._doubts.pop((peer, None), None)
@@ -364,7 +375,7 @@ class PolicyGossip:
             if not upto:
                 # Before it is enforced here, since that takes time.
                 self._push(owner, [_event_words(event) for event in new], peer)
-            self._book.take_events(now, new)
+            self._keep(now, new)
             for other, one in self._linked.items():
                 if (other, owner) in self._doubts and self._book.has(owner, *one.claims.get(owner, _NOTHING)):
                     del self._doubts[other, owner]
@@ -377,6 +388,13 @@ class PolicyGossip:
         if upto:
             self._tell(owner)
         self._book.compared()
+
+    def _keep(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
+        try:
+            self._book.take_events(now, events)
+        except PenstockError as error:
+            # That is about this broker, and not about who has sent them.
+            self._note(error)
 
     def _read_events(self, owner: Principal, events: list[Wire]) -> tuple[list[SignedValue[PolicyEvent]], _Head]:
         """Return the events that are new here, verified, and the highest of all."""

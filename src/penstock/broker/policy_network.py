@@ -39,6 +39,9 @@ class PolicyBook(Protocol):
     def events(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
         """Return the owner's events from the last checkpoint on."""
 
+    def fork(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
+        """Return the events that show that an owner has forked its policy; none if it has not."""
+
     def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
         """Return the last acknowledgement of each broker to an owner."""
 
