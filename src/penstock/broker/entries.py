@@ -14,12 +14,19 @@ from penstock.model.values import AttributeSpec, Kind, Schema
 from penstock.selector import ALWAYS, Selector, parse
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
-def _selector(text: str) -> Selector:
+def _read_selector(text: str) -> Selector:
     selector = parse(text)
     if selector.text != text:
         malformed("a selector in another form than the canonical one")
     return selector
+
+
+_read_short = lru_cache(maxsize=DEFAULT_LIMITS.filter_cache)(_read_selector)
+
+
+def _selector(text: str) -> Selector:
+    """Read a selector. Those that come again from every neighbour are mostly short, and remembered for a while."""
+    return _read_short(text) if len(text) <= DEFAULT_LIMITS.filter_cache_length else _read_selector(text)
 
 
 @dataclass(frozen=True, slots=True)

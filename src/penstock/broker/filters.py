@@ -31,12 +31,17 @@ Moves: TypeAlias = list[tuple[AnyFilter, bool]]
 """Filters that are to be sent on from now on (True), or no longer (False); of one that comes twice the last counts."""
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
 def may_overlap(one: Filter, other: AnyFilter) -> bool:
     """Say whether some event may pass both; False only where that is certain."""
     if isinstance(other, SealedFilter):
         # What it lets through is not said to anybody, not even by where it is sent.
         return True
+    if len(one.selector.text) + len(other.selector.text) > DEFAULT_LIMITS.filter_cache_length:
+        return _overlap(one, other)
+    return _overlap_short(one, other)
+
+
+def _overlap(one: Filter, other: Filter) -> bool:
     schema = {**one.schema, **other.schema}
     if any(schema[name] != spec for name, spec in one.schema.items()):
         # An attribute of two kinds: some UID was reused against the rules, and nothing can be said.
@@ -45,6 +50,9 @@ def may_overlap(one: Filter, other: AnyFilter) -> bool:
         return search(Question(schema, (one.selector, other.selector))) is not None
     except TooHardError:
         return True
+
+
+_overlap_short = lru_cache(maxsize=DEFAULT_LIMITS.filter_cache)(_overlap)
 
 
 class Covering(Generic[K]):

@@ -243,7 +243,7 @@ class KeyFilters:
 
 
 def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: Limits) -> _A:
-    if len(known) >= limits.cache_entries:
+    if len(known) >= limits.filter_cache:
         known.clear()
     known[asked] = answer
     return answer

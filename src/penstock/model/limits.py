@@ -139,6 +139,10 @@ class Limits:
     filter_parts: int = 16
     filter_bytes: int = 4_096
     filter_indexes: int = 4
+    #: filters that are remembered after they were read or compared, and the characters of one: those that come and go
+    #: are not to fill the memory
+    filter_cache: int = 1_024
+    filter_cache_length: int = 512
     #: filters of clients that are sealed under a new key before others have their turn
     filter_sealings: int = 64
     #: sealed blocks that wait at a broker for their keys, and their octets; the oldest give way
