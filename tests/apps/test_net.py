@@ -64,7 +64,14 @@ def test_policy_and_revocations(capsys: pytest.CaptureFixture[str]) -> None:
         {"number": 12, "revokes": 3, "complete": None, "brokers": brokers},
     ]
     policy = {
-        str(OWNER): {"number": 12, "state": "fresh", "stamp age": 3.2, "events": events},
+        str(OWNER): {
+            "number": 12,
+            "state": "fresh",
+            "stamp age": 3.2,
+            "events": events,
+            "brokers": {str(NORTH): {"since": at, "away": None, "rights end": None, "stamped": False}},
+            "not installed": {"org.Golf@0": "its parent is not known [type.unknown-parent]"},
+        },
         str(WEST): {"number": 0, "state": "behind", "stamp age": None, "events": []},
     }
     status = {"broker": str(EAST), "policy": policy}
@@ -75,7 +82,8 @@ def test_policy_and_revocations(capsys: pytest.CaptureFixture[str]) -> None:
     assert "owner 11 0 all ✓ complete since 2026-05-01T12:00:00Z" in lines
     assert "owner 12 3 all ✗ not complete" in lines
     assert "12 west acknowledged since 2026-05-01T12:00:00Z" in lines
-    assert "12 north waiting until 2026-05-01T12:00:00Z" in lines
+    assert "12 north waiting until 2026-05-01T12:00:00Z in the network, without time-stamps" in lines
+    assert [line for line in lines if "owner/org.Golf@0 is not installed here" in line]
     # Of an event that is complete, it is not said how it came to be.
     assert not [line for line in lines if line.startswith("11 ")]
     json.dumps(plain(status))  # type: ignore[arg-type]  # plain data

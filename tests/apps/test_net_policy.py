@@ -122,6 +122,34 @@ def test_grant_and_revoke_and_wait_until_it_is_complete(network: Shell, broker: 
     assert network.ok("net", "chain", "verify", "london.chain").out == "✓ policy of london, 2 events, up to number 2\n"
 
 
+def test_a_broker_that_is_gone_is_named_and_retired(network: Shell, broker: Running) -> None:
+    with running(network, node_file(network, "west", _peer(broker))) as west:
+        eventually(lambda: "penstock_brokers 2.0" in broker.get("/metrics"))
+        west.signal(signal.SIGKILL)
+        west.process.wait(20)
+        assert owner(network, broker, "retire", "reader", *AS_OPS).code == "evolution.no-such-broker"
+        ran = owner(network, broker, "publish", "reader.cert", *AS_OPS, "--wait", "--timeout", "0.5")
+        assert (ran.code, ran.status) == ("evolution.incomplete", 1)
+        assert "net retire" in ran.err
+        assert "without time-stamps" in ran.out
+        (waited,) = policy(network, broker)["brokers"].values()
+        assert waited["certificates"] == [certificate(network, "certs/west.cert")]
+        plan = owner(network, broker, "retire", "west", *AS_OPS, "--dry-run")
+        assert f"revokes {waited['certificates'][0]}" in plan.out
+        ran = owner(network, broker, "retire", "west", *AS_OPS, "--wait", "--timeout", "20")
+        assert ran.status == 0, ran.err
+        # It is said plainly that it may go on, since nothing stops it by itself.
+        assert "evolution.unstamped-broker" in ran.err
+        assert "west" not in ran.out.partition("policy event 2 ✓ complete")[2]
+        assert policy(network, broker)["brokers"] == {}
+        assert owner(network, broker, "retire", "west", *AS_OPS).code == "evolution.no-such-broker"
+
+
+def certificate(shell: Shell, file: str) -> str:
+    found: str = shell.ok("cert", "show", file, "-o", "json").json["certificates"][0]["id"]
+    return found
+
+
 def _peer(broker: Running) -> str:
     address = broker.url.removeprefix("penstock://")
     return f'[[peers]]\naddress = "{address}"\nprincipal = "east"\n'
@@ -325,12 +353,15 @@ def test_what_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
         str(east): {"progress": "acknowledged", "at": at},
         str(west): {"progress": "waiting", "at": at},
     }
+    noon = "2026-05-01T12:00:00Z"
+    facts: Wire = {str(west): {"since": at, "away": at, "rights end": at, "stamped": True, "certificates": []}}
     old: Wire = {"number": 2, "complete": at, "brokers": {}}
-    awaited.take({"policy": {str(owner): {"events": [old, {"number": 3, "complete": None, "brokers": brokers}]}}})
+    events: list[Wire] = [old, {"number": 3, "complete": None, "brokers": brokers}]
+    awaited.take({"policy": {str(owner): {"events": events, "brokers": facts}}})
     assert awaited.text(names).splitlines() == [
         "policy event 3: 1 of 2 brokers",
         "east  ✓ acknowledged  since 2026-05-01T12:00:00Z",
-        "west  ✗ waiting  until at the latest 2026-05-01T12:00:00Z",
+        f"west  ✗ waiting  until at the latest {noon}  away since {noon}, its rights end {noon}",
     ]
     with pytest.raises(RefusedError) as caught:
         awaited.check()

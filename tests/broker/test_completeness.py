@@ -104,6 +104,38 @@ def test_without_stamps_nothing_runs_out() -> None:
     assert scene.progress(10**6, ONE) == (Progress.WAITING, None)
 
 
+def test_a_broker_whose_rights_ended_is_waited_for_until_its_last_stamp_is_over() -> None:
+    scene = Scene()
+    scene.ack(ONE, 2, 6)
+    scene.ack(TWO, 1, 6)
+    stop = scene.completeness.stops(who(TWO), at(5))
+    # Ten seconds of the stamp, and two between the clocks twice: of this broker, and of the owner.
+    assert stop == at(5 + 10 + 2 * 2)
+    found = scene.completeness.of(at(7), 2, [who(ONE)], {who(TWO): stop})
+    assert [(one.progress, one.at) for one in found.brokers if one.broker == who(TWO)] == [(Progress.WAITING, stop)]
+    assert not found.complete
+    assert scene.completeness.of(at(20), 2, [who(ONE)]).complete
+
+
+def test_a_broker_without_stamps_does_not_stop_by_itself() -> None:
+    scene = Scene()
+    scene.ack(ONE, 1, 1, stamped=False)
+    assert scene.completeness.stops(who(ONE), at(5)) is None
+    assert scene.completeness.stops(who(TWO), at(5)) is None
+    without = Scene(stamps=False)
+    without.ack(ONE, 1, 1)
+    assert without.completeness.stops(who(ONE), at(5)) is None
+
+
+def test_a_broker_that_is_forgotten_takes_no_space() -> None:
+    scene = Scene()
+    scene.ack(ONE, 2, 6)
+    assert scene.completeness.goes_by_stamps(who(ONE))
+    scene.completeness.forget(who(ONE))
+    assert not scene.completeness.goes_by_stamps(who(ONE))
+    assert not [*scene.completeness.statements()]
+
+
 def test_of_no_brokers_nothing_is_known() -> None:
     assert not Scene().of(10**6).complete
 

@@ -144,6 +144,19 @@ def test_nothing_is_acknowledged_before_it_is_enforced() -> None:
     assert names(node.keeper.enforced(NOW, who(OWNER), 99)) == ["ack 3", "fresh"]
 
 
+def test_what_is_enforced_in_part_is_delivered_by_and_not_acknowledged() -> None:
+    node, policy = PolicyNode(enforces=False), author()
+    node.event(policy.change(NOW, publish(RIGHTS[0])))
+    assert names(node.keeper.enforced(NOW, who(OWNER), 1)) == ["ack 1"]
+    node.event(policy.change(NOW))
+    # A type of it could not be installed: all else holds.
+    assert names(node.keeper.enforced(NOW, who(OWNER), 2, whole=False)) == []
+    assert node.delivers()
+    # Nor is it acknowledged on another occasion.
+    assert names(node.stamp(policy.stamp(NOW, 10_000))) == ["ack 1 stamped"]
+    assert names(node.keeper.enforced(NOW, who(OWNER), 2)) == ["ack 2 stamped"]
+
+
 def test_an_event_that_nobody_can_apply_leaves_the_broker_behind() -> None:
     spoilt = UnverifiedCertificate(RIGHTS[0].statement, RIGHTS[0].to_sexps()[0], key(OWNER).public, bytes(64), b"")
     bad = PolicyEvent(who(OWNER), 1, BEGINNING, NOW, (Publish(UnverifiedCredentials((spoilt,))),))

@@ -11,10 +11,11 @@ because stamps before N carry no later time than N, and a stamp that speaks of N
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -145,19 +146,44 @@ class Completeness:
         known = self._brokers.get(broker)
         return None if known is None else known.last
 
-    def brokers(self) -> frozenset[Principal]:
-        """Return the brokers that have acknowledged anything."""
-        return frozenset(self._brokers)
+    def stops(self, broker: Principal, ended: datetime) -> datetime | None:
+        """Return when a broker whose rights ended has stopped by itself; None if it does not go by time-stamps.
 
-    def of(self, now: datetime, number: int, brokers: Iterable[Principal]) -> Completion:
+        It gets no stamp after that. Those before carry no later time, each by its own clock.
+        """
+        known = self._brokers.get(broker)
+        if known is None or not known.stamped or not self._stamps:
+            return None
+        longest = max(period for period, _ in self._stamps.values())
+        return ended + timedelta(milliseconds=longest) + 2 * self._skew
+
+    def goes_by_stamps(self, broker: Principal) -> bool:
+        """Say whether a broker has said that it delivers nothing without time-stamps."""
+        known = self._brokers.get(broker)
+        return known is not None and known.stamped
+
+    def forget(self, broker: Principal) -> None:
+        """Forget what a broker has acknowledged."""
+        self._brokers.pop(broker, None)
+
+    def of(
+        self,
+        now: datetime,
+        number: int,
+        brokers: Iterable[Principal],
+        stopping: Mapping[Principal, datetime] = MappingProxyType({}),
+    ) -> Completion:
         """Say how far a policy event is with these brokers: those that are trusted with the owner's types.
 
+        `stopping` are those that are not trusted any longer, and when each of them has stopped by itself at the latest.
         Raises `RefusedError` (`evolution.unknown-number`).
         """
         if self._events.get(number) is None:
             raise RefusedError("evolution.unknown-number", f"policy event {number} is not known here")
         deadline = self.deadline(number)
-        standings = tuple(self._standing(now, number, broker, deadline) for broker in sorted(set(brokers)))
+        trusted = sorted(set(brokers))
+        standings = tuple(self._standing(now, number, broker, deadline) for broker in trusted)
+        standings += tuple(self._standing(now, number, one, stopping[one]) for one in sorted(stopping.keys() - trusted))
         times = [standing.at for standing in standings if standing.done and standing.at is not None]
         complete = bool(standings) and len(times) == len(standings)
         return Completion(number, standings, max(times) if complete else None)

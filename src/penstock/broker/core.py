@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from penstock.broker.answers import Answers
 from penstock.broker.blinded_vault import BlindedVault
 from penstock.broker.blinding import BlindingRouter
+from penstock.broker.broker_roster import BrokerRoster
 from penstock.broker.door import Sources
 from penstock.broker.exchange import Exchange, Inward
 from penstock.broker.gathering import Gathering
@@ -125,6 +126,8 @@ class Core:
             vault=self.sealing,
             limits=settings.limits,
         )
+        #: the other brokers that have been seen, also those that are away
+        self.roster = BrokerRoster(settings.limits)
         #: what other brokers have shown, those that are neighbours and those that are not
         self.disclosed: dict[Principal, Credentials] = {}
         self._answers = Answers(settings.limits)
@@ -379,10 +382,21 @@ class Core:
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
         """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
 
-        What the coordinator of the network says, about who may be in it, is for all brokers.
+        What the coordinator of the network says, about who may be in it, is for all brokers. One that is away is
+        judged by what it showed last.
         """
-        concerned = owner == self.settings.network.owner or self.overlay.trusts(now, owner, broker)
-        return concerned and self.is_broker(broker)
+        coordinates = owner == self.settings.network.owner
+        if self.is_broker(broker) and (coordinates or self.overlay.trusts(now, owner, broker)):
+            return True
+        shown = self.roster.credentials(broker)
+        if not len(shown) or broker in self.disclosed:
+            return False
+        about, by = (owner, broker), (self.sources, shown)
+        known = self._answers.known(about, by, now)
+        if known is None:
+            known = self.is_broker(broker, shown) and (coordinates or self.overlay.trusts(now, owner, broker, shown))
+            self._answers.keep(about, by, now, self._dates(shown), answer=known)
+        return known
 
     def is_broker(self, broker: Principal, shown: Credentials = _NOTHING) -> bool:
         """Say whether somebody is a broker of the network: this one, or one by what it shows now, or `shown` before."""
@@ -424,6 +438,18 @@ class Core:
             return known
         answer = all(self._has(broker, right, bag) for right in BROKER_RIGHTS)
         return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
+
+    def rights_end(self, broker: Principal) -> datetime | None:
+        """Return when a broker's rights on the network are over at the latest; None if they have no end."""
+        bag = self.disclosed.get(broker, self.roster.credentials(broker))
+        ends: list[datetime] = []
+        for right in BROKER_RIGHTS:
+            branches = self._consider(broker, right, bag).decision.restriction.branches
+            last = [branch.when.validity.ends for branch in branches]
+            known = [end for end in last if end is not None]
+            if known and len(known) == len(last):
+                ends.append(max(known))
+        return min(ends, default=None)
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
         """Yield when what the answers about a broker rest on holds."""

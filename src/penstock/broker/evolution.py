@@ -115,6 +115,8 @@ class _Followed:
         #: until when its types may be delivered, as things are; kept, because every delivery asks
         self.until: datetime | None = None
         self.acknowledged: datetime | None = None
+        #: the last event of which everything is enforced, types too
+        self.whole = 0
 
 
 class PolicyKeeper:
@@ -220,14 +222,20 @@ class PolicyKeeper:
             raise RefusedError("evolution.not-for-us", f"{sender.short} did not sign this time-stamp for this broker")
         return said.time
 
-    def enforced(self, now: datetime, owner: Principal, number: int) -> list[Output]:
-        """Take note that what `Changed` said is enforced from now on."""
+    def enforced(self, now: datetime, owner: Principal, number: int, *, whole: bool = True) -> list[Output]:
+        """Take note that what `Changed` said is enforced from now on.
+
+        It is acknowledged if it is the `whole` of it: if no type could not be installed.
+        """
         followed = self._owners.get(owner)
         if followed is None:
             return []
         log = followed.log
         log.enforced = max(log.enforced, min(number, log.applied))
         followed.until = log.fresh_until(strict=self._strict)
+        if not whole:
+            return list(self._tell(now, followed, log.enforced))
+        followed.whole = log.enforced
         return [*self._acknowledge(now, followed), *self._tell(now, followed, log.enforced)]
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
@@ -380,13 +388,13 @@ class PolicyKeeper:
 
     def _acknowledge(self, now: datetime, followed: _Followed) -> Iterator[Output]:
         log, last = followed.log, followed.acknowledged
-        head = log.digest_at(log.enforced)
+        head = log.digest_at(followed.whole)
         if log.fork is None and head is not None:
             # The last word counts, so that there must be a last one.
             time = in_utc(now) if last is None else max(in_utc(now), last + datetime.resolution)
             followed.acknowledged = time
             stamped = log.bound(strict=self._strict)
-            value = Acknowledgement(self._key.principal, log.owner, log.enforced, head, time, stamped)
+            value = Acknowledgement(self._key.principal, log.owner, followed.whole, head, time, stamped)
             yield Acknowledge(sign_value(value, self._key))
 
     def _tell(self, now: datetime, followed: _Followed, reached: int) -> Iterator[Output]:

@@ -29,6 +29,7 @@ from penstock.trust.validity import ALWAYS
 #: of a tag about event types: its head, owner, name, version and right
 _PLACES: Final = 5
 _VERSION: Final = 3
+_NOTHING: Final = Credentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,17 @@ class Overlay:
         """Return those of some brokers that may carry the events of a type: its overlay."""
         return frozenset(broker for broker in brokers if self.may_route(now, of_type, broker))
 
-    def trusts(self, now: datetime, owner: Principal, broker: Principal) -> bool:
-        """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it."""
-        return broker == owner or self._open.covers(owner) or broker in self._trusted(now, owner)
+    def trusts(self, now: datetime, owner: Principal, broker: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it.
+
+        By what all brokers show now; for one that is away, also by what it has `shown` before.
+        """
+        if broker == owner or self._open.covers(owner) or broker in self._trusted(now, owner):
+            return True
+        if not len(shown):
+            return False
+        before = self._closure_of(_together(self._policy, shown), now, owner)
+        return any(broker == grant.subject for grant in _routes(before, owner, ANY))
 
     def turns(self) -> datetime | None:
         """Return when answers may change by themselves, as far as they have been asked for."""
@@ -130,9 +139,7 @@ class Overlay:
     def _ask(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
         """Find all brokers at once: authority flows from the owner to whomever it reaches."""
         owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
-        request: Tag = (EVENT_TYPE, str(owner).encode(), name, ANY, Right.ROUTE.encode())
-        grants = self._closure(now, owner).follow([FiveTuple(None, owner, True, request, ALWAYS)])
-        whole = [grant for grant in grants if any(map(_unconditional, _members(grant.tag)))]
+        whole = _routes(self._closure(now, owner), owner, name)
         self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
         return frozenset(grant.subject for grant in whole if isinstance(grant.subject, Principal))
 
@@ -143,14 +150,29 @@ class Overlay:
             dates = turning_point((certificate.statement.validity for certificate in self._bag), now)
             self._turn = earliest(self._turn, dates)
         if owner not in self._closures:
-            found = sift(self._revocations.strike(self._bag, owner), now, self._online)
-            self._closures[owner] = Closure(found.fives, found.fours, found.quorums, limits=self._limits)
+            self._closures[owner] = self._closure_of(self._bag, now, owner)
         return self._closures[owner]
+
+    def _closure_of(self, bag: Credentials, now: datetime, owner: Principal) -> Closure:
+        found = sift(self._revocations.strike(bag, owner), now, self._online)
+        return Closure(found.fives, found.fours, found.quorums, limits=self._limits)
 
     def _forget(self) -> None:
         self._turn = self._bag = None
         self._closures = {}
         self._answers = Recent(self._limits.cache_entries)
+
+
+def route_request(owner: Principal, name: Tag = ANY) -> Tag:
+    """Return what is asked about carrying an owner's types: one of them, or any."""
+    return (EVENT_TYPE, str(owner).encode(), name, ANY, Right.ROUTE.encode())
+
+
+def _routes(closure: Closure, owner: Principal, name: Tag) -> list[FiveTuple]:
+    """Return the unconditional rights to carry an owner's types of some name."""
+    request = route_request(owner, name)
+    grants = closure.follow([FiveTuple(None, owner, True, request, ALWAYS)])
+    return [grant for grant in grants if any(map(_unconditional, _members(grant.tag)))]
 
 
 def _members(tag: Tag) -> Iterable[Tag]:

@@ -6,10 +6,11 @@ must not be forgotten is kept by a `Keep`: a broker that starts again knows imme
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias, cast
 
+from penstock.broker.broker_roster import granting
 from penstock.broker.completeness import Completeness, Completion
 from penstock.broker.core import Core
 from penstock.broker.evolution import (
@@ -23,6 +24,7 @@ from penstock.broker.evolution import (
     Stale,
     Unusable,
 )
+from penstock.broker.overlay import route_request
 from penstock.broker.policy_network import PolicyNetwork
 from penstock.broker.policy_transport import unwrap
 from penstock.codec.sexp import canonical, parse_canonical
@@ -31,8 +33,11 @@ from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard.agreed_authority import AgreementReader
 from penstock.model.events import TransitEvent
+from penstock.model.names import TypeName
 from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right, network_request
 from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType
 from penstock.trust.policy_events import PolicyEvent, Revoke
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
@@ -59,6 +64,14 @@ class Forgetful:
 
     def save(self, owner: Principal, snapshot: bytes) -> None:
         """Do nothing."""
+
+
+@dataclass(slots=True)
+class _Uninstalled:
+    """Types of an owner that could not be installed, and the policy event that is not acknowledged for that reason."""
+
+    number: int
+    types: dict[TypeName, tuple[UnverifiedType, PenstockError]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +108,13 @@ class Policies:
         self._agreements = AgreementReader()
         #: the settings' credentials, and who has issued them
         self._issued = Credentials(), frozenset[Principal]()
+        #: whether this broker has the rights of one, as far as it knows
+        self._is_broker = True
+        #: types that could not be installed, by owner: why, and up to which policy event
+        self._uninstalled: dict[Principal, _Uninstalled] = {}
         network.attach(self)
         core.on_turn = self.tick
+        core.rights_changed.append(self._look_at_brokers)
         self._types_changed, core.library.changed = core.library.changed, self._look_again
 
     # Running.
@@ -111,6 +129,7 @@ class Policies:
             for event in self._keeper.log(owner):
                 self._publish(event.unverified())
                 self._completeness(owner).published(event)
+        self._check_myself()
 
     def follow(self, owner: Principal) -> None:
         """Ask for what an owner says about policy, now and from now on."""
@@ -130,6 +149,10 @@ class Policies:
         self._carry_out(outputs)
         for due in list(self._due.values()):
             self._enforce(due)
+        for owner in list(self._uninstalled):
+            self._install_again(owner)
+        self._check_myself()
+        self._look_at_brokers()
         turn = self._core.overlay.turns()
         if turn is not None and self._core.now() >= turn:
             self._core.trust_changed()
@@ -223,8 +246,10 @@ class Policies:
 
     def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
         """Take in a verified acknowledgement of a broker that goes by what its owner says; no other takes space."""
-        value = acknowledgement.value
-        if value.owner in self._followed and self._core.goes_by(now, value.owner, value.broker):
+        value, core = acknowledgement.value, self._core
+        if value.owner in self._followed and core.goes_by(now, value.owner, value.broker):
+            if value.broker != core.principal:
+                core.roster.heard_of(now, value.broker)
             self._followed[value.owner].acknowledged(now, acknowledgement)
 
     def _stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> None:
@@ -267,7 +292,7 @@ class Policies:
                     core.local.suspend(owner)
                 case Fresh(owner):
                     self._stale.pop(owner, None)
-                    core.local.resume(owner)
+                    self._resume(owner)
                 case Resubscribe(owner):
                     self.follow(owner)
                     self._network.ask_again(owner)
@@ -294,15 +319,35 @@ class Policies:
         self._due[changed.owner] = due
         for name in changed.removed:
             core.settle(core.local.change(core.now(), removed=[name]))
-        for definition in changed.installed:
-            try:
-                core.settle(core.local.change(core.now(), installed=[definition]))
-            except PenstockError as error:
-                core.note(error)
+        whole = self._install(changed)
         self.settings_changed()
         self._record(changed, changed.state.revoked - due.revoked)
         self._due.pop(changed.owner, None)
-        self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number))
+        self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number, whole=whole))
+
+    def _install(self, changed: Changed) -> bool:
+        """Install the types of a change, and those that could not be installed before; say whether all are."""
+        known = changed.state.types
+        before = self._uninstalled.pop(changed.owner, _Uninstalled(0)).types
+        left = _Uninstalled(changed.number)
+        wanted = [one for one, _ in before.values() if known.get(one.definition.name) == one]
+        for definition in dict.fromkeys((*wanted, *changed.installed)):
+            name = definition.definition.name
+            try:
+                self._core.settle(self._core.local.change(self._core.now(), installed=[definition]))
+            except PenstockError as error:
+                left.types[name] = definition, error
+                if name not in before or before[name][1].code != error.code:
+                    self._core.note(error)
+        if left.types:
+            self._uninstalled[changed.owner] = left
+        return not left.types
+
+    def _install_again(self, owner: Principal) -> None:
+        """Install what could not be installed: what a type extends may have come. Then all can be acknowledged."""
+        number = self._uninstalled[owner].number
+        if self._install(Changed(owner, number, self._keeper.state(owner))):
+            self._carry_out(self._keeper.enforced(self._core.now(), owner, number))
 
     def settings_changed(self) -> None:
         """Go by what the settings say now, and all owners."""
@@ -320,6 +365,7 @@ class Policies:
                 policies=core.settings.policies,
             )
         )
+        self._check_myself()
         for problem in core.sources.agreements.unread.values():
             core.note(RefusedError(problem.code, problem.message))
 
@@ -338,6 +384,34 @@ class Policies:
         """Send a statement to all brokers that follow its owner."""
         self.follow(statement.value.owner)
         self._network.publish(statement)
+
+    # This broker.
+
+    def _check_myself(self) -> None:
+        """Deliver nothing while this broker may not be one: its right was revoked, or is over."""
+        core, coordinator = self._core, self._core.settings.network.owner
+        before, self._is_broker = self._is_broker, core.admitted(core.principal)
+        if self._is_broker:
+            if not before:
+                self._resume(coordinator)
+        elif before:
+            core.local.suspend(coordinator)
+            core.note(
+                RefusedError(
+                    "node.not-broker",
+                    "this broker does not have the rights of a broker on its network: it delivers nothing",
+                    hint="let the coordinator issue a certificate with `connect` and `broker`, or stop this broker",
+                )
+            )
+
+    def _resume(self, owner: Principal) -> None:
+        if self._state_of(owner) == _FRESH:
+            self._core.local.resume(owner)
+
+    def _state_of(self, owner: Principal) -> str:
+        if not self._is_broker and owner == self._core.settings.network.owner:
+            return "not-broker"
+        return self._stale.get(owner, _FRESH)
 
     # What the network serves.
 
@@ -417,7 +491,7 @@ class Policies:
         return {
             "number": log[-1].value.number if log else 0,
             "known": self._keeper.known(owner),
-            "state": self._stale.get(owner, "fresh"),
+            "state": self._state_of(owner),
             "events": events,
         }
 
@@ -427,11 +501,49 @@ class Policies:
 
     def completion(self, owner: Principal, number: int) -> Completion:
         """Say how far a policy event is with all brokers that go by what its owner says. Raises `RefusedError`."""
-        core, known = self._core, self._completeness(owner)
-        shown = {core.principal, *core.router.view.links, *core.disclosed}
-        trusted = {broker for broker in shown if core.goes_by(core.now(), owner, broker)}
-        # One that cannot be reached may go on where it is: it is waited for, unless it shows that it may not.
-        return known.of(core.now(), number, trusted | (known.brokers() - shown))
+        core, now = self._core, self._core.now()
+        self._judge(now, owner)
+        trusted = core.roster.trusted(owner)
+        if core.goes_by(now, owner, core.principal):
+            trusted |= {core.principal}
+        return self._completeness(owner).of(now, number, trusted, self._stopping(now, owner))
+
+    def _stopping(self, now: datetime, owner: Principal) -> dict[Principal, datetime]:
+        """Return the brokers that are trusted no longer and may still deliver, and when each has stopped by itself.
+
+        It stops where the owner's stamps are over, and where the coordinator's are.
+        """
+        stops: dict[Principal, datetime] = {}
+        stamping = [self._completeness(one) for one in {owner, self._core.settings.network.owner}]
+        for broker, ended in self._core.roster.ended(owner).items():
+            found = [stop for one in stamping if (stop := one.stops(broker, ended)) is not None]
+            if found and now <= min(found):
+                stops[broker] = min(found)
+        return stops
+
+    def _look_at_brokers(self) -> None:
+        """Record who is in the network and who is away, and forget those whose rights are over and who have stopped."""
+        core, now = self._core, self._core.now()
+        router = core.router
+        present = {*(core.disclosed if router.on_fabric else router.view.links)} - {core.principal}
+        for broker in filter(core.admitted, present):
+            core.roster.saw(now, broker, core.disclosed.get(broker, Credentials()))
+        for broker, shown in core.disclosed.items():
+            # It shows this before anybody announces a link to it.
+            if broker not in core.roster and core.admitted(broker):
+                core.roster.heard_of(now, broker, shown)
+        core.roster.gone(now, present)
+        for owner in self._followed:
+            self._judge(now, owner)
+        coordinator = core.settings.network.owner
+        stopping = {broker for owner in self._followed for broker in self._stopping(now, owner)}
+        for broker in core.roster.ended(coordinator).keys() - stopping:
+            core.roster.forget(broker)
+            for known in self._followed.values():
+                known.forget(broker)
+
+    def _judge(self, now: datetime, owner: Principal) -> None:
+        self._core.roster.judge(now, owner, lambda broker: self._core.goes_by(now, owner, broker))
 
     def _status_of(self, owner: Principal) -> dict[str, Wire]:
         now, log = self._core.now(), self._keeper.log(owner)
@@ -441,11 +553,38 @@ class Policies:
         events: list[Wire] = [self._progress_of(owner, event) for event in log[-_SHOWN:]]
         return {
             "number": log[-1].value.number if log else 0,
-            "state": self._stale.get(owner, "fresh"),
+            "state": self._state_of(owner),
             "stamp age": age,
             "stamp until": until,
             "events": events,
+            "brokers": self._brokers_of(owner),
+            "not installed": self._not_installed(owner),
         }
+
+    def _brokers_of(self, owner: Principal) -> dict[str, Wire]:
+        """Return the other brokers that are waited for: why, until when at the latest, and how to end it."""
+        core, known = self._core, self._completeness(owner)
+        waited = {*core.roster.trusted(owner), *self._stopping(core.now(), owner)}
+        shown = [certificate for broker in waited for certificate in core.roster.credentials(broker)]
+        network = core.settings.network
+        request = network_request(network, Right.BROKER) if owner == network.owner else route_request(owner)
+        grants = granting((*core.sources.credentials, *shown), waited, request)
+        found: dict[str, Wire] = {}
+        for broker in sorted(waited):
+            seen = core.roster.get(broker)
+            if seen is not None:
+                found[str(broker)] = {
+                    "since": seen.since,
+                    "away": seen.away,
+                    "rights end": seen.trusted.get(owner) or core.rights_end(broker),
+                    "stamped": known.goes_by_stamps(broker),
+                    "certificates": [*grants[broker]],
+                }
+        return found
+
+    def _not_installed(self, owner: Principal) -> dict[str, Wire]:
+        left = self._uninstalled.get(owner, _Uninstalled(0)).types
+        return {f"{name.name}@{name.version}": f"{error.message} [{error.code}]" for name, (_, error) in left.items()}
 
     def _progress_of(self, owner: Principal, event: SignedValue[PolicyEvent]) -> dict[str, Wire]:
         found = self.completion(owner, event.value.number)
@@ -462,5 +601,6 @@ class Policies:
         }
 
 
+_FRESH: Final = "fresh"
 #: policy events that the status shows of each owner
 _SHOWN: Final = 16

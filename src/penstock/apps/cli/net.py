@@ -13,6 +13,7 @@ from penstock.apps.cli.net_client import Call, client_options, talk
 from penstock.apps.cli.net_policy import checkpoint, install, publish, remove, require_stamps, revoke
 from penstock.apps.cli.net_policy_agreements import agree, end_agreement, forget
 from penstock.apps.cli.net_policy_chain import chain
+from penstock.apps.cli.net_policy_retire import retire
 from penstock.apps.cli.net_policy_stamp import stamp
 from penstock.apps.cli.options import JSON
 from penstock.apps.cli.session import say_json
@@ -51,7 +52,7 @@ def show(*, output: str, **connection: Any) -> None:
 
 
 for command in (
-    *(publish, revoke, install, remove, agree, end_agreement, forget),
+    *(publish, revoke, retire, install, remove, agree, end_agreement, forget),
     *(require_stamps, checkpoint, stamp, chain),
 ):
     net.add_command(command)

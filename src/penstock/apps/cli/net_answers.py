@@ -2,7 +2,9 @@
 
 Of each owner's policy a broker tells the `number` of the last event, its `state`, the `stamp age` in seconds, and how
 far the last `events` are: how many certificates each `revokes`, since when it is `complete`, and for each of the
-`brokers` its `progress`, and in `at` since when it is done or until when to wait at the latest.
+`brokers` its `progress`, and in `at` since when it is done or until when to wait at the latest. Of the other `brokers`
+that an owner's changes wait for it tells since when they are known (`since`) or `away`, when their rights end, and
+whether they go by time-stamps. Types that could not be installed are under `not installed`.
 """
 
 from collections import deque
@@ -116,7 +118,11 @@ def _show_policy(policy: Mapping[str, Wire], names: Names) -> None:
     progress = [row for owner, state in policy.items() for row in _progress(owner, table(state), names)]
     if progress:
         paint.line()
-        paint.grid(("owner", "policy event", "revokes", "broker", "progress", "when"), progress)
+        paint.grid(("owner", "policy event", "revokes", "broker", "progress", "when", "why"), progress)
+    for owner, state in policy.items():
+        for name, problem in table(table(state).get("not installed")).items():
+            what = f"{names.show_text(owner)}/{name}"
+            paint.line(f"✗ {what} is not installed here, and nothing is acknowledged: {problem!s}")
 
 
 def _policy_row(owner: str, state: Mapping[str, Wire], names: Names) -> tuple[str, str, str, str]:
@@ -127,13 +133,13 @@ def _policy_row(owner: str, state: Mapping[str, Wire], names: Names) -> tuple[st
     return names.show_text(owner), str(state.get("number", "")), stamp, shown
 
 
-def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, str, str, str, str, str]]:
+def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[tuple[str, ...]]:
     """Yield a row for each policy event, and for each broker that one still waits for; the last event in full."""
     events = [table(event) for event in listed(state.get("events"))]
     for event in events:
         number, revokes, complete = (event.get(key) for key in ("number", "revokes", "complete"))
         done = f"✓ complete since {value_text(complete)}" if isinstance(complete, datetime) else "✗ not complete"
-        yield names.show_text(owner), str(number), str(revokes), "all", done, ""
+        yield names.show_text(owner), str(number), str(revokes), "all", done, "", ""
         for broker, standing in table(event.get("brokers")).items():
             told = table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
@@ -141,7 +147,23 @@ def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[t
                 when = (
                     f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
                 )
-                yield "", str(number), "", names.show_text(broker), progress, when
+                why = "" if progress in _DONE else why_waited_for(state, broker)
+                yield "", str(number), "", names.show_text(broker), progress, when, why
+
+
+def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:
+    """Say why a broker is waited for, by what is told of an owner's policy: where it is, and until when it counts."""
+    known = table(state.get("brokers"))
+    if broker not in known:
+        return ""
+    told = table(known[broker])
+    away, end = told.get("away"), told.get("rights end")
+    words = [f"away since {value_text(away)}" if isinstance(away, datetime) else "in the network"]
+    if isinstance(end, datetime):
+        words.append(f"its rights end {value_text(end)}")
+    if told.get("stamped") is not True:
+        words.append("without time-stamps")
+    return ", ".join(words)
 
 
 # --- Words -----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`penstock net publish`, `revoke`, `install`, `remove`, `require-stamps`, `checkpoint`: an owner changes policy."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +17,10 @@ from penstock.apps.cli.net_policy_options import Desk, signing_options
 from penstock.apps.cli.net_policy_signing import Sign, Signed, author_of, clock, sign_events
 from penstock.apps.cli.net_policy_wait import Awaited, wait_for
 from penstock.apps.cli.options import JSON
-from penstock.apps.cli.session import say, say_json, warn
+from penstock.apps.cli.session import Warned, say, say_json, warn
 from penstock.apps.cli.trusted import Shelf, load_credentials, load_type
 from penstock.broker.client import Client
+from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import TypeName
 from penstock.trust.credentials import Credentials
@@ -168,7 +169,7 @@ def _installations(
 ) -> Iterable[Change]:
     known = Shelf({**state.types, **shelf.types})
     for unverified in types:
-        # Brokers acknowledge an event also where they cannot take a type in: it is verified before it is signed.
+        # A broker that cannot install a type acknowledges nothing from then on: it is verified before it is signed.
         known.verify(unverified, now)
         if state.types.get(unverified.definition.name) != unverified:
             yield Install(unverified)
@@ -205,9 +206,14 @@ def _change_with(planned: Callable[[Desk], Plan], **rest: Any) -> None:
     run_signing(sign, **rest)
 
 
-def run_signing(
+Learn = Callable[[Desk, Mapping[str, Wire]], tuple[Warned, ...]]
+"""Is given the broker's status before anything is signed; returns what the owner should know."""
+
+
+def run_signing(  # noqa: PLR0913  # what is signed, and an argument for each option
     sign: Callable[[Desk], Sign],
     *,
+    learn: Learn | None = None,
     wait: bool,
     timeout: float | None,
     dry_run: bool,
@@ -216,16 +222,28 @@ def run_signing(
 ) -> None:
     """Sign what is to be changed, hand it in, and say what came of it. Raises what signing and the broker raise."""
     owner = Desk.of(**desk)
+
+    async def learned(_stop: asyncio.Event) -> tuple[Warned, ...]:
+        if learn is None:
+            return ()
+        async with owner.call.client() as client:
+            return learn(owner, await client.status())
+
     if dry_run:
-        _show(owner, _rehearse(owner, sign(owner)), None, output, dry_run=True)
+        warnings = () if learn is None else talk(learned)
+        rehearsed = _rehearse(owner, sign(owner))
+        rehearsed.warnings.extend(warnings)
+        _show(owner, rehearsed, None, output, dry_run=True)
         return
 
     async def conversation(stop: asyncio.Event) -> tuple[Signed, Awaited | None]:
+        warnings = await learned(stop)
         async with owner.call.client() as client:
             if wait:
                 # Whoever may not ask should learn it before anything is signed.
                 await _check_waiting(client)
             done = await sign_events(owner, client, sign(owner))
+            done.warnings.extend(warnings)
             if not wait or not done.number:
                 return done, None
             awaited = Awaited(owner.principal, done.number)

@@ -10,7 +10,7 @@ from typing import Final
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import value_text
 from penstock.apps.cli.names import Names
-from penstock.apps.cli.net_answers import plain
+from penstock.apps.cli.net_answers import plain, why_waited_for
 from penstock.apps.cli.net_client import until
 from penstock.apps.cli.pub_progress import showing
 from penstock.apps.cli.told import listed, table
@@ -32,6 +32,8 @@ class Awaited:
     number: int
     complete: datetime | None = None
     brokers: Mapping[str, Wire] = field(default_factory=dict)
+    #: what the broker tells of the owner's policy
+    state: Mapping[str, Wire] = field(default_factory=dict)
 
     def take(self, status: Mapping[str, Wire]) -> None:
         """Take what a broker says; of an event that it shows no longer, the next one says as much."""
@@ -41,23 +43,24 @@ class Awaited:
             if isinstance(number, int) and number >= self.number:
                 complete = event.get("complete")
                 self.complete = complete if isinstance(complete, datetime) else None
-                self.brokers = table(event.get("brokers"))
+                self.brokers, self.state = table(event.get("brokers")), state
                 return
 
-    def rows(self, names: Names) -> Iterator[tuple[str, str, str]]:
-        """Yield a row for each broker: who it is, how far, and since or until when."""
+    def rows(self, names: Names) -> Iterator[tuple[str, str, str, str]]:
+        """Yield a row for each broker: who it is, how far, since or until when, and why it is waited for."""
         for broker, standing in self.brokers.items():
             told = table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
             mark = "✓" if progress in _DONE else "✗"
             word = "since" if progress in _DONE else "until at the latest"
             when = f"{word} {value_text(at)}" if isinstance(at, datetime) else ""
-            yield names.show_text(broker), f"{mark} {progress}", when
+            why = "" if progress in _DONE else why_waited_for(self.state, broker)
+            yield names.show_text(broker), f"{mark} {progress}", when, why
 
     def text(self, names: Names) -> str:
         """Say in a few lines how far it is."""
         rows = list(self.rows(names))
-        done = sum(progress.startswith("✓") for _, progress, _ in rows)
+        done = sum(progress.startswith("✓") for _, progress, _, _ in rows)
         lines = [f"policy event {self.number}: {done} of {len(rows)} brokers"]
         return "\n".join(lines + ["  ".join(row).rstrip() for row in rows])
 
@@ -65,7 +68,7 @@ class Awaited:
         """Show it to people."""
         done = f"✓ complete since {value_text(self.complete)}" if self.complete else "✗ not complete"
         paint.line(f"policy event {self.number} {done}")
-        paint.grid(("broker", "progress", "when"), self.rows(names))
+        paint.grid(("broker", "progress", "when", "why"), self.rows(names))
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
@@ -81,7 +84,7 @@ class Awaited:
                 f"policy event {self.number} is not complete",
                 hint="no broker is known that may carry a type of yours: grant `route` to those that do"
                 if none
-                else "`penstock net show` says whom it waits for",
+                else "`penstock net show` says whom it waits for; for a broker that is gone, run `penstock net retire`",
             )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 
@@ -21,6 +22,7 @@ from penstock.apps.node.running import Ready, World, run_node
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.model.names import TypeName
+from penstock.trust.capabilities import Right
 
 
 @click.command()
@@ -88,12 +90,15 @@ def _log_line(line: str) -> None:
         click.echo(line, err=True)
 
 
+_MISSING: Final = {Right.CONNECT: "node.no-connect", Right.BROKER: "node.no-broker"}
+
+
 def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], now: datetime) -> tuple[Warned, ...]:
     who = loaded.names.show(key.principal)
     found: list[Warned] = []
     for right in loaded.missing(key.principal, now):
-        text = f"{who} does not have the right `{right}` on its network: clients and other brokers will refuse it"
-        found.append(Warned(f"node.no-{right}", text))
+        text = f"{who} does not have the right `{right}` on its network: it delivers nothing, and others refuse it"
+        found.append(Warned(_MISSING[right], text))
     if loaded.file.keys is not None and not managed:
         text = f"{who} has no right `keys` to any sealed type that its file names, and manages nothing"
         found.append(Warned("node.no-keys", text))
