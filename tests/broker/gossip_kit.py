@@ -26,7 +26,7 @@ Meddle = Callable[[Principal, Wire], Iterable[Wire]]
 """Returns what a broker says in the place of a message to a neighbour."""
 
 
-class Kept:
+class Kept(Forgetful):
     """A keep in memory."""
 
     def __init__(self) -> None:

@@ -2,15 +2,19 @@
 
 from datetime import timedelta
 
+import pytest
 from tests.broker.sports import AGENCY, NETWORK, NEWS, NOW, PDA, REPORTER, STRANGER, grant
 
 from penstock.broker.broker_roster import BrokerRoster, granting
 from penstock.broker.overlay import route_request
+from penstock.errors import PenstockError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, network_request
 from penstock.trust.certificates import Naming, issue
-from penstock.trust.credentials import Credentials
+from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.signed import sign_value
+from penstock.trust.stamps import Acknowledgement
 
 OWNER, ONE, TWO = AGENCY.principal, PDA.principal, REPORTER.principal
 SHOWN = Credentials.of(grant(PDA, None, *BROKER_RIGHTS))
@@ -70,6 +74,22 @@ def test_the_space_is_bounded() -> None:
     made.heard_of(NOW, TWO)
     assert TWO in made
     assert len(made) == 1
+
+
+def test_what_is_kept_comes_back() -> None:
+    made = roster(ONE, TWO)
+    said = sign_value(Acknowledgement(TWO, OWNER, 0, bytes(32), NOW, stamped=True), REPORTER)
+    kept = made.to_bytes([said])
+    again = BrokerRoster()
+    assert [*again.restore(LATER, kept, lambda data: read_credentials(data).verify())] == [said]
+    assert [*again] == sorted((ONE, TWO))
+    assert again.credentials(ONE) == SHOWN
+    # Of one that has acknowledged it is known that it was trusted.
+    again.judge(LATER, OWNER, lambda _broker: False)
+    assert again.ended(OWNER) == {TWO: LATER}
+    for bad in (b"", b"junk", b"(12:brokers-seen)", kept[:-1], kept.replace(b"4:seen", b"4:sown")):
+        with pytest.raises(PenstockError):
+            [*BrokerRoster().restore(NOW, bad, lambda data: read_credentials(data).verify())]
 
 
 def test_the_certificates_without_which_somebody_is_a_broker_no_longer() -> None:

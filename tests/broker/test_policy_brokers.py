@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from tests.broker.node_kit import BROKERS, ROUTES, Broker, client_of, refused, run, running, until
+from tests.broker.node_kit import BROKERS, ROUTES, Broker, client_of, refused, run, running, settings, until
 from tests.broker.sports import AGENCY, CONNECT, NEWS, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
 
 from penstock.broker.completeness import Progress
 from penstock.crypto import SigningKey
-from penstock.errors import RefusedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
+from penstock.store.policy_folder import PolicyFolder
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import Install, Remove, Revoke
@@ -87,6 +89,29 @@ def test_a_broker_that_left_is_waited_for_until_its_right_is_revoked() -> None:
                 assert one.policies.completion(OWNER, number).complete
             one.policies.tick()
             assert not len(one.core.roster)
+
+    run(main())
+
+
+def test_a_broker_that_starts_again_waits_for_those_that_it_has_seen(tmp_path: Path) -> None:
+    author, keep = PolicyAuthor(AGENCY), PolicyFolder(tmp_path)
+
+    async def main() -> None:
+        async with running(credentials=KNOWN, keep=keep) as one, client_of(one, REPORTER) as writer:
+            await writer.evolve(author.change(now(), publish(READ)).to_bytes())
+            await writer.evolve(author.stamp(now(), 3_600_000).to_bytes())
+            async with running(credentials=KNOWN + Credentials.of(BROKER), key=BROKERS[1], peers=(one.address,)):
+                await until(lambda: one.policies._completeness(OWNER).goes_by_stamps(THERE))
+                one.policies.tick()
+        async with running(credentials=KNOWN, keep=keep) as again, client_of(again, REPORTER) as writer:
+            await writer.evolve(author.change(now(), Revoke((READ.id,))).to_bytes())
+            assert waited(again, 2)[THERE] is Progress.WAITING
+            assert again.policies._completeness(OWNER).goes_by_stamps(THERE)
+            await writer.evolve(author.change(now(), Revoke((BROKER.id,))).to_bytes())
+        # What cannot be read is not taken for nothing.
+        (tmp_path / "brokers.seen").write_bytes(b"(12:brokers-seen(4:seen)(4:sa")
+        with pytest.raises(MalformedError):
+            await Broker(settings(credentials=KNOWN), keep=keep).start()
 
     run(main())
 

@@ -32,3 +32,17 @@ def test_a_write_that_was_cut_off_leaves_what_was_there(tmp_path: Path) -> None:
     kept = next(tmp_path.iterdir())
     kept.with_name(f".{kept.name}.new").write_bytes(b"sec")
     assert list(folder.load()) == [b"first"]
+
+
+def test_the_brokers_that_were_seen(tmp_path: Path) -> None:
+    folder = PolicyFolder(tmp_path)
+    assert folder.load_brokers() == b""
+    folder.save_brokers(b"first")
+    folder.save_brokers(b"second")
+    assert folder.load_brokers() == b"second"
+    # They are not taken for a snapshot of an owner.
+    assert list(folder.load()) == []
+    (tmp_path / "brokers.seen").unlink()
+    (tmp_path / "brokers.seen").mkdir()
+    with pytest.raises(FailedError, match="brokers.seen"):
+        folder.load_brokers()

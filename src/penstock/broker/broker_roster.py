@@ -6,20 +6,26 @@
 3. A broker whose rights are over, by date or because they were revoked, counts no longer. If it goes by time-stamps it
    is waited for until its last stamp is over, since it stops delivering then and not before.
 4. Nobody else takes space: whoever was never seen with the rights of a broker is not here.
+5. A broker that starts again still waits for those that it has seen: they are written down with what they showed, and
+   with their last acknowledgement, which says whether they stop by themselves.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from penstock.codec.sexp import canonical, parse_canonical
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.credentials import Credentials
+from penstock.trust.signed import SignedValue, malformed, read_signed
+from penstock.trust.stamps import Acknowledgement
 from penstock.trust.tags import Tag, intersect
 
 _NOTHING: Final = Credentials()
+_HEAD: Final = b"brokers-seen"
 
 
 @dataclass(slots=True)
@@ -101,6 +107,40 @@ class BrokerRoster:
     def forget(self, broker: Principal) -> None:
         """Forget a broker."""
         self._seen.pop(broker, None)
+
+    # What is kept.
+
+    def to_bytes(self, said: Iterable[SignedValue[Acknowledgement]]) -> bytes:
+        """Return what must not be forgotten: who was seen, what each showed, and what they acknowledged."""
+        seen = ((str(broker).encode(), one.credentials.to_bytes()) for broker, one in sorted(self._seen.items()))
+        return canonical((_HEAD, (b"seen", *seen), (b"said", *(one.to_sexp() for one in said))))
+
+    def restore(
+        self, now: datetime, data: bytes, read: Callable[[bytes], Credentials]
+    ) -> Iterator[SignedValue[Acknowledgement]]:
+        """Take in what `to_bytes` returned; yield the acknowledgements, verified.
+
+        Raises `MalformedError` and `RefusedError` as `read` and the signatures do.
+        """
+        # It is this broker's own, however long it is.
+        match parse_canonical(data, limits=replace(self._limits, sexp_bytes=len(data), sexp_nodes=len(data))):
+            case (head, (b"seen", *seen), (b"said", *said)) if head == _HEAD:
+                pass
+            case _:
+                raise malformed("not the brokers that a broker has seen")
+        for entry in seen:
+            match entry:
+                case (bytes(broker), bytes(credentials)):
+                    self.heard_of(now, Principal.parse(broker.decode()), read(credentials))
+                case _:
+                    raise malformed("a broker that was seen")
+        for statement in said:
+            acknowledgement = read_signed(statement, Acknowledgement).verify()
+            value = acknowledgement.value
+            if value.broker in self._seen:
+                # Should its rights have ended meanwhile, that is noticed when it is judged.
+                self._seen[value.broker].trusted[value.owner] = None
+            yield acknowledgement
 
 
 def granting(

@@ -54,6 +54,12 @@ class Keep(Protocol):
     def save(self, owner: Principal, snapshot: bytes) -> None:
         """Put a snapshot in the place of the last one about an owner; return when it is safe. Raises `FailedError`."""
 
+    def load_brokers(self) -> bytes:
+        """Return the brokers that were seen; nothing if none were. Raises `FailedError`."""
+
+    def save_brokers(self, seen: bytes) -> None:
+        """Put the brokers that were seen in the place of those before. Raises `FailedError`."""
+
 
 class Forgetful:
     """Keeps nothing: for tests, and for nodes that start from nothing."""
@@ -63,6 +69,13 @@ class Forgetful:
         return ()
 
     def save(self, owner: Principal, snapshot: bytes) -> None:
+        """Do nothing."""
+
+    def load_brokers(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def save_brokers(self, seen: bytes) -> None:
         """Do nothing."""
 
 
@@ -108,6 +121,7 @@ class Policies:
         self._agreements = AgreementReader()
         #: the settings' credentials, and who has issued them
         self._issued = Credentials(), frozenset[Principal]()
+        self._saved_brokers: tuple[dict[Principal, Credentials], set[tuple[Principal, Principal]]] = {}, set()
         #: whether this broker has the rights of one, as far as it knows
         self._is_broker = True
         #: types that could not be installed, by owner: why, and up to which policy event
@@ -129,6 +143,7 @@ class Policies:
             for event in self._keeper.log(owner):
                 self._publish(event.unverified())
                 self._completeness(owner).published(event)
+        self._restore_brokers()
         self._check_myself()
 
     def follow(self, owner: Principal) -> None:
@@ -541,6 +556,23 @@ class Policies:
             core.roster.forget(broker)
             for known in self._followed.values():
                 known.forget(broker)
+        self._save_brokers()
+
+    def _restore_brokers(self) -> None:
+        core, now = self._core, self._core.now()
+        kept = self._keep.load_brokers()
+        for said in core.roster.restore(now, kept, core.read_bag) if kept else ():
+            self._completeness(said.value.owner).acknowledged(now, said)
+
+    def _save_brokers(self) -> None:
+        """Write down who was seen, if that has changed: who they are, what they show, whether they go by stamps."""
+        roster, followed = self._core.roster, self._followed
+        stopping = {(owner, one) for owner in followed for one in roster if followed[owner].goes_by_stamps(one)}
+        facts = {one: roster.credentials(one) for one in roster}, stopping
+        if facts != self._saved_brokers:
+            said = (one for known in followed.values() for one in known.statements())
+            self._keep.save_brokers(roster.to_bytes(one for one in said if one.value.broker in roster))
+            self._saved_brokers = facts
 
     def _judge(self, now: datetime, owner: Principal) -> None:
         self._core.roster.judge(now, owner, lambda broker: self._core.goes_by(now, owner, broker))
