@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from tests.apps.conftest import NOW, Ran, Shell
@@ -143,6 +144,17 @@ def test_a_broker_that_is_gone_is_named_and_retired(network: Shell, broker: Runn
         assert "west" not in ran.out.partition("policy event 2 ✓ complete")[2]
         assert policy(network, broker)["brokers"] == {}
         assert owner(network, broker, "retire", "west", *AS_OPS).code == "evolution.no-such-broker"
+
+
+def test_a_broker_whose_right_is_revoked_is_not_ready(network: Shell, broker: Running) -> None:
+    assert broker.get("/ready") == "ready\n"
+    assert owner(network, broker, "revoke", "certs/east.cert").status == 0
+    with pytest.raises(HTTPError) as caught:
+        broker.get("/ready")
+    assert caught.value.code == 503
+    caught.value.close()
+    assert policy(network, broker)["state"] == "not-broker"
+    assert "node.not-broker" in broker.log.read_text()
 
 
 def certificate(shell: Shell, file: str) -> str:

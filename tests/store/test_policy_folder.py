@@ -44,5 +44,5 @@ def test_the_brokers_that_were_seen(tmp_path: Path) -> None:
     assert list(folder.load()) == []
     (tmp_path / "brokers.seen").unlink()
     (tmp_path / "brokers.seen").mkdir()
-    with pytest.raises(FailedError, match="brokers.seen"):
+    with pytest.raises(FailedError, match=r"brokers\.seen"):
         folder.load_brokers()

@@ -13,6 +13,7 @@ from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
 from penstock.model.values import AttributeSpec, Kind
 from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import (
+    BROKER_RIGHTS,
     BoundSelector,
     Right,
     Terms,
@@ -113,6 +114,11 @@ def test_rights_of_networks() -> None:
     assert intersect(granted, network_request(NetworkName(OWNER, "Other"), Right.CONNECT)) is None
     assert intersect(granted, network_request(NetworkName(who(2), network.name), Right.CONNECT)) is None
     assert intersect(network_tag(), network_request(network, Right.INSTALL)) is not None
+    # Rights do not imply each other: who may connect is not a broker.
+    assert intersect(granted, network_request(network, Right.BROKER)) is None
+    both = network_tag(OWNER, network.name, BROKER_RIGHTS)
+    assert all(intersect(both, network_request(network, right)) is not None for right in BROKER_RIGHTS)
+    assert intersect(network_tag(OWNER, network.name, [Right.BROKER]), network_request(network, Right.CONNECT)) is None
     assert intersect(network_tag(), SUBSCRIBE) is None
     assert intersect(event_tag(), network_request(network, Right.CONNECT)) is None
 

@@ -85,9 +85,18 @@ class BrokerRoster:
             if broker not in here and seen.away is None:
                 seen.away = now
 
-    def judge(self, now: datetime, owner: Principal, trusts: Callable[[Principal], bool]) -> None:
-        """Record which brokers are trusted with an owner's types now, and which are not any longer."""
-        for broker, seen in self._seen.items():
+    def judge(
+        self,
+        now: datetime,
+        owner: Principal,
+        trusts: Callable[[Principal], bool],
+        brokers: Iterable[Principal] | None = None,
+    ) -> None:
+        """Record which of all or some brokers are trusted with an owner's types now, and which are not any longer."""
+        for broker in self if brokers is None else brokers:
+            seen = self._seen.get(broker)
+            if seen is None:
+                continue
             if trusts(broker):
                 seen.trusted[owner] = None
             elif owner in seen.trusted:

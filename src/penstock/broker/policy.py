@@ -128,7 +128,7 @@ class Policies:
         self._uninstalled: dict[Principal, _Uninstalled] = {}
         network.attach(self)
         core.on_turn = self.tick
-        core.rights_changed.append(self._look_at_brokers)
+        core.rights_changed.append(self._notice_brokers)
         self._types_changed, core.library.changed = core.library.changed, self._look_again
 
     # Running.
@@ -402,6 +402,11 @@ class Policies:
 
     # This broker.
 
+    @property
+    def is_broker(self) -> bool:
+        """Whether this broker has the rights of one, as far as it knows: without them it delivers nothing."""
+        return self._is_broker
+
     def _check_myself(self) -> None:
         """Deliver nothing while this broker may not be one: its right was revoked, or is over."""
         core, coordinator = self._core, self._core.settings.network.owner
@@ -536,6 +541,15 @@ class Policies:
                 stops[broker] = min(found)
         return stops
 
+    def _notice_brokers(self) -> None:
+        """Record brokers that are new: they show something before a link to them is announced."""
+        core, now = self._core, self._core.now()
+        new = [broker for broker in core.disclosed if broker not in core.roster and core.admitted(broker)]
+        for broker in new:
+            core.roster.heard_of(now, broker, core.disclosed[broker])
+        for owner in self._followed if new else ():
+            self._judge(now, owner, new)
+
     def _look_at_brokers(self) -> None:
         """Record who is in the network and who is away, and forget those whose rights are over and who have stopped."""
         core, now = self._core, self._core.now()
@@ -543,10 +557,6 @@ class Policies:
         present = {*(core.disclosed if router.on_fabric else router.view.links)} - {core.principal}
         for broker in filter(core.admitted, present):
             core.roster.saw(now, broker, core.disclosed.get(broker, Credentials()))
-        for broker, shown in core.disclosed.items():
-            # It shows this before anybody announces a link to it.
-            if broker not in core.roster and core.admitted(broker):
-                core.roster.heard_of(now, broker, shown)
         core.roster.gone(now, present)
         for owner in self._followed:
             self._judge(now, owner)
@@ -574,8 +584,8 @@ class Policies:
             self._keep.save_brokers(roster.to_bytes(one for one in said if one.value.broker in roster))
             self._saved_brokers = facts
 
-    def _judge(self, now: datetime, owner: Principal) -> None:
-        self._core.roster.judge(now, owner, lambda broker: self._core.goes_by(now, owner, broker))
+    def _judge(self, now: datetime, owner: Principal, brokers: Iterable[Principal] | None = None) -> None:
+        self._core.roster.judge(now, owner, lambda broker: self._core.goes_by(now, owner, broker), brokers)
 
     def _status_of(self, owner: Principal) -> dict[str, Wire]:
         now, log = self._core.now(), self._keeper.log(owner)

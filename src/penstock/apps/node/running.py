@@ -212,6 +212,8 @@ class RunningNode:
             return Answer(b"not running\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if self._metrics.failing is not None:
             return Answer(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if not self._node.policies.is_broker:
+            return Answer(b"not a broker of its network\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Answer(b"ready\n")
 
 
