@@ -1,5 +1,6 @@
 """Analysis agrees with trying all requests over few values, and what it shows is so."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,15 +19,19 @@ from penstock.errors import MalformedError
 from penstock.model.limits import Limits
 from penstock.policy.analysis import DECISIONS, Analysis
 from penstock.policy.combining import with_priorities
+from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import BOOLEAN, DATE, DATE_TIME, DOUBLE, INTEGER, STRING, TIME, DataType
+from penstock.policy.decide import decide
 from penstock.policy.evaluate import evaluate
 from penstock.policy.expressions import Designator, Expression, Literal, Reference, function_of
 from penstock.policy.expressions import apply as applied
 from penstock.policy.functions import V1
+from penstock.policy.json_requests import read_request
+from penstock.policy.json_written import write_request
 from penstock.policy.lookup import Context, NoSources
 from penstock.policy.policies import Effect, Match, Policy, PolicyReference, PolicySet, Root
 from penstock.policy.repository import Repository
-from penstock.policy.requests import ACTION, SUBJECT, Facts, key_of
+from penstock.policy.requests import ACTION, ENVIRONMENT, SUBJECT, Facts, Request, key_of
 from penstock.policy.xml_policies import read_policy
 from penstock.policy.xml_repairs import read_leniently
 from penstock.selector.analysis import Verdict
@@ -126,7 +131,7 @@ def test_two_policies_as_all_requests_show(seed: int) -> None:
     maker = Simple(seed)
     one, other = maker.root(), maker.root()
     seen = {(decided(one, facts), decided(other, facts)) for facts in maker.requests()}
-    asked = Analysis(one, other)
+    asked = Analysis(one, other, values=1)
     implied = not any(first == "Permit" != second for first, second in seen)
     assert (asked.implies().verdict is Verdict.YES) is implied
     assert (asked.disjoint().verdict is Verdict.YES) is (("Permit", "Permit") not in seen)
@@ -144,7 +149,7 @@ def test_two_policies_as_all_requests_show(seed: int) -> None:
 def test_rules_as_all_requests_show(seed: int) -> None:
     maker = Simple(seed)
     root = maker.policy()
-    asked = Analysis(root)
+    asked = Analysis(root, values=1)
     requests = [*maker.requests()]
     said = [decided(root, facts) for facts in requests]
     alone = [
@@ -166,14 +171,139 @@ def test_rules_as_all_requests_show(seed: int) -> None:
     assert {(one.permit.path[0], one.deny.path[0]) for one in asked.conflicts()} == expected
 
 
+class Several(Simple):
+    """Makes requests with up to two values for each attribute, and policies with what has no formula now and then."""
+
+    def condition(self, depth: int = 2, *, variables: bool = True) -> Expression:
+        if not self.rarely(6):
+            return super().condition(depth, variables=variables)
+        if self.rarely(2):
+            sum_of_both = applied(f"{V1}integer-add", [self.one(INTEGER), self.one(INTEGER)])
+            return applied(f"{V1}integer-greater-than", [sum_of_both, self.one(INTEGER)])
+        return applied("urn:oasis:names:tc:xacml:3.0:function:string-starts-with", [self.one(STRING), self.one(STRING)])
+
+    def some_requests(self, count: int) -> list[Facts]:
+        def bag(of_type: DataType) -> tuple[Any, ...]:
+            return tuple(self.random.choices(TRIED[of_type], k=self.random.choice([0, 1, 1, 2])))
+
+        return [{key_of(*one): bag(one[2]) for one in self.attributes} for _ in range(count)]
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_nothing_is_overlooked_with_two_values_and_with_what_is_not_understood(seed: int) -> None:
+    """What some request shows is found, or not known; what is found is so, whenever it is asked."""
+    maker = Several(seed)
+    one, other = maker.root(), maker.root()
+    requests = maker.some_requests(150)
+    asked = Analysis(one, other)
+    changes = asked.changes()
+    seen = {(decided(one, facts), decided(other, facts)) for facts in requests} if asked.values == 2 else set()
+    assert {way for way in seen if way[0] != way[1]} <= {(one.before, one.after) for one in changes}
+    for change in changes:
+        if change.found.verdict is Verdict.YES:
+            assert change.found.witness is not None
+            # A request that says nothing has a category all the same.
+            shown = Request.of_facts({key_of(ENVIRONMENT, "x", STRING): (), **change.found.witness})
+            told = read_request(json.dumps(write_request(shown)).encode())
+            for way, root in ((change.before, one), (change.after, other)):
+                (result,) = decide(CompiledPolicy(root).evaluate, told, NOW).results
+                assert result.decision.plain == way
+
+
+@settings(max_examples=examples(4), deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_no_rule_is_overlooked_with_two_values_and_with_what_is_not_understood(seed: int) -> None:
+    maker = Several(seed)
+    alone = Analysis(maker.policy())
+    idle = {rule.rule.path: rule for rule in alone.idle_rules()}
+    conflicts = {(pair.permit.path, pair.deny.path) for pair in alone.conflicts()}
+    for facts in maker.some_requests(150):
+        applying = [rule for rule in alone.rules() if decided(rule.alone, facts) == rule.rule.effect.value]
+        for one in applying:
+            found = idle.get(one.path)
+            assert found is None or not found.never or found.verdict is Verdict.UNKNOWN
+        for permit, deny in product(applying, applying):
+            if permit.rule.effect is Effect.PERMIT and deny.rule.effect is Effect.DENY:
+                assert (permit.path, deny.path) in conflicts
+
+
+def test_a_request_with_two_values_shows_what_one_value_cannot() -> None:
+    def has(*roles: str) -> str:
+        named = designator("role", "string")
+        matches = [f'<Match MatchId="{FUNCTION}string-equal">{value(role)}{named}</Match>' for role in roles]
+        return f"<Target><AnyOf><AllOf>{''.join(matches)}</AllOf></AnyOf></Target>"
+
+    root = policy(rule(target=has("doctor"), name="a"), rule(target=has("guest"), effect="Deny", name="b"))
+    assert not Analysis(root, values=1).conflicts()
+    (conflict,) = Analysis(root).conflicts()
+    assert conflict.found.witness == {key_of(SUBJECT, "role", STRING): ("doctor", "guest")}
+    both = policy(rule(target=has("doctor", "guest")))
+    assert Analysis(both, values=1).idle_rules()
+    assert not Analysis(both).idle_rules()
+
+
+def test_what_is_not_understood_is_unknown_and_the_rest_is_told() -> None:
+    def begins(name: str, text: str) -> str:
+        one = apply("string-one-and-only", designator(name, "string"))
+        return apply("urn:oasis:names:tc:xacml:3.0:function:string-starts-with", value(text), one)
+
+    pattern = apply("string-regexp-match", value("^x{5}y$"), apply("string-one-and-only", designator("n", "string")))
+    root = policy(
+        rule(begins("n", "doc"), name="begins"),
+        rule(pattern, name="number"),
+        rule(apply("not", begins("n", "doc")), effect="Deny", name="other"),
+        rule(apply("and", begins("n", "doc"), apply("not", begins("n", "doc"))), name="never"),
+    )
+    asked = Analysis(root)
+    idle = {one.rule.rule.id: one for one in asked.idle_rules()}
+    # Whatever it is, it does not both hold and not hold.
+    assert (idle["never"].never, idle["never"].verdict, idle["never"].unknown) == (True, Verdict.YES, ())
+    assert "begins" not in idle
+    assert idle["number"].verdict is Verdict.UNKNOWN
+    assert idle["number"].unknown == ("function `string-regexp-match` of rule `number` of policy `p`",)
+    assert {(one.permit.rule.id, one.deny.rule.id): one.found.verdict for one in asked.conflicts()} == {
+        ("number", "other"): Verdict.UNKNOWN
+    }
+
+
+def test_a_request_says_what_time_it_is() -> None:
+    """What is shown is so whenever it is asked, also where the time is asked in a way that has no formula."""
+    current = "urn:oasis:names:tc:xacml:1.0:environment:current-"
+
+    def clock(name: str) -> str:
+        found = designator(f"{current}{name}", name).replace(SUBJECT, ENVIRONMENT)
+        return apply(f"{name}-one-and-only", found)
+
+    late = apply("time-greater-than", clock("time"), value("18:00:00Z", "time"))
+    later = apply(
+        "dateTime-greater-than",
+        apply("dateTime-add-yearMonthDuration", clock("dateTime"), value("P1Y", "yearMonthDuration")),
+        value("2026-06-01T00:00:00Z", "dateTime"),
+    )
+    for condition in (late, later):
+        (conflict,) = Analysis(policy(rule(condition, name="a"), rule(effect="Deny", name="b"))).conflicts()
+        witness = conflict.found.witness
+        assert witness is not None
+        assert {key.category for key in witness} == {ENVIRONMENT}
+        for now in (NOW, NOW.replace(year=1999, hour=0)):
+            said = evaluate(conflict.permit.alone, Context(None, now, NoSources(), witness)).decision.plain
+            assert said == "Permit"
+
+
+def test_policies_with_many_rules_are_looked_at_with_one_value() -> None:
+    many = policy(*(rule(name=f"r{place}") for place in range(50)))
+    assert (Analysis(many).values, Analysis(policy(rule())).values) == (1, 2)
+
+
 def test_what_policies_of_others_have(suites: Path) -> None:
-    market = Analysis(read_policy((suites / "policies/KMarket.xml").read_bytes()))
+    market = Analysis(read_policy((suites / "policies/KMarket.xml").read_bytes()), values=1)
     assert len(market.conflicts(conditions=False)) == 4
     # It lacks what the schema of XACML 3.0 wants: a target, categories, and whether attributes must be present.
     geysers, repairs = read_leniently((suites / "policies/GEYSERS.xml").read_bytes())
     assert len(repairs) == 111
     assert Analysis(geysers).rules()
-    assert not Analysis(geysers).conflicts(conditions=False)
+    assert not Analysis(geysers, values=1).conflicts(conditions=False)
 
 
 def test_a_rule_behind_another_does_nothing() -> None:
@@ -187,9 +317,9 @@ def test_a_rule_behind_another_does_nothing() -> None:
 def test_without_a_rule_there_is_no_priority_for_it() -> None:
     root = policy(rule(name="a"), rule(effect="Deny", name="b"), combining=with_priorities((1, 2), FIRST))
     # It makes no difference that can be seen by trying, and priorities are outside of the fragment.
-    with pytest.raises(MalformedError) as caught:
-        Analysis(root).idle_rules()
-    assert caught.value.code == "xacml.fragment"
+    found = {one.rule.rule.id: one for one in Analysis(root).idle_rules()}
+    assert (found["a"].never, found["a"].verdict) == (False, Verdict.UNKNOWN)
+    assert found["a"].unknown[0] == f"combining algorithm `{with_priorities((1, 2), FIRST)}` of policy `p`"
 
 
 def test_a_rule_that_never_applies() -> None:
@@ -202,15 +332,6 @@ def test_conditions_may_be_ignored() -> None:
     root = policy(rule(OLD), rule(apply("not", OLD), effect="Deny"))
     assert not Analysis(root).conflicts()
     assert len(Analysis(root).conflicts(conditions=False)) == 1
-
-
-def test_what_is_outside_is_named() -> None:
-    pattern = apply("string-regexp-match", value("a"), apply("string-one-and-only", designator("n", "string")))
-    with pytest.raises(MalformedError) as caught:
-        Analysis(policy(rule(pattern, name="r7"))).idle_rules()
-    assert caught.value.code == "xacml.fragment"
-    assert caught.value.fields["construct"] == "function `string-regexp-match`"
-    assert caught.value.fields["element"] == "rule `r7` of policy `p`"
 
 
 def test_references_are_followed_or_told() -> None:

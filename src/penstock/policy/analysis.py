@@ -1,12 +1,14 @@
 """Questions about all requests at once, each answered with a request that shows it.
 
-They are answered for a fragment: attributes of strings, URIs, truth, integers, doubles, dates and times, with at most
-one value each and no issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`;
-targets, conditions, variables, obligations; the combining algorithms of the standard. What lies outside is told with
-its name and its place. Requests with several values for one attribute are not looked at: about them nothing is said.
+They are answered for a fragment: attributes of strings, URIs, truth, integers, doubles, dates and times, without
+issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`; targets, conditions,
+variables, obligations; the combining algorithms of the standard. Requests have at most two values for each attribute,
+or one where policies have many rules (`Analysis.values`): about others nothing is said.
 
-Within the fragment nothing is approximated, errors included. What the solver cannot settle within its limits is
-UNKNOWN, never a guess, and each request is evaluated by the plain evaluator before it is returned.
+Within the fragment nothing is approximated, errors included. What lies outside may be anything: what is answered
+without it holds, and what depends on it is tried, and UNKNOWN where no request shows it, with what it depends on. What
+the solver cannot settle within its limits is UNKNOWN too, never a guess. Each request is evaluated by the plain
+evaluator before it is returned, and says what time it is where policies ask that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 PERMIT, DENY = Decision.PERMIT.plain, Decision.DENY.plain
 DECISIONS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
+#: requests with two values are looked at where there are so many rules at most
+_MOST_RULES: Final = 40
 _FIRST: Final = "urn:oasis:names:tc:xacml:1.0:{}-combining-algorithm:first-applicable"
 
 
@@ -38,6 +42,8 @@ class Answer:
 
     verdict: Verdict
     witness: Facts | None = None
+    #: what an UNKNOWN depends on that is not understood, in words
+    unknown: tuple[str, ...] = ()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("an answer has no truth value; compare its verdict")
@@ -75,6 +81,8 @@ class IdleRule:
     #: whether it never applies
     never: bool
     verdict: Verdict
+    #: what an UNKNOWN depends on that is not understood, in words
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +97,18 @@ class Conflict:
 class Analysis:
     """Questions about some policies. What they refer to is found once, when they are given.
 
-    Raises `MalformedError` (`xacml.fragment`) for policies that are not understood, here or when something is asked.
+    Raises `MalformedError` (`xacml.fragment`) for policies that refer to what is not there.
     """
 
-    def __init__(self, *roots: Root, sources: Sources | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, *roots: Root, sources: Sources | None = None, limits: Limits = DEFAULT_LIMITS, values: int = 2
+    ) -> None:
         known = NoSources() if sources is None else sources
         self.roots = tuple(_resolved(root, known, ()) for root in roots)
+        #: how many values requests have at most for each attribute
+        self.values = values if sum(1 for root in self.roots for _ in _placed(root)) <= _MOST_RULES else 1
         self._limits = limits
-        self._search: Search | None = None
+        self._searches: dict[int, Search] = {}
         self._slices = Slices()
 
     # --- two policies -------------------------------------------------------------------------------------------
@@ -134,14 +146,15 @@ class Analysis:
         never = self._none([placed.alone], applies)
         duties = placed.rule.duties
         if never.verdict is not Verdict.NO or duties.obligations or duties.advice:
-            return IdleRule(placed, never=True, verdict=never.verdict)
+            return IdleRule(placed, never=True, verdict=never.verdict, unknown=never.unknown)
         # Where the rule is not applicable, it makes no difference: the rest is looked at where it may be.
         wanted = needs(placed.targets, present=True)
         roots = (self.roots[0], _without(self.roots[0], placed.path))
         both = [self._slices.near(one, wanted) for one in roots]
         if never.witness is not None and self._decided(both, never.witness) in _DIFFERENT:
             return IdleRule(placed, never=False, verdict=Verdict.NO)
-        return IdleRule(placed, never=False, verdict=self._none(both, _DIFFERENT).verdict)
+        same = self._none(both, _DIFFERENT, roots)
+        return IdleRule(placed, never=False, verdict=same.verdict, unknown=same.unknown)
 
     def conflicts(self, *, conditions: bool = True) -> Sequence[Conflict]:
         """Return the pairs of rules of the first policy that overlap and say the opposite, conditions or targets only.
@@ -155,25 +168,41 @@ class Analysis:
         for permit, deny in product(rules, rules):
             if permit.rule.effect is Effect.DENY or deny.rule.effect is Effect.PERMIT:
                 continue
-            if apart(wanted[permit.path], wanted[deny.path]):
-                continue
-            both = self._exists((alone[permit.path], alone[deny.path]), frozenset({(PERMIT, DENY)}))
+            least = 2 if apart(wanted[permit.path], wanted[deny.path]) else 1
+            both = self._exists((alone[permit.path], alone[deny.path]), frozenset({(PERMIT, DENY)}), least=least)
             if both.verdict is not Verdict.NO:
                 found.append(Conflict(permit, deny, both))
         return found
 
     # --- the solver ---------------------------------------------------------------------------------------------
 
-    def _exists(self, roots: Sequence[Root], wanted: "Ways") -> Answer:
+    def _exists(
+        self, roots: Sequence[Root], wanted: "Ways", whole: Sequence[Root] | None = None, *, least: int = 1
+    ) -> Answer:
+        """Look for a request with one value for each attribute, and then with more; from so many on that it may need.
+
+        `whole` are the policies of which `roots` are what matters where attributes have one value.
+        """
+        found = Answer(Verdict.NO)
+        for values in range(least, self.values + 1):
+            asked = roots if values == 1 or whole is None else whole
+            more = self._with_values(values, asked, wanted)
+            if more.verdict is Verdict.YES:
+                return more
+            found = more if found.verdict is Verdict.NO else found
+        return found
+
+    def _with_values(self, values: int, roots: Sequence[Root], wanted: "Ways") -> Answer:
         # z3 takes a third of a second to import, which a program that never asks it should not pay.
         from penstock.policy import analysis_solver  # noqa: PLC0415
 
-        if self._search is None:
-            self._search = analysis_solver.Search(self.roots, self._limits)
+        if values not in self._searches:
+            self._searches[values] = analysis_solver.Search(self.roots, self._limits, values)
+        search = self._searches[values]
         try:
-            found = self._search.find(roots, wanted)
+            found = search.find(roots, wanted)
         except analysis_solver.UnsettledError:
-            return Answer(Verdict.UNKNOWN)
+            return Answer(Verdict.UNKNOWN, unknown=search.unknown(roots))
         return Answer(Verdict.NO if found is None else Verdict.YES, found)
 
     def _decided(self, roots: Sequence[Root], facts: Facts) -> tuple[str, ...]:
@@ -181,10 +210,10 @@ class Analysis:
 
         return analysis_solver.decisions(roots, facts)
 
-    def _none(self, roots: Sequence[Root], wanted: "Ways") -> Answer:
-        found = self._exists(roots, wanted)
+    def _none(self, roots: Sequence[Root], wanted: "Ways", whole: Sequence[Root] | None = None) -> Answer:
+        found = self._exists(roots, wanted, whole)
         opposite = {Verdict.YES: Verdict.NO, Verdict.NO: Verdict.YES}
-        return Answer(opposite.get(found.verdict, found.verdict), found.witness)
+        return Answer(opposite.get(found.verdict, found.verdict), found.witness, found.unknown)
 
 
 _DIFFERENT: Final = frozenset(way for way in product(DECISIONS, DECISIONS) if way[0] != way[1])

@@ -1,25 +1,30 @@
 """Policies of the fragment that analysis understands, as formulas: when each decision comes.
 
-An attribute is whether it is there, and the place of its value in the scale of its type. A truth is the pair of
-formulas that say when it holds and when it does not; where neither does, the plain evaluator meets an error. Nothing is
-approximated: the order in which arguments are looked at, attributes that must be present and obligations that cannot
-be told count as they do there.
+An attribute is whether it is there, and the place of its value in the scale of its type; or the same for each of two
+values. A truth is the pair of formulas that say when it holds and when it does not; where neither does, the plain
+evaluator meets an error. Nothing is approximated: the order in which arguments are looked at, attributes that must be
+present and obligations that cannot be told count as they do there.
+
+What has no formula is an unknown: it may hold, fail or be an error, whatever the request, and is the same wherever it
+stands. What is true whatever the unknowns are is true; what depends on them has to be tried.
 
 This module imports z3, which takes a while; analysis.py imports it on first use.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import z3
 
-from penstock.errors import MalformedError
+from penstock.errors import EvaluationError, MalformedError
 from penstock.policy.analysis_combine import algorithm
 from penstock.policy.analysis_named import Named
 from penstock.policy.analysis_scales import Scale, known_type
 from penstock.policy.datatypes import BOOLEAN, INTEGER, DataType, Value
+from penstock.policy.evaluate import Scope, evaluate, target_matches
 from penstock.policy.expressions import (
     Apply,
     ApplyEach,
@@ -33,22 +38,38 @@ from penstock.policy.expressions import (
 from penstock.policy.formulas import (
     Child,
     Formula,
+    Outcomes,
     Truth,
     all_of,
     both,
     contained,
     decided,
+    either,
     every,
     every_truth,
     in_order,
     n_of,
+    negated,
     one_of,
     ruled,
     some,
     some_truth,
 )
 from penstock.policy.functions import V1
-from penstock.policy.policies import Duties, Effect, Match, Policy, PolicyReference, PolicySet, Root, Rule, Target
+from penstock.policy.lookup import Context
+from penstock.policy.policies import (
+    Duties,
+    Effect,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    Target,
+    designators,
+)
+from penstock.policy.results import Decision
 from penstock.policy.signatures import Bag, Function
 
 if TYPE_CHECKING:
@@ -87,20 +108,38 @@ class Bagged:
     members: tuple[tuple[Formula, Formula], ...]
 
 
-class Encoder:
-    """Formulas for some policies, which share their attributes and scales."""
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Something without a formula: the states that it may be in, just one of them, and how to find out which it is."""
 
-    def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool]) -> None:
+    #: what it is, and where it stands first
+    construct: str
+    states: tuple[Formula, ...]
+    #: the number of the state that it is in for a request
+    actual: Callable[[Context], int]
+    #: the attributes that it depends on, as far as they are understood
+    keys: "tuple[Key, ...]"
+
+
+class Encoder:
+    """Formulas for some policies, which share their attributes and scales; attributes have so many values at most."""
+
+    def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool], values: int = 1) -> None:
         self.context = z3.Context()
         self.constraints: list[Formula] = []
-        #: whether an attribute is there, and the place of its value
-        self.attributes: dict[Key, tuple[Formula, Formula]] = {}
+        #: of each value of an attribute whether it is there, and its place
+        self.attributes: dict[Key, tuple[tuple[Formula, Formula], ...]] = {}
+        self.unknown: list[Unknown] = []
+        self._unknown: dict[Hashable, tuple[object, Unknown]] = {}
         self._always = always
+        self._most = values
         named = Named()
         for root in roots:
             named.root(root)
         self.scales = {
-            of_type: Scale(of_type, named.values.get(of_type, ()), sum(key.of is of_type for key in named.keys))
+            of_type: Scale(
+                of_type, named.values.get(of_type, ()), values * sum(key.of is of_type for key in named.keys)
+            )
             for of_type in {*named.values, *(key.of for key in named.keys)}
             if known_type(of_type)
         }
@@ -111,14 +150,12 @@ class Encoder:
     # --- policies -----------------------------------------------------------------------------------------------
 
     def root(self, root: Root) -> Child:
-        """Return when a policy or a policy set says what. Raises `MalformedError` (`xacml.fragment`)."""
+        """Return when a policy or a policy set says what."""
         with self._within(root, "policy set" if isinstance(root, PolicySet) else "policy"):
             variables = root.variables if isinstance(root, Policy) else {}
             applies = self._target(root.target)
             combine = algorithm(root.combining)
-            if combine is None:
-                raise self._outside(f"combining algorithm `{root.combining[:120]}`")
-            said = combine([*self._children(root)])
+            said = self._unknown_outcomes(root) if combine is None else combine([*self._children(root)])
             told = {effect: self._told(root.duties, effect, variables) for effect in Effect}
             return contained(applies, said, told)
 
@@ -154,6 +191,12 @@ class Encoder:
         )
 
     def _fine(self, expression: Expression, variables: Variables) -> Formula:
+        try:
+            return self._is_fine(expression, variables)
+        except MalformedError as error:
+            return self._unknown_value(expression, variables, error).states[0]
+
+    def _is_fine(self, expression: Expression, variables: Variables) -> Formula:
         if isinstance(expression, Literal):
             return True
         if isinstance(expression.gives, Bag):
@@ -170,6 +213,13 @@ class Encoder:
         )
 
     def _match(self, match: Match) -> Truth:
+        try:
+            return self._matched(match)
+        except MalformedError as error:
+            target: Target = (((match,),),)
+            return self._unknown_truth(match, {}, error, lambda scope: target_matches(target, scope))
+
+    def _matched(self, match: Match) -> Truth:
         compare = self._comparison(match.function)
         bag = self._bag(match.attribute, {})
         named = self._literal(match.value, match.of).place
@@ -196,6 +246,12 @@ class Encoder:
     # --- expressions --------------------------------------------------------------------------------------------
 
     def _truth(self, expression: Expression, variables: Variables) -> Truth:
+        try:
+            return self._understood(expression, variables)
+        except MalformedError as error:
+            return self._unknown_truth(expression, variables, error, lambda scope: scope.value(expression))
+
+    def _understood(self, expression: Expression, variables: Variables) -> Truth:
         match expression:
             case Literal(value):
                 return Truth(value, not value)
@@ -263,16 +319,16 @@ class Encoder:
         raise self._outside(_construct(expression))
 
     def _only(self, bag: Bagged) -> Term:
-        if len(bag.members) != 1:
-            return Term(False, z3.BitVecVal(0, _BITS, self.context))
-        ((there, place),) = bag.members
-        return Term(both(bag.fine, there), place)
+        found: Formula = z3.BitVecVal(0, _BITS, self.context)
+        for there, place in bag.members:
+            found = _if(there, place, found)
+        return Term(both(bag.fine, _counted(bag).get(1, False)), found)
 
     def _size(self, bag: Bagged) -> Term:
-        size = self._literal(len(bag.members), INTEGER).place
-        if len(bag.members) == 1:
-            size = _if(bag.members[0][0], size, self._literal(0, INTEGER).place)
-        return Term(bag.fine, size)
+        found: Formula = self._literal(0, INTEGER).place
+        for size, formula in _counted(bag).items():
+            found = _if(formula, self._literal(size, INTEGER).place, found)
+        return Term(bag.fine, found)
 
     def _bag(self, expression: Expression, variables: Variables) -> Bagged:
         match expression:
@@ -293,16 +349,23 @@ class Encoder:
             raise self._outside(f"attribute `{wanted.id[:120]}` of type `{wanted.of}`")
         if wanted.key not in self.attributes:
             self.attributes[wanted.key] = self._attribute(wanted)
-        there, place = self.attributes[wanted.key]
-        return Bagged(there if wanted.must_be_present else True, ((there, place),))
+        members = self.attributes[wanted.key]
+        return Bagged(members[0][0] if wanted.must_be_present else True, members)
 
-    def _attribute(self, wanted: Designator) -> tuple[Formula, Formula]:
-        number = len(self.attributes)
-        there, place = z3.Bool(f"there {number}", self.context), z3.BitVec(f"place {number}", _BITS, self.context)
-        self.constraints.append(z3.ULT(place, len(self.scales[wanted.of].values)))
-        if self._always(wanted):
-            self.constraints.append(there)
-        return there, place
+    def _attribute(self, wanted: Designator) -> tuple[tuple[Formula, Formula], ...]:
+        number, always = len(self.attributes), self._always(wanted)
+        # What time it is, a request says once.
+        members = [
+            (z3.Bool(f"there {number} {one}", self.context), z3.BitVec(f"place {number} {one}", _BITS, self.context))
+            for one in range(1 if always else self._most)
+        ]
+        self.constraints += [z3.ULT(place, len(self.scales[wanted.of].values)) for _, place in members]
+        if always:
+            self.constraints.append(members[0][0])
+        for (there, place), (second, other) in pairwise(members):
+            # Which of two values is the first makes no difference.
+            self.constraints += [z3.Implies(second, there), z3.ULE(place, other)]
+        return tuple(members)
 
     def _literal(self, value: Value, of_type: DataType) -> Term:
         if not known_type(of_type):
@@ -311,6 +374,61 @@ class Encoder:
         return Term(True, place)
 
     # --- what is not understood ---------------------------------------------------------------------------------
+
+    def _unknown_truth(
+        self, what: Match | Expression, variables: Variables, error: MalformedError, ask: Callable[[Scope], object]
+    ) -> Truth:
+        def actual(context: Context) -> int:
+            try:
+                return 0 if ask(Scope(context, variables)) else 1
+            except EvaluationError:
+                return 2
+
+        found = self._left_open(what, variables, error, 3, actual)
+        return Truth(found.states[0], found.states[1])
+
+    def _unknown_value(self, expression: Expression, variables: Variables, error: MalformedError) -> Unknown:
+        def actual(context: Context) -> int:
+            try:
+                Scope(context, variables).value(expression)
+            except EvaluationError:
+                return 1
+            return 0
+
+        return self._left_open(("told", expression), variables, error, 2, actual)
+
+    def _unknown_outcomes(self, root: Root) -> Outcomes:
+        alone: Root = replace(root, target=(), duties=Duties())
+        decisions = [*Decision]
+
+        def actual(context: Context) -> int:
+            return decisions.index(evaluate(alone, Context(None, context.now, context.sources, context.facts)).decision)
+
+        error = self._outside(f"combining algorithm `{root.combining[:120]}`")
+        found = self._left_open(alone, {}, error, len(decisions), actual)
+        return dict(zip(decisions, found.states, strict=True))
+
+    def _left_open(
+        self, what: Hashable, variables: Variables, error: MalformedError, count: int, actual: Callable[[Context], int]
+    ) -> Unknown:
+        """Return something without a formula, which is the same wherever it stands beside the same variables."""
+        refers = any(isinstance(one, Reference) for one in _parts(what))
+        # Policies have variables in them, which are not to be hashed.
+        key = (id(what) if isinstance(what, Policy | PolicySet) else what, id(variables) if refers else None)
+        if key not in self._unknown:
+            state = z3.BitVec(f"unknown {len(self.unknown)}", _BITS, self.context)
+            self.constraints.append(z3.ULT(state, count))
+            depends = [what, variables] if refers else [what]
+            asked = {one for one in designators(depends) if one.issuer is None and known_type(one.of)}
+            for one in asked:
+                self._designated(one)
+            places = tuple(state == one for one in range(count))
+            name = f"{error.fields['construct']} of {error.fields['element']}"
+            made = Unknown(name, places, actual, tuple(dict.fromkeys(one.key for one in asked)))
+            self.unknown.append(made)
+            # What is kept holds what its key is made of.
+            self._unknown[key] = ((what, variables), made)
+        return self._unknown[key][1]
 
     @contextmanager
     def _within(self, element: Rule | Root, kind: str) -> Iterator[None]:
@@ -329,6 +447,27 @@ class Encoder:
             construct=construct,
             element=element,
         )
+
+
+def _counted(bag: Bagged) -> dict[int, Formula]:
+    """Return when a bag has how many values."""
+    found: dict[int, Formula] = {0: True}
+    for there, _ in bag.members:
+        more = {size + 1: both(formula, there) for size, formula in found.items()}
+        same = {size: both(formula, negated(there)) for size, formula in found.items()}
+        found = {size: either(more.get(size, False), same.get(size, False)) for size in {*more, *same}}
+    return found
+
+
+def _parts(what: object) -> Iterator[object]:
+    """Yield something and all that is in it."""
+    yield what
+    if isinstance(what, Apply | ApplyEach | ApplyPath):
+        for argument in what.arguments:
+            yield from _parts(argument)
+    elif isinstance(what, tuple):
+        for one in what:
+            yield from _parts(one)
 
 
 def _if(formula: Formula, one: Formula, other: Formula) -> Formula:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from penstock.policy.analysis_scales import known_type
 from penstock.policy.datatypes import BOOLEAN, INTEGER, DataType, Value
-from penstock.policy.expressions import Apply, Designator, Expression, Literal
+from penstock.policy.expressions import Apply, ApplyEach, ApplyPath, Designator, Expression, Literal
 from penstock.policy.policies import Duties, PolicyReference, PolicySet, Root, Target
 
 if TYPE_CHECKING:
@@ -51,10 +51,13 @@ class Named:
                 self._value(value, of_type)
             case Designator():
                 self.keys.add(expression.key)
+            case ApplyEach(_, _, arguments) | ApplyPath(_, arguments):
+                for argument in arguments:
+                    self._expression(argument)
             case Apply(function, arguments):
                 if function.name.endswith(("-bag", "-bag-size")):
                     # what a bag may have for its size
-                    self.values.setdefault(INTEGER, set()).update((0, 1, len(arguments)))
+                    self.values.setdefault(INTEGER, set()).update((0, 1, 2, len(arguments)))
                 for argument in arguments:
                     self._expression(argument)
 

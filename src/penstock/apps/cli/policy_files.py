@@ -16,6 +16,7 @@ from penstock.apps.cli.session import Session, Warned, say, say_block, say_json,
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy import forms
 from penstock.policy.compiled import CompiledPolicy
+from penstock.policy.expressions import Designator
 from penstock.policy.forms import Form, form_of, read_policies, text_of
 from penstock.policy.json_policies_written import write_json_policy
 from penstock.policy.policies import PolicySet, Root, designators
@@ -43,6 +44,12 @@ lenient_option = click.option(
 def read_root(file: str, *, lenient: bool = False) -> Root:
     """Read a file of one policy or policy set, in XML, in JSON or in the text form; what is guessed is told."""
     return _read(file, lenient=lenient)[0]
+
+
+def read_named(file: str, *, lenient: bool = False) -> tuple[Root, Mapping[str, Designator]]:
+    """Read a file as `read_root`, with the names that a text has for attributes."""
+    root, form = _read(file, lenient=lenient)
+    return root, read_policies(read_bytes(file)).attributes if form is Form.TEXT and file != STDIN else {}
 
 
 def _read(file: str, *, lenient: bool) -> tuple[Root, Form]:
