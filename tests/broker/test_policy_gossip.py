@@ -14,7 +14,8 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
 from tests.budget import examples
 
 from penstock.broker.reading import principal_tree
-from penstock.codec.wire import Wire
+from penstock.codec.wire import Wire, decode
+from penstock.crypto import SigningKey
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
@@ -184,6 +185,32 @@ def test_a_long_chain_comes_in_chunks_and_nothing_is_delivered_in_between() -> N
             assert late.state == ("fresh" if late.number == 40 else "behind")
     assert len(numbers) > 10
     assert late.number == 40
+
+
+def test_many_owners_are_asked_about_some_at_a_time_and_all_are_waited_for() -> None:
+    world = World()
+    owners = [SigningKey(bytes([3, number]) * 16) for number in range(30)]
+    one = world.start(0)
+    late = world.start(1, peers=1)
+    for owner in owners:
+        author = PolicyAuthor(owner)
+        right = event_tag(owner.principal, "Story", None, [Right.ROUTE])
+        routes = [issue(Authorisation(owner.principal, key.principal, right), owner) for key in BROKERS[:2]]
+        one.policies.follow(owner.principal)
+        one.hand_in(author.change(world.now, publish(*routes)), client=owner.principal)
+        late.policies.follow(owner.principal)
+    world.link(one, late)
+    asked = most = 0
+    while any(world.wires.values()):
+        way = next(way for way, wire in world.wires.items() if wire)
+        message = decode(world.wires[way][0])
+        assert isinstance(message, list)
+        asked += (message[1] == "ask") - (message[1] == "events" and way[0] == one.me)
+        most = max(most, asked)
+        world.step(way)
+    assert 1 <= most <= 8
+    assert all(late.policies.applied(owner.principal) == 1 for owner in owners)
+    assert {late.policies.told(owner.principal, 0)["state"] for owner in owners} == {"fresh"}
 
 
 def test_a_chain_is_taken_from_its_checkpoint_on() -> None:

@@ -27,6 +27,8 @@ from penstock.crypto import SigningKey
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
+from penstock.trust.capabilities import Right, event_tag
+from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
@@ -194,6 +196,18 @@ def test_a_broker_whose_only_neighbour_says_nothing_delivers_nothing() -> None:
     assert late.state == "unknown"
 
 
+def test_who_claims_what_it_does_not_prove_shows_nothing() -> None:
+    world, one, liar = with_liar()
+    late = world.start(2, peers=1)
+    world.link(liar, late)
+    liar.say(late.me, claim(10**6))
+    world.sleep(10 * PROVEN)
+    assert late.state == "unknown"
+    world.link(one, late)
+    world.sleep(COMPARED)
+    assert (late.number, late.state) == (2, "fresh")
+
+
 def test_a_neighbour_that_does_not_answer_is_passed_over() -> None:
     world, one, liar = with_liar()
     late = world.start(2, peers=2)
@@ -207,6 +221,31 @@ def test_a_neighbour_that_does_not_answer_is_passed_over() -> None:
     assert late.number == 0
     world.sleep(DEFAULT_LIMITS.policy_answer / 1_000)
     assert (late.number, late.state) == (2, "fresh")
+
+
+def test_false_heads_of_many_owners_keep_nobody_from_learning_of_the_others() -> None:
+    world = World()
+    owners = [SigningKey(bytes([3, number]) * 16) for number in range(12)]
+    one, liar = world.start(0), world.start(1)
+    liar.meddle = mute
+    late = world.start(2, peers=2)
+    for owner in owners:
+        right = event_tag(owner.principal, "Story", None, [Right.ROUTE])
+        route = issue(Authorisation(owner.principal, late.me, right), owner)
+        for broker in (one, late):
+            broker.policies.follow(owner.principal)
+        one.hand_in(PolicyAuthor(owner).change(world.now, publish(route)), client=owner.principal)
+    world.link(liar, late)
+    heads: list[Writable] = [[principal_tree(owner.principal), 9, FALSE, b""] for owner in owners]
+    for _ in range(2 * int(PROVEN)):
+        liar.say(late.me, ["policy", "heads", heads, True])
+        world.sleep(1)
+    world.link(one, late)
+    for _ in range(2 * int(PROVEN)):
+        liar.say(late.me, ["policy", "heads", heads, True])
+        world.sleep(1)
+    found = [late.policies.told(owner.principal, 0) for owner in owners]
+    assert [(told["number"], told["state"]) for told in found] == [(1, "fresh")] * len(owners)
 
 
 def test_old_heads_change_nothing() -> None:

@@ -47,6 +47,8 @@ POLICY: Final = "policy"
 """What words about policy begin with."""
 
 _SUMMARY_BYTES: Final = 16
+#: owners that are asked about at the same time: answers must fit into what may wait on a link
+_PULLS: Final = 8
 
 
 class _Head(NamedTuple):
@@ -76,6 +78,8 @@ class _Doubt:
 
     since: float
     noted: bool = False
+    #: whether the neighbour was asked to prove it
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class PolicyGossip:
         self._next = self._began
         self._linked: dict[Principal, _Neighbour] = {}
         self._pulls: dict[Principal, _Pull] = {}
+        #: owners that are asked about when others are done
+        self._queued: dict[Principal, None] = {}
         #: by neighbour and owner, or by neighbour alone while it has not said all; a new link changes nothing in it
         self._doubts: dict[tuple[Principal, Principal | None], _Doubt] = {}
 
@@ -140,21 +146,21 @@ class PolicyGossip:
         """Say whether it is known how far an owner's chain goes, as far as neighbours can tell.
 
         A broker that calls nobody and is called by nobody is alone, and knows. Any other has to hear all heads of one
-        neighbour at least. It waits for all that it calls and for all that are linked, and for proofs of what they
-        claim, each for `policy_proof` at most.
+        neighbour at least, with proof. It waits for all that it calls and for all that are linked, and for proofs of
+        what they claim, each for `policy_proof` at most.
         """
         if not self._linked:
             return not self._peers
         if len(self._linked) < self._peers and not self._is_over(self._began):
             return False
-        whole = False
+        shown = False
         for peer, neighbour in self._linked.items():
-            whole = whole or neighbour.whole
+            shown = shown or (neighbour.whole and (peer, owner) not in self._doubts)
             for about in (None, owner):
                 doubt = self._doubts.get((peer, about))
                 if doubt is not None and not self._is_over(doubt.since):
                     return False
-        return whole
+        return shown
 
     def publish(self, statement: Statement) -> None:
         """Send a verified statement to the neighbours."""
@@ -209,9 +215,11 @@ class PolicyGossip:
             for peer, neighbour in self._linked.items():
                 neighbour.answers = 0
                 self._tell_all(peer)
-        for owner in list(self._pulls):
+        for owner in [*self._pulls, *self._queued]:
             self._pull(owner)
         for (peer, about), doubt in self._doubts.items():
+            if about in self._queued and not doubt.asked:
+                doubt.since = now
             if peer in self._linked and not doubt.noted and self._is_over(doubt.since):
                 doubt.noted = True
                 self._note(_unproven(peer, about))
@@ -326,11 +334,20 @@ class PolicyGossip:
         claims = {peer: one.claims[owner] for peer, one in self._linked.items() if owner in one.claims}
         behind = {peer: claim for peer, claim in claims.items() if not self._book.has(owner, *claim)}
         asked = list(behind) or others
+        self._queued.pop(owner, None)
         if not asked:
-            self._pulls.pop(owner, None)
+            self._finish(owner)
+            return
+        if pull is None and len(self._pulls) >= _PULLS:
+            self._queued[owner] = None
             return
         tried = frozenset[Principal]() if pull is None else pull.tried
         untried = [peer for peer in asked if peer not in tried]
+        if not untried and self._queued:
+            # Nobody has answered: others have their turn.
+            self._finish(owner)
+            self._queued[owner] = None
+            return
         if not untried:
             untried, tried = list(asked), frozenset()
         peer, after = untried[0], self._book.applied(owner)
@@ -339,8 +356,16 @@ class PolicyGossip:
             after = min(after, behind[peer].number - 1)
         self._ask(owner, _Pull(peer, after, now, tried | {peer}))
 
+    def _finish(self, owner: Principal) -> None:
+        """Go on with the next owner."""
+        if self._pulls.pop(owner, None) is not None and self._queued:
+            self._pull(next(iter(self._queued)))
+
     def _ask(self, owner: Principal, pull: _Pull) -> None:
         self._pulls[owner] = pull
+        doubt = self._doubts.get((pull.peer, owner))
+        if doubt is not None:
+            doubt.asked = True
         self._send(pull.peer, [POLICY, "ask", principal_tree(owner), pull.after])
 
     def _answer(self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, after: int) -> None:
@@ -384,7 +409,7 @@ class PolicyGossip:
             if pull.after < upto < neighbour.claims.get(owner, _NOTHING).number:
                 self._ask(owner, _Pull(peer, upto, self._timer(), frozenset((peer,))))
             else:
-                del self._pulls[owner]
+                self._finish(owner)
         if upto:
             self._tell(owner)
         self._book.compared()
