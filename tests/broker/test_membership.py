@@ -426,6 +426,19 @@ class TestAdmission:
         assert set(members.view.links) == {A}
         assert members.hear(said(B, 2, A, C), 0) is None
 
+    def test_a_neighbour_that_brings_many_displaces_nobody_whom_another_has_brought(self) -> None:
+        members, _ = self.members(Limits(network_waiting=4))
+        members.hear(said(principal("honest"), 1), 0, principal("neighbour"))
+        for number in range(20):
+            members.hear(said(principal(f"ghost {number}"), 1), 0, principal("liar"))
+
+        assert principal("honest") in members._waiting
+        assert len(members._waiting) == 4
+        assert members._brought.keys() == members._waiting.keys()
+        members.forget(61, 60)
+        assert not members._waiting
+        assert not members._brought
+
     def test_those_who_wait_are_bounded(self) -> None:
         members, _ = self.members(Limits(network_waiting=3))
         for number in range(9):

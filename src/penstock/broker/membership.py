@@ -10,7 +10,7 @@ the broker, and the same tree of shortest paths to it. A type's name goes into t
 versions meet (paper 5, section 4.4). When a broker comes or goes, only those types move whose highest hash it has.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -163,6 +163,8 @@ class Membership:
         self._left = False
         self._known: dict[Principal, _Known] = {}
         self._waiting: dict[Principal, _Known] = {}
+        #: by whom those who wait were announced here first
+        self._brought: dict[Principal, Principal | None] = {}
         self._forgotten: list[Principal] = []
         self._view: View | None = None
         self.me = me
@@ -226,8 +228,8 @@ class Membership:
             own.append(self.disclose(self._own_disclosure.octets))
         return own
 
-    def hear(self, announcement: Announcement, now: float) -> Announcement | None:
-        """Take in an announcement; return what has to be passed on, if anything.
+    def hear(self, announcement: Announcement, now: float, source: Principal | None = None) -> Announcement | None:
+        """Take in an announcement that a neighbour brings; return what has to be passed on, if anything.
 
         Raises `RefusedError` where the proof is wrong, and `LimitError` (`network.limit`) when there are too many
         brokers.
@@ -240,7 +242,7 @@ class Membership:
             return None
         self._proof.verify(broker, announced_words(announcement), announcement.proof)
         if held is None:
-            self._enrol(broker, _Known(announcement, now))
+            self._enrol(broker, _Known(announcement, now), source)
         else:
             if announcement.links != held.announcement.links:
                 self._view = None
@@ -266,13 +268,13 @@ class Membership:
     def review(self) -> list[Announcement | Disclosure]:
         """Ask anew who is admitted; return what has to be passed on of those who are so now."""
         for broker in [broker for broker in self._known if not self._admitted(broker)]:
-            self._wait(broker, self._known.pop(broker))
+            self._wait(broker, self._known.pop(broker), None)
             self._view = None
         news: list[Announcement | Disclosure] = []
         room = self._limits.network_brokers - len(self._known)
         for broker in [broker for broker in self._waiting if self._admitted(broker)][:room]:
             known = self._waiting.pop(broker)
-            self._enrol(broker, known)
+            self._enrol(broker, known, self._brought.pop(broker, None))
             news += [known.announcement, *filter(None, [known.disclosure])]
         return news
 
@@ -306,21 +308,24 @@ class Membership:
     def _held(self, broker: Principal) -> _Known | None:
         return self._known.get(broker) or self._waiting.get(broker)
 
-    def _enrol(self, broker: Principal, known: _Known) -> None:
+    def _enrol(self, broker: Principal, known: _Known, source: Principal | None) -> None:
         if not self._admitted(broker):
-            self._wait(broker, known)
+            self._wait(broker, known, source)
             return
         if len(self._known) >= self._limits.network_brokers:
             raise LimitError("network.limit", f"a network has more than {self._limits.network_brokers} brokers")
         self._known[broker] = known
         self._view = None
 
-    def _wait(self, broker: Principal, known: _Known) -> None:
+    def _wait(self, broker: Principal, known: _Known, source: Principal | None) -> None:
         if len(self._waiting) >= self._limits.network_waiting:
-            self._drop(self._waiting, next(iter(self._waiting)))
-        self._waiting[broker] = known
+            # Anybody can announce himself: who brings many takes the place of those that he has brought.
+            ((most, _),) = Counter(self._brought.values()).most_common(1)
+            self._drop(self._waiting, next(one for one, by in self._brought.items() if by == most))
+        self._waiting[broker], self._brought[broker] = known, source
 
     def _drop(self, held: dict[Principal, _Known], broker: Principal) -> None:
+        self._brought.pop(broker, None)
         if held.pop(broker).disclosed:
             self._forgotten.append(broker)
 

@@ -305,7 +305,7 @@ class Router:
     def _obey(self, peer: Principal, neighbour: Peer, body: Body, now: float) -> None:
         match body:
             case Announcement():
-                news = self._members.hear(body, now)
+                news = self._members.hear(body, now, peer)
                 # My own, if it had to be corrected, goes to everybody; another's not back to where it came from.
                 self._spread(news, but=None if news is None or news.broker == self.me else peer)
             case Disclosure():
