@@ -56,6 +56,16 @@ def test_brokers_that_are_not_reached(capsys: pytest.CaptureFixture[str]) -> Non
     assert "not reached from here: west" in capsys.readouterr().out
 
 
+def test_links_that_were_lost_and_what_that_has_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = {"state": "lost", "code": "link.lost", "seconds": 4.2, "losses": 3, "unsent": 67}
+    show_status({"broker": str(EAST), "brokers": {str(EAST): []}, "links": {str(WEST): lost}}, NAMES)  # type: ignore[dict-item]  # plain data
+    shown = capsys.readouterr().out
+    assert "events not passed on" in shown
+    assert "west" in shown
+    (row,) = [line for line in shown.splitlines() if "link.lost" in line]
+    assert row.split() == ["west", "lost", "link.lost", "3", "67", "4", "s"]
+
+
 def test_policy_and_revocations(capsys: pytest.CaptureFixture[str]) -> None:
     at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     brokers = {str(WEST): {"progress": "acknowledged", "at": at}, str(NORTH): {"progress": "waiting", "at": at}}
