@@ -4,7 +4,7 @@ import pytest
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, name, refused, tag, who
 
 from penstock.model.limits import Limits
-from penstock.trust.closure import Closure, dominates
+from penstock.trust.closure import Closure, _Flows, dominates
 from penstock.trust.reduction import FiveTuple, FourTuple
 from penstock.trust.subjects import Subject, Threshold
 from penstock.trust.tags import ANY, Tag, intersect
@@ -250,3 +250,16 @@ def test_cycles_of_delegations_end(exhaustive: bool) -> None:
     closure = Closure(fives, [], {}, exhaustive=exhaustive)
     found = closure.follow([FiveTuple(None, who(1), True, tag("(q)"), Validity.between(NOW, NOW + DAY))])
     assert {grant.subject for grant in found} == {who(1), who(2), who(3)}
+
+
+def test_all_tags_of_a_question_share_one_bound_on_the_work() -> None:
+    """Hundreds of rights that are much work each, all of them from somebody who may pass on."""
+    sets = [
+        tag(f"(q (* set {' '.join(f'(a{n} (* glob *{n}x{i}*) (* set b c))' for i in range(60))}))") for n in range(40)
+    ]
+    fives = [five(ROOT, P, one) for one in sets] + [five(ROOT, P, tag("(q)"))]
+    closure = Closure(fives, [], {}, limits=Limits(chain_steps=2_000))
+    entry = FiveTuple(None, who(ROOT), True, tag("(q (* set (a1 (* glob *x*)) (a2 (* glob *x*))))"), ALWAYS)
+    flows = _Flows(closure, [entry])
+    assert flows._room.steps < 0
+    assert closure.truncated

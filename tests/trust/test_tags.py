@@ -1,9 +1,12 @@
 """Tags by examples: those of RFC 2693, of Penstock's vocabulary, and what is refused."""
 
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.trust.tags_model import naive
 
 from penstock.codec.sexp import SExp, canonical, field, parse, parse_canonical
 from penstock.errors import LimitError, MalformedError
@@ -282,3 +285,62 @@ def test_the_tags_of_the_reduction_suite(suites: Path) -> None:
         else:
             assert canonical((b"tag", to_sexp(both))) in answer
     assert cases >= 10
+
+
+def patterns(number: int) -> tuple[SExp, ...]:
+    """Return lists that are not of atoms alone, and that cover one another in part."""
+    return tuple((b"f", (b"*", b"prefix", b"%d" % (i * 7919 % 1009)), b"%d" % i) for i in range(number))
+
+
+def nested_sets(number: int) -> SExp:
+    """Return a set of lists with sets in them: taking these apart multiplies."""
+    inner: SExp = (b"*", b"set", b"a", b"b", (b"*", b"prefix", b"q"))
+    return (b"*", b"set", *((b"f", b"%d" % i, inner, inner, inner) for i in range(number)))
+
+
+GROWING: dict[str, Callable[[int], SExp]] = {
+    "patterns": lambda size: (b"*", b"set", *patterns(size)),
+    "atoms and patterns": lambda size: (b"*", b"set", *(b"%d" % i for i in range(size)), *patterns(size)),
+    "sets within lists": nested_sets,
+    "lists of all lengths": lambda size: (b"*", b"set", *((*[b"a"] * i, b"b") for i in range(size))),
+    "globs": lambda size: (b"*", b"and", *((b"*", b"glob", b"*%dx*y" % i) for i in range(size // 2))),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_reading_a_tag_takes_steps_in_proportion_to_its_size(name: str) -> None:
+    """Steps are calls of Python functions, of which no clock and no other process can change the number."""
+
+    def calls(sexp: SExp) -> int:
+        found = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal found
+            found += event in {"call", "c_call"}
+
+        sys.setprofile(count)
+        try:
+            parse_tag(sexp)
+        finally:
+            sys.setprofile(None)
+        return found
+
+    small, large = GROWING[name](16), GROWING[name](128)
+    size = len(canonical(large)) / len(canonical(small))
+    assert calls(large) <= 3 * size * calls(small)
+
+
+def test_large_sets_and_conjunctions_mean_what_was_written() -> None:
+    """Members that another one covers stay in sets that are too large to compare all pairs; that changes nothing."""
+    written = (b"*", b"set", *patterns(128), *(b"%d" % i for i in range(500)))
+    tag = parse_tag(written)
+    requests: list[SExp] = [(b"f", b"%d" % i, b"%d" % j) for i in range(0, 1_009, 7) for j in range(0, 128, 9)]
+    requests += [b"%d" % i for i in range(0, 600, 7)]
+    for request in requests:
+        assert matches(request, tag) == naive(request, written)
+    assert parse_tag(to_sexp(tag)) == tag
+    globs: SExp = (b"*", b"and", *((b"*", b"glob", b"*%d*" % i) for i in range(40)))
+    every = b"".join(b"%d" % i for i in range(40))
+    for atom in (every, every[:-1], every[1:], b""):
+        assert matches(atom, parse_tag(globs)) == naive(atom, globs)
+    assert parse_tag(to_sexp(parse_tag(globs))) == parse_tag(globs)

@@ -73,8 +73,10 @@ class Limits:
     #: the longest glob (one octet at least is a `*`, so at most 255 of 256 can occur), and the longest number or date
     tag_glob: int = 256
     tag_value: int = 128
-    #: comparisons that reading one tag, intersecting two or asking for coverage may take: a fraction of a second
+    #: comparisons that intersecting two tags or asking for coverage may take, and those of all tags together for one
+    #: question about a bag: a fraction of a second
     tag_steps: int = 100_000
+    chain_steps: int = 200_000
 
     #: an event type: attributes, name length, and versions followed backwards to check a change
     type_attributes: int = 1_024

@@ -7,8 +7,9 @@ The rules, applied until nothing new follows:
 3. the authority of a threshold subject reaches whomever at least k of its n members pass it to, a member itself
    included: the intersection of k shares (RFC 2693; paper 5, section 2.6.4).
 
-Work is bounded by a polynomial, and by `EFFORT`: a principal keeps at most `limits.grants_per_principal` grants of
-which none covers another, and going round a cycle of delegations only narrows, so it adds nothing. For rule 3 each
+Work is bounded by a polynomial, by `EFFORT`, and by `limits.chain_steps` within tags: a principal keeps at most
+`limits.grants_per_principal` grants of which none covers another, and going round a cycle of delegations only narrows,
+so it adds nothing. For rule 3 each
 member of a quorum has a flow of its own beside the main one: what it would pass on if it alone held everything that
 is asked for. That does not depend on who gave the quorum its authority, so there are as many flows as members, however
 many chains lead to their quorums and however quorums are nested. A quorum is known by its hash throughout.
@@ -25,7 +26,7 @@ from penstock.model.principals import Principal
 from penstock.trust.naming import Names
 from penstock.trust.reduction import FiveTuple, FourTuple, reduce_pair
 from penstock.trust.subjects import Name, Subject, Threshold
-from penstock.trust.tags import ANY, covers, intersect
+from penstock.trust.tags import ANY, Room, covers, intersect
 from penstock.trust.validity import ALWAYS
 
 #: reductions and comparisons of grants for one question
@@ -37,15 +38,15 @@ _Source = tuple[Principal | Name, bool] | None
 """Whose flow: a member of a quorum with or without the right to pass its share on; None for the entries."""
 
 _Held = dict[Principal, list[FiveTuple]]
-_Rule = Callable[[FiveTuple, FiveTuple], FiveTuple | None]
+_Rule = Callable[[FiveTuple, FiveTuple, Room], FiveTuple | None]
 
 
-def dominates(one: FiveTuple, other: FiveTuple) -> bool:
+def dominates(one: FiveTuple, other: FiveTuple, room: Room | None = None) -> bool:
     """Say whether whoever holds `one` gains nothing from `other`."""
     return (
         (one.propagate or not other.propagate)
         and one.validity.covers(other.validity)
-        and (one.tag == other.tag or covers(one.tag, other.tag))
+        and (one.tag == other.tag or covers(one.tag, other.tag, room=room))
     )
 
 
@@ -111,6 +112,8 @@ class _Flows:
         self._named: dict[Name, list[FiveTuple]] = {}
         self._closure = closure
         self._effort = closure.effort
+        # All tags of one question together: a hundred monstrous ones cost as much as one.
+        self._room = Room(steps=closure.limits.chain_steps)
         # What a share may be of: what all entries are about.
         tags = {entry.tag for entry in entries}
         self._asked = tags.pop() if len(tags) == 1 else ANY
@@ -187,7 +190,7 @@ class _Flows:
     def _meet(self, rule: _Rule, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
         """Return what two rights share; None, and that is noted, where it cannot be written down within bounds."""
         try:
-            return rule(left, right)
+            return rule(left, right, self._room)
         except LimitError:
             # One certificate with a monstrous tag must not spoil what the others say.
             self._closure.truncated = True
@@ -267,9 +270,9 @@ class _Flows:
                 return False
             held.append(grant)
             return True
-        if any(dominates(other, grant) for other in held):
+        if any(dominates(other, grant, self._room) for other in held):
             return False
-        held[:] = [other for other in held if not dominates(grant, other)]
+        held[:] = [other for other in held if not dominates(grant, other, self._room)]
         if len(held) >= (self._closure.limits.grants_per_principal if room is None else room):
             self._closure.truncated = True
             return False
@@ -292,8 +295,8 @@ def _same(one: FiveTuple, other: FiveTuple) -> bool:
     return one.propagate == other.propagate and one.tag == other.tag and one.validity == other.validity
 
 
-def _shared(left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
-    tag = intersect(left.tag, right.tag)
+def _shared(left: FiveTuple, right: FiveTuple, room: Room) -> FiveTuple | None:
+    tag = intersect(left.tag, right.tag, room=room)
     validity = left.validity.intersect(right.validity)
     if tag is None or validity is None:
         return None

@@ -16,7 +16,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.subjects import Subject, describe
-from penstock.trust.tags import NOTHING, Tag, intersect
+from penstock.trust.tags import NOTHING, Room, Tag, intersect
 from penstock.trust.validity import Validity
 
 
@@ -43,11 +43,11 @@ class FourTuple:
     because: tuple[str, ...] = ()
 
 
-def reduce_pair(upper: FiveTuple, lower: FiveTuple) -> FiveTuple | None:
-    """Apply the reduction rule once; None where it does not apply."""
+def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: Room | None = None) -> FiveTuple | None:
+    """Apply the reduction rule once; None where it does not apply. Raises `LimitError` as `intersect` does."""
     if not upper.propagate or upper.subject != lower.issuer:
         return None
-    tag = intersect(upper.tag, lower.tag)
+    tag = intersect(upper.tag, lower.tag, room=room)
     validity = upper.validity.intersect(lower.validity)
     if tag is None or validity is None:
         return None

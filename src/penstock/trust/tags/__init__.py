@@ -13,9 +13,10 @@ A tag is the `x` of `(tag x)`. It stands for the set of requests that match it:
     (* where conjunct …)      a predicate on the event; a request has `EVENT` in its place
 
 The law: `matches(r, intersect(s, t))` exactly when `matches(r, s)` and `matches(r, t)`. Everything here is pure, and
-nothing recurses deeper than `TAG_DEPTH`.
+nothing recurses deeper than `TAG_DEPTH`. Reading a tag takes time linear in its size.
 """
 
+from penstock.trust.tags.algebra import Room as Room
 from penstock.trust.tags.algebra import covers as covers
 from penstock.trust.tags.algebra import intersect as intersect
 from penstock.trust.tags.algebra import matches as matches

@@ -3,10 +3,13 @@
 Lists are intersected place by place and sets member by member, so that sets in several places never multiply.
 Within sets, atoms and lists of atoms are looked up; only the other members meet pairwise, and their number is bounded
 (`SET_COMPLEX`), as are the members of any result (`Limits.tag_set`) and the steps of one question (`STEPS`).
+
+Members that another one covers are dropped by comparing pairs. Reading does that for small sets only, so that it takes
+time linear in what is read, whoever wrote it; a large set keeps such members, which changes nothing about its meaning.
 """
 
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, cast
 
 from penstock.codec.sexp import Hinted, SExp, canonical
 from penstock.errors import LimitError
@@ -24,19 +27,22 @@ Holds = Callable[[SExp], bool]
 
 
 class Room:
-    """What is left of the bounds on one question: `steps` to take, `tag_set` members in any one set."""
+    """What is left of the bounds on one question: `steps` to take, `tag_set` members in any one set.
+
+    A question about many tags has one room for all of its intersections and comparisons.
+    """
 
     __slots__ = ("steps", "tag_set")
 
-    def __init__(self, tag_set: int) -> None:
-        self.steps = STEPS
+    def __init__(self, tag_set: int = DEFAULT_LIMITS.tag_set, steps: int = STEPS) -> None:
+        self.steps = steps
         self.tag_set = tag_set
 
     def spend(self, steps: int) -> None:
         """Take steps. Raises LimitError `tag.limit` where none are left."""
         self.steps -= steps
         if self.steps < 0:
-            raise _above("comparisons of set members", STEPS)
+            raise _above("comparisons of members", STEPS)
 
 
 def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
@@ -70,11 +76,11 @@ def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
     return isinstance(request, bytes) and contains(tag, request)
 
 
-def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS) -> Tag | None:
+def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS, room: Room | None = None) -> Tag | None:
     """Return the tag of the requests that match both tags, or None where there are none.
 
     None is certain; a tag that is returned may still match nothing where a `(* and …)` in it does. Raises LimitError
-    `tag.limit` where the result, or the work for it, would be above its bound.
+    `tag.limit` where the result, or the work for it, would be above its bound, or above what is left in `room`.
 
     >>> intersect((b"foo",), (b"foo", b"bar"))
     (b'foo', b'bar')
@@ -84,27 +90,29 @@ def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS) -> Tag | None:
     if a is ANY or b is ANY:
         other = b if a is ANY else a
         return None if other == NOTHING else other
-    return _meet(a, b, Room(limits.tag_set))
+    return _meet(a, b, Room(limits.tag_set) if room is None else room)
 
 
-def covers(a: Tag, b: Tag) -> bool:
+def covers(a: Tag, b: Tag, *, room: Room | None = None) -> bool:
     """Say whether every request that matches `b` matches `a`.
 
     A yes is certain. A no is certain for atoms, lists, prefixes, globs, ranges of one ordering, and sets of them as
     far as single members cover (a list with sets in it is taken apart). It may be a yes that was not
     found where only several patterns together cover one, where `b` has an `(* and …)`, across kinds of patterns, and
-    for selectors, whose text is opaque here. After `STEPS` comparisons the answer is no.
+    for selectors, whose text is opaque here. After `STEPS` comparisons, or where `room` has none left, the answer is
+    no.
     """
     try:
-        return _covers(a, b, Room(0))
+        return _covers(a, b, Room() if room is None else room)
     except LimitError:
         return False
 
 
 def make_set(members: Iterable[Tag], room: Room) -> Tag | None:
-    """Return the union of tags in normal form: flat, without members that another covers, None without any.
+    """Return the union of tags: flat, without members twice or longer than a list of atoms that they begin with.
 
-    Raises LimitError `tag.limit` above `tag_set` members, `SET_COMPLEX` that are not of atoms alone, or `STEPS`.
+    None without any. This is linear in the size of the members. Raises LimitError `tag.limit` above `tag_set` members,
+    or `SET_COMPLEX` that are not of atoms alone.
     """
     atoms: set[Atom] = set()
     flats: set[Flat] = set()
@@ -127,17 +135,57 @@ def make_set(members: Iterable[Tag], room: Room) -> Tag | None:
     total = len(atoms) + len(flats) + len(complex_)
     if total > room.tag_set:
         raise _above("members of a set", room.tag_set)
-    lengths = {len(flat) for flat in flats}
-    if len(lengths) > 1:
-        flats = {f for f in flats if not any(n < len(f) and _start(f, n) in flats for n in lengths)}
-    rest: list[Tag] = []
-    if complex_:
-        rest = _widest(complex_, flats, lengths, room)
-        atoms = {atom for atom in atoms if not any(_covers(member, atom, room) for member in rest)}
-        flats = {flat for flat in flats if not any(_covers(member, flat, room) for member in rest)}
+    if flats:
+        beginnings = _beginnings(flats)
+        flats = {flat for flat in flats if not _extends(beginnings, flat, len(flat) - 1)}
+        complex_ = {
+            member
+            for member in complex_
+            if not (isinstance(member, tuple) and _extends(beginnings, member, len(member)))
+        }
+    return _as_set(atoms, flats, complex_)
+
+
+def _as_set(atoms: set[Atom], flats: set[Flat], rest: Collection[Tag]) -> Tag | None:
+    """Return members as a set; one alone is itself, and None stands for none."""
     if len(atoms) + len(flats) + len(rest) > 1:
         return Set(frozenset(atoms), frozenset(flats), frozenset(rest), tuple(sorted({len(flat) for flat in flats})))
     return next(iter((*atoms, *flats, *rest)), None)
+
+
+def _beginnings(flats: set[Flat]) -> dict[Atom | None, Any]:
+    """Return lists of atoms as a tree of their elements; None stands where one of them ends."""
+    root: dict[Atom | None, Any] = {}
+    for flat in flats:
+        place = root
+        for atom in flat:
+            place = place.setdefault(atom, {})
+        place[None] = {}
+    return root
+
+
+def _extends(beginnings: dict[Atom | None, Any], member: tuple[Tag, ...], most: int) -> bool:
+    """Say whether one of the lists of atoms, of `most` elements at most, is the beginning of a list."""
+    place = beginnings
+    for element in member[:most]:
+        # What is not an atom is simply not found there.
+        found = place.get(cast("Atom", element))
+        if found is None:
+            return False
+        if None in found:
+            return True
+        place = found
+    return False
+
+
+def _tidy(tag: Tag | None, room: Room) -> Tag | None:
+    """Return a set without members that another one covers. Raises LimitError `tag.limit` when `room` is used up."""
+    if not isinstance(tag, Set) or not tag.rest:
+        return tag
+    rest = _widest(tag.rest, room)
+    atoms = {atom for atom in tag.atoms if not any(_covers(member, atom, room) for member in rest)}
+    flats = {flat for flat in tag.flats if not any(_covers(member, flat, room) for member in rest)}
+    return _as_set(atoms, flats, rest)
 
 
 def make_where(conjuncts: frozenset[SExp]) -> Where | None:
@@ -235,7 +283,7 @@ def _meet_set(a: Set, b: Tag, room: Room) -> Tag | None:
             found.extend(both for simple in plain if (both := _meet(member, simple, room)) is not None)
     room.spend(PAIR_STEPS * len(a.rest) * len(b.rest))
     found.extend(both for x in a.rest for y in b.rest if (both := _meet(x, y, room)) is not None)
-    return make_set(found, room)
+    return _tidy(make_set(found, room), room)
 
 
 def _meet_plain(a: Set, b: Set) -> Tag | None:
@@ -286,13 +334,22 @@ def _set_covers(a: Set, b: Tag, room: Room) -> bool:
     return False
 
 
-def _widest(members: set[Tag], flats: set[Flat], lengths: set[int], room: Room) -> list[Tag]:
-    """Drop members that another one, or one of the lists of atoms, covers."""
+def tidy_if_cheap(tag: Tag, room: Room) -> Tag:
+    """Drop members of a set that another one covers, where `room` is enough for that; return it as it is elsewhere."""
+    if not isinstance(tag, Set) or len(tag.rest) * (len(tag.rest) + len(tag.atoms) + len(tag.flats)) > room.steps:
+        return tag
+    try:
+        return _tidy(tag, room) or tag
+    except LimitError:
+        room.steps = 0
+        return tag
+
+
+def _widest(members: frozenset[Tag], room: Room) -> list[Tag]:
+    """Drop members that another one covers."""
     kept: list[Tag] = []
     # Of two that cover each other the first in this order stays, whatever order they came in.
     for member in sorted(members, key=lambda tag: canonical(to_sexp(tag))):
-        if isinstance(member, tuple) and any(_start(member, length) in flats for length in lengths):
-            continue
         if not any(_covers(other, member, room) for other in kept):
             kept = [other for other in kept if not _covers(member, other, room)]
             kept.append(member)

@@ -5,7 +5,7 @@ ordering, nothing where that is certain, and otherwise `(* and …)` of both. So
 known to be (a glob and a numeric range, say); it then simply matches nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -20,7 +20,7 @@ AND_MEMBERS = DEFAULT_LIMITS.tag_and
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """Atoms that all members match: two or more patterns, none of which includes another."""
+    """Atoms that all members match: two or more patterns. Of a few, none includes another."""
 
     members: frozenset[Prefix | Glob | Range]
 
@@ -105,14 +105,19 @@ def conjoin(patterns: Iterable[Pattern]) -> Pattern | bytes | None:
                 break
         else:
             kept.append(one)
-            if len(kept) > AND_MEMBERS:
-                raise LimitError(
-                    "tag.limit",
-                    f"more than {AND_MEMBERS} patterns in one intersection",
-                    hint="grant fewer patterns at once",
-                    limit=AND_MEMBERS,
-                )
+            check_members(kept)
     return kept[0] if len(kept) == 1 else And(frozenset(kept))
+
+
+def check_members(patterns: Collection[Simple]) -> None:
+    """Check that patterns are not too many for one intersection. Raises LimitError `tag.limit`."""
+    if len(patterns) > AND_MEMBERS:
+        raise LimitError(
+            "tag.limit",
+            f"more than {AND_MEMBERS} patterns in one intersection",
+            hint="grant fewer patterns at once",
+            limit=AND_MEMBERS,
+        )
 
 
 def form(pattern: Pattern) -> tuple[SExp, ...]:

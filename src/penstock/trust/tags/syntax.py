@@ -6,17 +6,19 @@ from typing import Final
 from penstock.codec.sexp import SExp, text
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.trust.tags.algebra import Room, make_set, make_where
+from penstock.trust.tags.algebra import Room, make_set, make_where, tidy_if_cheap
 from penstock.trust.tags.globs import GLOB_BYTES, Glob, Prefix, make_glob
-from penstock.trust.tags.patterns import Pattern, conjoin, contains
+from penstock.trust.tags.patterns import And, Pattern, Simple, check_members, conjoin, contains
 from penstock.trust.tags.ranges import Range, make_range
 from penstock.trust.tags.values import ANY, ATOM, NOTHING, Tag, Where
 
 TAG_DEPTH = DEFAULT_LIMITS.tag_depth
+#: comparisons that each element that is read makes room for: reading takes time linear in what is read
+ELEMENT_STEPS: Final = 4
 
 
 def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
-    """Read the body of a tag, the `x` of `(tag x)`, into its normal form.
+    """Read the body of a tag, the `x` of `(tag x)`, into its normal form, in time linear in its size.
 
     A tag that no request can match becomes `NOTHING`. Raises MalformedError `tag.unknown-form` for a `*` form that
     is not known, `tag.malformed` for a wrong shape, `tag.range` for a wrong ordering or limit, `sexp.text` where
@@ -25,7 +27,7 @@ def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
     >>> parse_tag((b"foo", (b"*", b"set", b"bar")))
     (b'foo', b'bar')
     """
-    return _parse(sexp, Room(limits.tag_set), TAG_DEPTH)
+    return _parse(sexp, Room(limits.tag_set, steps=0), TAG_DEPTH)
 
 
 def _parse(sexp: SExp, room: Room, depth: int) -> Tag:
@@ -35,6 +37,7 @@ def _parse(sexp: SExp, room: Room, depth: int) -> Tag:
         raise LimitError(
             "tag.limit", f"more than {TAG_DEPTH} lists inside each other", hint="nest less", limit=TAG_DEPTH
         )
+    room.steps += ELEMENT_STEPS * len(sexp)
     # RFC 2693, 6.3.2: a list begins with an octet-string, which says what the rest is about.
     if not sexp or not isinstance(sexp[0], bytes):
         raise _malformed("a list in a tag must begin with an atom")
@@ -46,7 +49,10 @@ def _parse(sexp: SExp, room: Room, depth: int) -> Tag:
     name = sexp[1]
     if name == b"set":
         members = make_set((_parse(member, room, depth - 1) for member in sexp[2:]), room)
-        return NOTHING if members is None else members
+        return NOTHING if members is None else tidy_if_cheap(members, room)
+    if name == b"and":
+        shared = _and(sexp[2:], room)
+        return NOTHING if shared is None else shared
     read = _FORMS.get(name) if isinstance(name, bytes) else None
     if read is None:
         shown = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else "(…)"
@@ -91,11 +97,11 @@ def _range(rest: tuple[SExp, ...]) -> Range | bytes | None:
     return make_range(words[0], low, low_open, high, high_open)
 
 
-def _and(rest: tuple[SExp, ...]) -> Pattern | bytes | None:
+def _and(rest: tuple[SExp, ...], room: Room) -> Pattern | bytes | None:
     if not rest:
         raise _malformed("`(* and)` needs at least one pattern")
     atom: bytes | None = None
-    patterns: list[Pattern] = []
+    patterns: list[Simple] = []
     empty = False
     for member in rest:
         # An `and` inside an `and` is written by nobody: the normal form is flat.
@@ -115,7 +121,13 @@ def _and(rest: tuple[SExp, ...]) -> Pattern | bytes | None:
         return None
     if atom is not None:
         return atom if all(contains(pattern, atom) for pattern in patterns) else None
-    return conjoin(patterns)
+    different = frozenset(patterns)
+    if len(different) ** 2 <= room.steps or len(different) == 1:
+        room.steps -= len(different) ** 2
+        return conjoin(different)
+    # So many are not compared in pairs: they mean the same as they are.
+    check_members(different)
+    return And(different)
 
 
 def _where(rest: tuple[SExp, ...]) -> Where | None:
@@ -156,13 +168,12 @@ def _malformed(message: str) -> MalformedError:
     return MalformedError("tag.malformed", message, hint="see docs/reference/sexp-and-tags.md")
 
 
-_PATTERNS: Final[dict[bytes, Callable[[tuple[SExp, ...]], Pattern | bytes | None]]] = {
+_PATTERNS: Final[dict[bytes, Callable[[tuple[SExp, ...]], Simple | bytes | None]]] = {
     b"prefix": _prefix,
     b"range": _range,
     b"glob": _glob,
 }
-_FORMS: Final[dict[bytes, Callable[[tuple[SExp, ...]], Pattern | bytes | Where | None]]] = {
+_FORMS: Final[dict[bytes, Callable[[tuple[SExp, ...]], Simple | bytes | Where | None]]] = {
     **_PATTERNS,
-    b"and": _and,
     b"where": _where,
 }

@@ -32,7 +32,7 @@ EVENT: Final[SExp] = ()
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """What any member matches: two or more members, none of which covers another; or none at all (`NOTHING`)."""
+    """What any member matches: two or more members; or none at all (`NOTHING`). Of a few, none covers another."""
 
     atoms: frozenset[Atom]
     flats: frozenset[Flat]
