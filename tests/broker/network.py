@@ -242,6 +242,8 @@ class Network:
                     self.wanted[name, key] = wanted
                 case Disclosed(broker, octets):
                     self.disclosed.append((name, self.names[broker], octets))
+                    # Whoever runs a router reads it, and says so.
+                    self._do(name, self.routers[name].believe(broker, octets))
                 case Cut(peer):
                     self.cuts.append(output)
                     self.disconnect((name, self.names[peer]))

@@ -338,8 +338,9 @@ class TestDisclosures:
         members = line_of_three()
         first, second = self.told(1, b"1"), self.told(2, b"2")
 
-        assert members.hear_disclosure(second) == (second, b"2")
+        assert members.hear_disclosure(second) == (None, b"2")
         assert members.hear_disclosure(first) == (None, None)
+        assert members.believe(B, b"2") == second
         own = members.disclose(b"mine")
         bodies = members.announcements()
         assert bodies[-2:] == [own, second]
@@ -349,8 +350,26 @@ class TestDisclosures:
         members = line_of_three()
         again = self.told(2, b"same")
         members.hear_disclosure(self.told(1, b"same"))
+        members.believe(B, b"same")
 
         assert members.hear_disclosure(again) == (again, None)
+
+    def test_what_nobody_has_read_goes_no_further(self) -> None:
+        members = line_of_three()
+        junk, good = self.told(1, b"junk"), self.told(2, b"good")
+
+        assert members.hear_disclosure(junk) == (None, b"junk")
+        assert members.is_unread(B, b"junk")
+        assert junk not in members.announcements()
+        members.disbelieve(B, b"junk")
+        assert members.believe(B, b"junk") is None
+        assert members.hear_disclosure(junk) == (None, None)
+        assert junk not in members.announcements()
+
+        assert members.hear_disclosure(good) == (None, b"good")
+        assert members.believe(B, b"other") is None
+        assert members.believe(B, b"good") == good
+        assert members.announcements()[-1] == good
 
     def test_nothing_is_taken_of_strangers(self) -> None:
         members = line_of_three()
@@ -371,6 +390,7 @@ class TestDisclosures:
     def test_it_goes_with_the_broker(self) -> None:
         members = line_of_three()
         members.hear_disclosure(self.told(1, b"1"))
+        members.believe(B, b"1")
         members.link_down(B)
 
         assert members.forget(100, 60) == [B]
@@ -409,6 +429,7 @@ class TestAdmission:
         announcement, disclosure = said(C, 1, A), Disclosure(C, 1, 1, b"credentials")
         members.hear(announcement, 0)
         assert members.hear_disclosure(disclosure) == (None, b"credentials")
+        assert members.believe(C, b"credentials") is None
 
         admitted.add(C)
         assert members.review() == [announcement, disclosure]
@@ -444,6 +465,7 @@ class TestAdmission:
         for number in range(9):
             members.hear(said(principal(f"ghost {number}"), 1), 0)
             members.hear_disclosure(Disclosure(principal(f"ghost {number}"), 1, 1, b"x"))
+            members.believe(principal(f"ghost {number}"), b"x")
 
         assert len(members._waiting) == 3
         assert members.forget(0, 60) == [principal(f"ghost {number}") for number in range(6)]

@@ -36,6 +36,7 @@ from tests.broker.sports import (
     grant,
 )
 
+from penstock.broker import requests
 from penstock.broker.entries import Interest
 from penstock.broker.entries import Subscription as Entered
 from penstock.broker.feeds import Feed, Subscription
@@ -48,11 +49,12 @@ from penstock.broker.protocol import Role, Subscribe
 from penstock.broker.publications import Publications, blocks
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.model import Event, TransitEvent
 from penstock.model.limits import Limits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
@@ -96,8 +98,8 @@ def announced(key: SigningKey, *links: Any, by: SigningKey | None = None, life: 
     return replace(plain, proof=SignedProof(by or key, NETWORK).sign(announced_words(plain)))
 
 
-def disclosed(key: SigningKey, octets: bytes, by: SigningKey | None = None) -> Disclosure:
-    plain = Disclosure(key.principal, 1, 1, octets)
+def disclosed(key: SigningKey, octets: bytes, by: SigningKey | None = None, number: int = 1) -> Disclosure:
+    plain = Disclosure(key.principal, 1, number, octets)
     return replace(plain, proof=SignedProof(by or key, NETWORK).sign(disclosed_words(plain)))
 
 
@@ -246,6 +248,44 @@ def test_brokers_that_are_not_admitted_do_not_count_whoever_announces_them() -> 
             assert known == {made.node.core.principal, made.other.core.principal, HOSTILE.principal}
             assert len(made.node.core.router._members._waiting) <= 10
             assert len(made.node.core.disclosed) < 20
+
+    run(main())
+
+
+def test_a_disclosure_that_cannot_be_read_goes_no_further() -> None:
+    """The other broker hears who is there, and nothing of what he shows; what he shows later on is passed on."""
+    good = Credentials.of(grant(HOSTILE, None, Right.CONNECT)).to_bytes()
+
+    async def main() -> None:
+        async with scene() as made, fake(made.node) as bad:
+            members = made.other.core.router._members
+            await until(lambda: HOSTILE.principal in members._known)
+            bad.say(disclosed(HOSTILE, b"junk"))
+            await until(lambda: "sexp.syntax" in made.node.codes)
+            bad.say(disclosed(HOSTILE, good, number=2))
+            await until(lambda: members._known[HOSTILE.principal].disclosure)
+            assert members._known[HOSTILE.principal].disclosed == good
+            assert "sexp.syntax" not in made.other.codes
+            await made.go_on(1)
+
+    run(main())
+
+
+def test_an_error_of_our_own_does_not_end_the_link_of_a_neighbour() -> None:
+    def fails(_given: requests.Given) -> None:
+        raise FailedError("log.write", "no room on the disk")
+
+    async def main() -> None:
+        async with scene() as made:
+            link = made.node.neighbours._neighbours[made.other.core.principal].link
+            given = made.node.clients._give
+            made.node.core.handle({requests.Given: fails})
+            await made.feed.publish(headline="lost")
+            await until(lambda: "log.write" in made.node.codes)
+            made.node.core.handle({requests.Given: given})
+            await made.go_on(1)
+            assert made.node.neighbours._neighbours[made.other.core.principal].link is link
+            assert link.ended is None
 
     run(main())
 

@@ -336,7 +336,7 @@ FORGED = OF_OTHERS.to_bytes().replace(b"subscribe", b"subscribf")
     ("shown", "code"),
     [
         (b"", "broker.not-permitted"),
-        (b"junk", "cert.malformed"),
+        (b"junk", "sexp.syntax"),
         (b"(" * 100_000, "sexp.limit"),
         (FORGED, "cert.signature-mismatch"),
         (Credentials.of(EXPIRED).to_bytes(), "broker.not-permitted"),

@@ -83,7 +83,8 @@ class TestMembership:
         members, announcement, disclosure = self.members(), announced(BOB), disclosed(BOB, b"shown")
 
         assert members.hear(announcement, 0) == announcement
-        assert members.hear_disclosure(disclosure) == (disclosure, b"shown")
+        assert members.hear_disclosure(disclosure) == (None, b"shown")
+        assert members.believe(BOB.principal, b"shown") == disclosure
 
     def test_changed_words_are_refused(self) -> None:
         members = self.members()

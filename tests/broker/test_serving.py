@@ -106,7 +106,10 @@ def test_every_request_is_answered(requests: list[protocol.Asking]) -> None:
             tree = decode(encode(request.to_tree()))
             asked = read_request(tree)
             assert not isinstance(asked, protocol.Hello)
-            node.clients._take(client, asked)
+            if isinstance(asked, protocol.Disclose):
+                await node.clients._disclose(client, asked)
+            else:
+                node.clients._take(client, asked)
             words = [read_word(decode(message)) for message in link.heard]
             answers = (protocol.Accepted, protocol.Answered, protocol.Refused)
             answered = [word for word in words if isinstance(word, answers) and word.number == request.number]

@@ -1,14 +1,29 @@
 """Bags of credentials: every form that people keep them in, and what does not belong there."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.trust.kit import CURRENT, grant, key, name, naming, passing, refused, tag, who
 
 from penstock.codec.sexp import SExp, advanced, canonical, transport
 from penstock.errors import LimitError
-from penstock.model.limits import Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.caches import CertificateCache
-from penstock.trust.certificates import Authorisation, Naming
-from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials, read_credentials
+from penstock.trust.certificates import (
+    Authorisation,
+    Certificate,
+    Naming,
+    UnverifiedCertificate,
+    verify_certificate,
+)
+from penstock.trust.credentials import (
+    SIGNATURE_WORK,
+    BagReading,
+    Credentials,
+    UnverifiedCredentials,
+    collect_credentials,
+    read_credentials,
+)
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
 INNER = Threshold(1, (who(5), who(6)))
@@ -119,3 +134,100 @@ def test_a_cache_verifies_in_place_of_the_function() -> None:
     unverified = read_credentials(BAG.to_bytes())
     assert unverified.verify(cache) == unverified.verify(cache) == BAG
     assert (cache.hits, cache.misses) == (3, 3)
+
+
+class Counting:
+    """A verifier that remembers whose certificates it was asked about."""
+
+    def __init__(self) -> None:
+        self.issuers: list[object] = []
+
+    def __call__(self, unverified: UnverifiedCertificate) -> Certificate:
+        self.issuers.append(unverified.statement.issuer)
+        return verify_certificate(unverified)
+
+
+def read_all(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Credentials:
+    reading = BagReading(data, limits=limits)
+    assert sum(reading.scan()) >= len(data) - 2 * len(b"(8:sequence)")
+    cost = sum(reading.finish())
+    assert cost >= SIGNATURE_WORK * len(reading.credentials)
+    assert reading.complete
+    return reading.credentials
+
+
+CERTIFICATES = [FIRST, SECOND, THIRD, grant(7, 8), passing(8, 9, tag("(* set a b (* prefix c))"))]
+
+
+@given(st.lists(st.sampled_from(CERTIFICATES), max_size=8), st.booleans())
+def test_reading_in_steps_gives_what_reading_at_once_does(chosen: list[Certificate], apart: bool) -> None:
+    if apart:
+        data = b"".join(Credentials.of(one, quorums=[QUORUM]).to_bytes() for one in chosen)
+    else:
+        data = Credentials(tuple(chosen), (QUORUM,)).to_bytes()
+    expected = read_credentials(data).verify()
+    found = read_all(data)
+    assert found.certificates == expected.certificates
+    assert set(found.quorums) == set(expected.quorums)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"junk", "sexp.syntax"),
+        (b"(8:sequence", "sexp.truncated"),
+        (b"(8:sequence" * 2, "sexp.truncated"),
+        (b"(8:sequence))", "sexp.syntax"),
+        (b"(8:sequence" + canonical(FIRST.body) + b")", "cert.unsigned"),
+        (b"(8:sequence1:x)", "cert.malformed"),
+        (joined((b"cert", b"x"), FIRST.signature), "cert.malformed"),
+        (joined(FIRST.body, SECOND.signature), "cert.signature-mismatch"),
+        (b"(" * 1_000, "sexp.limit"),
+    ],
+)
+def test_reading_in_steps_refuses_what_is_no_bag(data: bytes, code: str) -> None:
+    with refused(code):
+        read_all(data)
+
+
+def test_reading_in_steps_is_bounded() -> None:
+    two = Credentials.of(FIRST, SECOND).to_bytes()
+    with refused("cert.limit"):
+        read_all(two, Limits(certificates=1))
+    with refused("sexp.limit"):
+        read_all(two, Limits(sexp_bytes=100))
+    with refused("sexp.limit"):
+        read_all(two, Limits(sexp_nodes=5))
+
+
+def test_only_what_one_arrives_at_is_verified() -> None:
+    """From 1: its certificate, the name that this one speaks of, the quorum behind the name, and its members."""
+    member, other = grant(5, 20), grant(30, 31)
+    bag = Credentials.of(other, member, SECOND, THIRD, FIRST, quorums=[QUORUM])
+    counting = Counting()
+    reading = BagReading(bag.to_bytes(), counting)
+    for _ in reading.scan():
+        assert not counting.issuers
+    sum(reading.reach([who(1)]))
+    assert reading.credentials == Credentials.of(member, SECOND, THIRD, FIRST, quorums=[QUORUM])
+    assert who(30) not in counting.issuers
+    assert not reading.complete
+    sum(reading.finish())
+    assert reading.credentials == bag
+
+
+def test_who_may_not_pass_on_has_nothing_to_say() -> None:
+    bag = Credentials.of(grant(1, 2), passing(2, 3))
+    reading = BagReading(bag.to_bytes())
+    sum(reading.scan())
+    sum(reading.reach([who(1)]))
+    assert reading.credentials == Credentials.of(grant(1, 2))
+
+
+def test_nothing_is_verified_where_nobody_is_trusted() -> None:
+    counting = Counting()
+    reading = BagReading(BAG.to_bytes(), counting)
+    sum(reading.scan())
+    assert sum(reading.reach([who(99)])) == 0
+    assert not counting.issuers
+    assert not len(reading.credentials)

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Final, TypeAlias
 
+from penstock.broker.admission import Admission, Asked
 from penstock.broker.answers import Answers
 from penstock.broker.blinded_vault import BlindedVault
 from penstock.broker.blinding import BlindingRouter
@@ -40,7 +41,7 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
-from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.credentials import Credentials, next_issuers, read_credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.revocations import Revocations
 from penstock.trust.validity import Validity
@@ -62,6 +63,8 @@ class Core:
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
         self._showing: bytes | None = None
         self.certificates = CertificateCache()
+        self._admission = Admission(self.certificates, settings.limits)
+        self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
         self.recorder = recorder
         self._clock = SteadyClock(clock)
@@ -315,6 +318,32 @@ class Core:
                 self.quarantine.keep(self.latest, unopened.reason.code, unopened.peer, unopened.block)
             except PenstockError as error:
                 self.note(error)
+
+    async def read_hello(self, principal: Principal, shown: bytes) -> Credentials:
+        """Return what somebody shows who wants to be let in, verified as far as that may matter.
+
+        Raises as `Admission.hello`.
+        """
+        return await self._admission.hello(principal, shown, self._asked(principal))
+
+    async def read_relayed(self, peer: Principal, broker: Principal, shown: bytes) -> Credentials:
+        """Return what a broker discloses, as a neighbour has told, in the same way. Raises as `Admission.relayed`."""
+        return await self._admission.relayed(peer, shown, self._asked(broker))
+
+    async def read_disclosed(self, principal: Principal, shown: bytes) -> Credentials:
+        """Return what somebody discloses who may connect, verified. Raises as `Admission.disclosed`."""
+        return await self._admission.disclosed(principal, shown)
+
+    def _asked(self, principal: Principal) -> Asked:
+        return Asked(self._trusted_principals, lambda bag: settled(self._consider_connect(principal, bag).decision))
+
+    def _trusted_principals(self) -> frozenset[Principal]:
+        """Return whose certificates can matter here: the coordinator's, and of who may pass on by our credentials."""
+        known = self.sources.credentials
+        if self._trusted is None or self._trusted[0] is not known:
+            named = {one for certificate in known for one in next_issuers(certificate.statement)}
+            self._trusted = known, frozenset({self.settings.network.owner, *named, *known.thresholds()})
+        return self._trusted[1]
 
     def read_bag(self, disclosed: bytes) -> Credentials:
         """Return credentials that a peer sent, verified. Raises `MalformedError` and `RefusedError` (`trust.*`)."""

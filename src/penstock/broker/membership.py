@@ -79,6 +79,8 @@ class _Known:
     #: when it was last heard or reached
     last: float
     disclosure: Disclosure | None = None
+    #: a later one that nobody has read yet
+    unread: Disclosure | None = None
 
     @property
     def disclosed(self) -> bytes:
@@ -252,18 +254,41 @@ class Membership:
     def hear_disclosure(self, disclosure: Disclosure) -> tuple[Disclosure | None, bytes | None]:
         """Take in a disclosure; return what has to be passed on, and the octets where they are new.
 
+        New octets are passed on, and told to new neighbours, once they were read (`believe`): junk goes no further.
         Raises `RefusedError` where the proof is wrong. Nobody discloses anything before he has announced himself.
         """
         broker = disclosure.broker
         if broker == self.me:
             return self._outdo(disclosure), None
         held = self._held(broker)
-        if held is None or (held.disclosure is not None and disclosure.order <= held.disclosure.order):
+        latest = None if held is None else held.unread or held.disclosure
+        if held is None or (latest is not None and disclosure.order <= latest.order):
             return None, None
         self._proof.verify(broker, disclosed_words(disclosure), disclosure.proof)
-        new = disclosure.octets if disclosure.octets != held.disclosed else None
-        held.disclosure = disclosure
-        return disclosure if broker in self._known else None, new
+        held.unread = disclosure
+        if held.disclosure is not None and disclosure.octets == held.disclosed:
+            return self.believe(broker, disclosure.octets), None
+        return None, disclosure.octets
+
+    def believe(self, broker: Principal, octets: bytes) -> Disclosure | None:
+        """Let what a broker discloses count, now that it was read; return what has to be passed on, if anything."""
+        held = self._held(broker)
+        if held is None or held.unread is None or held.unread.octets != octets:
+            return None
+        held.disclosure, held.unread = held.unread, None
+        return held.disclosure if broker in self._known else None
+
+    def is_unread(self, broker: Principal, octets: bytes) -> bool:
+        """Say whether a broker still discloses this, and nobody has read it."""
+        held = self._held(broker)
+        return held is not None and held.unread is not None and held.unread.octets == octets
+
+    def disbelieve(self, broker: Principal, octets: bytes) -> None:
+        """Keep nothing of what a broker discloses: it cannot be read. The same words are not taken again."""
+        held = self._held(broker)
+        if held is not None and held.unread is not None and held.unread.octets == octets:
+            held.disclosure = None
+            held.unread = replace(held.unread, octets=b"")
 
     def review(self) -> list[Announcement | Disclosure]:
         """Ask anew who is admitted; return what has to be passed on of those who are so now."""

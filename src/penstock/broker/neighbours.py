@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from penstock.broker.core import Core
@@ -48,6 +49,8 @@ class Neighbours:
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._stopping = False
+        #: brokers whose disclosures are being read
+        self._reading: dict[Principal, asyncio.Task[None]] = {}
         #: told of time-stamps and words about policy that come, of new links and of links that are gone
         self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
         self.policy: Callable[[Principal, Sequence[Wire]], None] = lambda _peer, _words: None
@@ -78,6 +81,9 @@ class Neighbours:
 
     async def close(self) -> None:
         """Close all links."""
+        for reading in list(self._reading.values()):
+            reading.cancel()
+        await asyncio.gather(*self._reading.values(), return_exceptions=True)
         await asyncio.gather(*(neighbour.link.close() for neighbour in list(self._neighbours.values())))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -92,7 +98,7 @@ class Neighbours:
     async def serve(self, link: Link, hello: Hello, waiting: Sequence[Wire]) -> None:
         """Serve a broker that has called. Raises what its link ends with."""
         peer = link.peer.principal
-        bag = self._core.read_bag(hello.credentials)
+        bag = await self._core.read_hello(peer, hello.credentials)
         self._core.require_broker(peer, bag)
         link.post(encode(Welcome(self._core.shown()).to_tree()))
         await self._attend(_Neighbour(link, peer, bag), waiting)
@@ -129,7 +135,7 @@ class Neighbours:
             welcome = read_word(batch[0])
             if not isinstance(welcome, Welcome):
                 raise MalformedError("protocol.malformed", "a broker does not say welcome")
-            bag = core.read_bag(welcome.credentials)
+            bag = await core.read_hello(link.peer.principal, welcome.credentials)
             core.require_broker(link.peer.principal, bag)
             with suppress(FailedError):
                 await self._attend(_Neighbour(link, core.principal, bag), batch[1:])
@@ -146,8 +152,8 @@ class Neighbours:
         loop = asyncio.get_running_loop()
         turns = Turns()
         self._choose(peer, neighbour)
-        core.disclose(peer, neighbour.credentials)
-        core.settle(core.router.link_up(peer, loop.time()))
+        self._own(partial(core.disclose, peer, neighbour.credentials))
+        self._own(lambda: core.settle(core.router.link_up(peer, loop.time())))
         self.reports.up(peer, loop.time())
         self.linked(peer)
         try:
@@ -166,16 +172,26 @@ class Neighbours:
                 self.unlinked(peer)
                 if not self._stopping:
                     self.reports.lost(peer, _reason(neighbour), loop.time())
-                core.settle(core.router.link_down(peer))
+                self._own(lambda: core.settle(core.router.link_down(peer)))
 
     def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
+        core = self._core
         match tree:
             case ["stamp", bytes(stamp)]:
                 self.stamped(peer, stamp)
             case ["policy", *words]:
                 self._hear_policy(peer, words)
             case _:
-                self._core.settle(self._core.router.receive(peer, Hop.from_tree(tree), now))
+                # Only what is wrong with the words themselves ends the link.
+                outputs = core.router.receive(peer, Hop.from_tree(tree), now)
+                self._own(lambda: core.settle(outputs))
+
+    def _own(self, act: Callable[[], None]) -> None:
+        """Do what is this broker's own part. What goes wrong there is noted, and no fault of a neighbour."""
+        try:
+            act()
+        except PenstockError as error:
+            self._core.note(error)
 
     def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
         try:
@@ -225,12 +241,38 @@ class Neighbours:
             self._close(neighbour.link, cut.reason.code)
 
     def _disclosed(self, disclosed: Disclosed) -> None:
+        """Read what a broker discloses, in turns of its own, or forget it."""
+        broker = disclosed.broker
+        reading = self._reading.pop(broker, None)
+        if reading is not None:
+            reading.cancel()
+        if not disclosed.octets:
+            self._core.disclose(broker, None)
+            return
+        task = self._reading[broker] = asyncio.create_task(self._read(disclosed))
+        task.add_done_callback(partial(self._was_read, broker))
+
+    def _was_read(self, broker: Principal, task: asyncio.Task[None]) -> None:
+        if self._reading.get(broker) is task:
+            del self._reading[broker]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = {"message": "reading what a broker discloses failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(message)
+
+    async def _read(self, disclosed: Disclosed) -> None:
+        core, broker, octets = self._core, disclosed.broker, disclosed.octets
+        bag: Credentials | None = None
         try:
-            bag = self._core.read_bag(disclosed.octets) if disclosed.octets else None
+            bag = await core.read_relayed(disclosed.peer or broker, broker, octets)
         except (RefusedError, MalformedError) as error:
-            self._core.note(error)
-            bag = None
-        self._core.disclose(disclosed.broker, bag)
+            core.note(error)
+        if not core.router.is_unread(broker, octets):
+            return
+        if bag is None:
+            core.router.disbelieve(broker, octets)
+        else:
+            self._own(lambda: core.settle(core.router.believe(broker, octets)))
+        self._own(partial(core.disclose, broker, bag))
 
 
 def _reason(neighbour: _Neighbour) -> str:

@@ -50,10 +50,14 @@ class Interested:
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """Another broker discloses this now; nothing at all once it is forgotten."""
+    """Another broker discloses this now; nothing at all once it is forgotten. `peer` is who handed it on.
+
+    The router waits for `believe` before it passes anything on.
+    """
 
     broker: Principal
     octets: bytes = field(repr=False)
+    peer: Principal | None = None
 
 
 @dataclass(frozen=True, slots=True)

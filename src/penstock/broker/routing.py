@@ -120,6 +120,19 @@ class Router:
         self._spread(self._members.disclose(octets))
         return self._settle()
 
+    def believe(self, broker: Principal, octets: bytes) -> list[Output]:
+        """Pass on what a broker discloses, now that it was read; nothing happens where it discloses something else."""
+        self._spread(self._members.believe(broker, octets))
+        return self._settle()
+
+    def disbelieve(self, broker: Principal, octets: bytes) -> None:
+        """Forget what a broker discloses: it cannot be read."""
+        self._members.disbelieve(broker, octets)
+
+    def is_unread(self, broker: Principal, octets: bytes) -> bool:
+        """Say whether a broker still discloses this, and nobody has read it."""
+        return self._members.is_unread(broker, octets)
+
     def leave(self) -> list[Output]:
         """Withdraw everything from the neighbours, and tell everybody. Close the links after what this returns."""
         self._spread(self._members.leave())
@@ -312,7 +325,7 @@ class Router:
                 passed_on, octets = self._members.hear_disclosure(body)
                 self._spread(passed_on, but=None if body.broker == self.me else peer)
                 if octets is not None:
-                    self._outputs.append(Disclosed(body.broker, octets))
+                    self._outputs.append(Disclosed(body.broker, octets, peer))
             case Enter(handle, entry):
                 neighbour.ledger.enter(handle, entry, self._limits.route_entries)
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))

@@ -100,7 +100,7 @@ class Clients:
     async def serve(self, link: Link, hello: protocol.Hello, waiting: Sequence[Wire]) -> None:
         """Serve a client until its link ends. Raises what it ends with."""
         core, local = self._core, self._core.local
-        bag = core.read_bag(hello.credentials)
+        bag = await core.read_hello(link.peer.principal, hello.credentials)
         client = _Client(str(next(self._numbers)), link, bag)
         self._clients[client.session] = client
         try:
@@ -122,9 +122,13 @@ class Clients:
             for tree in waiting:
                 if client.session not in self._clients:
                     return
-                began, pause = thread_time(), 0.0
                 request = read_request(tree)
-                if self._take(client, request):
+                began, pause = thread_time(), 0.0
+                if isinstance(request, protocol.Disclose):
+                    # Reading is much work, and done in turns of its own.
+                    await self._disclose(client, request)
+                    pause = pace.charge(0.0, loop.time())
+                elif self._take(client, request):
                     pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
                     self._core.counts["slowed"] += pause > _DEAR
                 elif self._core.crowded():
@@ -213,6 +217,22 @@ class Clients:
             self._post(client, protocol.Accepted(request.number))
         return not isinstance(request, protocol.Publish)
 
+    async def _disclose(self, client: _Client, request: protocol.Disclose) -> None:
+        """Take further credentials of a client."""
+        core, number = self._core, request.number
+        try:
+            bag = await core.read_disclosed(client.link.peer.principal, request.credentials)
+            if client.session not in self._clients:
+                return
+            client.number = number
+            core.settle(core.local.disclose(core.begin(), client.session, bag))
+        except (RefusedError, MalformedError) as error:
+            core.note(error)
+            self._post(client, protocol.Refused(number, error.code, error.message, error.hint))
+        else:
+            client.shown += bag
+            self._post(client, protocol.Accepted(number))
+
     def _obey(self, client: _Client, request: protocol.Request) -> None:
         core, local, session = self._core, self._core.local, client.session
         now = core.begin()
@@ -232,11 +252,6 @@ class Clients:
                 core.settle(local.unadvertise(now, session, id_))
             case protocol.Named(_, _, id_):
                 core.settle(local.restrictions(now, session, id_))
-            case protocol.Disclose(number, credentials):
-                bag = core.read_bag(credentials)
-                core.settle(local.disclose(now, session, bag))
-                client.shown += bag
-                self._post(client, protocol.Accepted(number))
             case protocol.AddType(_, definition):
                 core.settle(local.add_type(now, session, read_type(definition, limits=core.settings.limits)))
             case protocol.RemoveType(_, name):

@@ -108,6 +108,20 @@ class Limits:
     handshake_bytes: int = 1_024
     handshake_time: int = 5_000
     handshake_pending: int = 256
+    #: what a peer says first: bytes, and bytes of all peers that are not let in yet
+    hello_bytes: int = 320 << 10
+    hello_all_bytes: int = 16 << 20
+    #: credentials that a peer shows: bytes of a certificate, and atoms and lists in it; units of work (a byte that is
+    #: read is one) for a stranger's bag, for all strangers in a second and at once; the same for a bag of who may
+    #: connect, and for all bags of one principal
+    certificate_bytes: int = 128 << 10
+    certificate_nodes: int = 16_384
+    hello_work: int = 500_000
+    stranger_work: int = 300_000
+    stranger_burst: int = 100_000
+    disclosure_work: int = 4_000_000
+    member_work: int = 300_000
+    member_burst: int = 1_000_000
     #: links of one listener; bytes that wait on a link to be sent, and to be taken, before one side is slowed or cut
     links: int = 4_096
     link_outbox: int = 8 << 20

@@ -77,7 +77,7 @@ class CertificateCache:
             return known
         self.misses += 1
         verified = verify_certificate(unverified)
-        self._known.put(key, verified, len(canonical(unverified.body)))
+        self._known.put(key, verified, len(unverified.written))
         return verified
 
     def __len__(self) -> int:

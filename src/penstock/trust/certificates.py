@@ -11,6 +11,7 @@ certificate may be kept.
 
 import base64
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TypeAlias
 
 from penstock.codec.sexp import SExp, canonical, text
@@ -105,6 +106,18 @@ def read_statement(value: SExp) -> Statement:
             )
 
 
+def read_issuer(body: SExp) -> Principal:
+    """Return who has issued a certificate, as it says itself, and read nothing else of it.
+
+    Raises `MalformedError` (`cert.malformed`, `subject.*`, `key.malformed`).
+    """
+    match _one(body, b"issuer"):
+        case (b"name", tuple(principal), *_):
+            return read_principal(principal)
+        case issuer:
+            return read_principal(issuer)
+
+
 def _known_fields() -> str:
     return ", ".join(sorted(name.decode() for name in _FIELDS))
 
@@ -148,15 +161,22 @@ class UnverifiedCertificate:
     octets: bytes = field(repr=False)
     #: what a cache may know it by: the digest of body, key and signature together
     fingerprint: bytes = field(repr=False)
+    #: the canonical form, where it is known: to write it takes as long as to read it
+    _written: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def written(self) -> bytes:
+        """What is signed: the canonical form of the body."""
+        return self._written or canonical(self.body)
 
     @property
     def id(self) -> str:
         """The id that the certificate has once it is verified."""
-        return certificate_id(digest(self.body))
+        return certificate_id(sha256(self.written).digest())
 
     def signature_sexp(self) -> SExp:
         """Return the `(signature …)` as it stands in a sequence."""
-        return (b"signature", (b"hash", b"sha256", digest(self.body)), self.key.to_sexp(), self.octets)
+        return (b"signature", (b"hash", b"sha256", sha256(self.written).digest()), self.key.to_sexp(), self.octets)
 
 
 def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
@@ -168,13 +188,15 @@ def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
     statement = read_statement(body)
     match signature:
         case (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)):
-            if hashed != digest(body):
+            written = canonical(body)
+            if hashed != sha256(written).digest():
                 raise RefusedError(
                     "cert.signature-mismatch",
                     "the signature belongs to another certificate, or the certificate was changed",
                     hint="ask the issuer for the original",
                 )
-            return UnverifiedCertificate(statement, body, PublicKey.from_sexp(key), octets, digest((body, key, octets)))
+            fingerprint = sha256(written + canonical((key, octets))).digest()
+            return UnverifiedCertificate(statement, body, PublicKey.from_sexp(key), octets, fingerprint, written)
     raise MalformedError(
         "cert.signature", "not a signature", hint="expected `(signature (hash sha256 …) (public-key …) …)`"
     )
@@ -195,7 +217,7 @@ def verify_certificate(unverified: UnverifiedCertificate) -> Certificate:
             hint="only the issuer can sign it",
         )
     # (2) RFC 2693: the signature is over the canonical form and nothing else.
-    unverified.key.verify(canonical(unverified.body), unverified.octets)
+    unverified.key.verify(unverified.written, unverified.octets)
     return Certificate(unverified.id, unverified.statement, unverified.body, unverified.signature_sexp())
 
 

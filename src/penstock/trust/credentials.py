@@ -5,13 +5,17 @@ principal somewhere. Reading it believes nothing; `verify` gives the same bag wi
 
 One certificate that was changed on its way makes `read_credentials` refuse the bag. Whoever explains or shows a bag to
 people wants the rest of it nevertheless: `salvage_credentials` sets aside what cannot be read, each with its reason.
+
+A bag that somebody sends may be much work. `BagReading` does it in steps, says what each costs, and first verifies only
+what can matter: certificates of issuers that one arrives at from principals who are trusted.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
-from penstock.codec.sexp import SExp, canonical, parse_many
+from penstock.codec.sexp import SExp, canonical, parse_elements, parse_many
 from penstock.errors import LimitError, MalformedError, RefusedError, expect
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
@@ -19,11 +23,18 @@ from penstock.trust.certificates import (
     Authorisation,
     Certificate,
     Naming,
+    Statement,
     UnverifiedCertificate,
     read_certificate,
+    read_issuer,
     verify_certificate,
 )
-from penstock.trust.subjects import Threshold, read_subject, subject_to_sexp, thresholds
+from penstock.trust.subjects import Name, Subject, Threshold, read_subject, subject_to_sexp, thresholds
+
+#: what reading a byte of a certificate with its tag, and verifying a signature, cost; finding where a certificate ends
+#: costs one for each byte
+BYTE_WORK: Final = 4
+SIGNATURE_WORK: Final = 1_000
 
 
 class CertificateVerifier(Protocol):
@@ -156,26 +167,46 @@ def _collect(values: Iterable[SExp], limits: Limits) -> tuple[UnverifiedCredenti
     certificates: dict[SExp, UnverifiedCertificate] = {}
     damaged: list[Damaged] = []
     quorums: list[Threshold] = []
+    for item in _pairs(objects):
+        if item is None:
+            continue
+        if isinstance(item, Threshold):
+            quorums.append(item)
+            continue
+        body, signature = item
+        try:
+            certificates[body] = read_certificate(body, signature)
+        except (MalformedError, RefusedError) as error:
+            damaged.append(Damaged(body, signature, error))
+        _check_number(len(certificates) + len(damaged), limits)
+    return UnverifiedCredentials(tuple(certificates.values()), tuple(quorums)), tuple(damaged)
+
+
+_Pair: TypeAlias = tuple[SExp, SExp]
+
+
+def _pairs(objects: Iterable[SExp]) -> Iterator[_Pair | Threshold | None]:
+    """Yield for each object what it completes: a certificate with its signature, a threshold, or nothing.
+
+    Raises `MalformedError` (`cert.*`, `subject.*`).
+    """
     pending: SExp | None = None
     for item in objects:
         kind = item[0] if isinstance(item, tuple) and item else None
         if pending is not None:
             if kind != b"signature":
                 raise _unsigned()
-            try:
-                certificates[pending] = read_certificate(pending, item)
-            except (MalformedError, RefusedError) as error:
-                damaged.append(Damaged(pending, item, error))
+            yield pending, item
             pending = None
-            if len(certificates) + len(damaged) > limits.certificates:
-                raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
         elif kind == b"cert":
             pending = item
+            yield None
         elif kind == b"k-of-n":
             subject = read_subject(item)
-            if isinstance(subject, Threshold):
-                quorums.append(subject)
-        elif kind != b"public-key":
+            yield subject if isinstance(subject, Threshold) else None
+        elif kind == b"public-key":
+            yield None
+        else:
             raise MalformedError(
                 "cert.malformed",
                 "a bag of credentials holds something else",
@@ -183,7 +214,109 @@ def _collect(values: Iterable[SExp], limits: Limits) -> tuple[UnverifiedCredenti
             )
     if pending is not None:
         raise _unsigned()
-    return UnverifiedCredentials(tuple(certificates.values()), tuple(quorums)), tuple(damaged)
+
+
+def _check_number(certificates: int, limits: Limits) -> None:
+    if certificates > limits.certificates:
+        raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
+
+
+class BagReading:
+    """Reads a bag in canonical form, in steps that each yield what they have cost.
+
+    `scan` finds the certificates, `reach` verifies those that one arrives at from somebody trusted, and `finish` those
+    that are left. `credentials` is what was verified so far. All steps raise as `read_credentials` and the verifier.
+    """
+
+    def __init__(
+        self, data: bytes, verifier: CertificateVerifier = verify_certificate, *, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self._data = data
+        self._verifier = verifier
+        self._limits = limits
+        #: bodies and signatures of certificates that are not verified yet, with what that costs, by the bytes of the
+        #: body; all in the order of the bag
+        self._unread: dict[bytes, tuple[SExp, SExp, int]] = {}
+        self._issued: dict[Principal, list[bytes]] = {}
+        self._verified: dict[bytes, Certificate | None] = {}
+        self._quorums: dict[Principal, Threshold] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left that was not verified."""
+        return not self._unread
+
+    @property
+    def credentials(self) -> Credentials:
+        """What was verified so far, in the order of the bag."""
+        return Credentials(tuple(filter(None, self._verified.values())), tuple(self._quorums.values()))
+
+    def scan(self) -> Iterator[int]:
+        """Find the certificates and their issuers, and read nothing else of them."""
+        written: list[bytes] = []
+
+        def objects() -> Iterator[SExp]:
+            for value, octets in parse_elements(self._data, limits=self._limits):
+                written.append(octets)
+                yield value
+
+        for item in _pairs(objects()):
+            size = len(written[-1])
+            if isinstance(item, Threshold):
+                self._quorums[item.principal] = item
+                size *= BYTE_WORK
+            elif item is not None and written[-2] not in self._verified:
+                (body, signature), key = item, written[-2]
+                self._verified[key] = None
+                self._unread[key] = body, signature, SIGNATURE_WORK + BYTE_WORK * (len(key) + size)
+                self._issued.setdefault(read_issuer(body), []).append(key)
+                _check_number(len(self._verified), self._limits)
+            del written[:-1]
+            yield size
+
+    def reach(self, trusted: Iterable[Principal]) -> Iterator[int]:
+        """Verify the certificates of who is trusted, of those to whom they let rights be passed on, and so on."""
+        pending = deque(dict.fromkeys(trusted))
+        reached = set(pending)
+        while pending:
+            principal = pending.popleft()
+            found = list(_principals(self._quorums[principal])) if principal in self._quorums else []
+            for key in self._issued.get(principal, ()):
+                certificate, cost = self._verify(key)
+                found += next_issuers(certificate.statement)
+                yield cost
+            new = dict.fromkeys(one for one in found if one not in reached)
+            reached |= new.keys()
+            pending.extend(new)
+
+    def finish(self) -> Iterator[int]:
+        """Verify all certificates that are left."""
+        for key in list(self._unread):
+            yield self._verify(key)[1]
+
+    def _verify(self, key: bytes) -> tuple[Certificate, int]:
+        body, signature, cost = self._unread.pop(key)
+        verified = self._verified[key] = self._verifier(read_certificate(body, signature))
+        return verified, cost
+
+
+def next_issuers(statement: Statement) -> Iterator[Principal]:
+    """Yield the principals whose certificates may matter because of a statement: who may pass on, or is a name's."""
+    subject = statement.subject
+    # Whoever has a right and may not pass it on has nothing to say about it.
+    if not (isinstance(statement, Authorisation) and not statement.propagate and isinstance(subject, Principal)):
+        yield from _principals(subject)
+
+
+def _principals(subject: Subject) -> Iterator[Principal]:
+    if isinstance(subject, Name):
+        yield subject.principal
+    elif isinstance(subject, Threshold):
+        yield subject.principal
+        for member in subject.subjects:
+            yield from _principals(member)
+    else:
+        yield subject
 
 
 def _unsigned() -> MalformedError:

@@ -7,6 +7,7 @@ canonical form, and `parse_canonical` reads no other; `parse` reads all three; `
 
 from penstock.codec.sexp.canonical import canonical as canonical
 from penstock.codec.sexp.canonical import parse_canonical as parse_canonical
+from penstock.codec.sexp.canonical import parse_elements as parse_elements
 from penstock.codec.sexp.printing import advanced as advanced
 from penstock.codec.sexp.reading import parse as parse
 from penstock.codec.sexp.reading import parse_many as parse_many

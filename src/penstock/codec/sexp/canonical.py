@@ -7,6 +7,8 @@ Exactly one spelling per value: no white space, no other string form, no leading
 `canonical` of what `parse_canonical` returned gives the same bytes back.
 """
 
+from collections.abc import Iterator
+
 from penstock.codec.sexp.values import Hinted, SExp, above, syntax, trailing, truncated
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -14,6 +16,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 #: a length has at most this many digits; more cannot be the length of anything in memory
 LENGTH_DIGITS = 18
 
+_SEQUENCE = b"(8:sequence"
 _OPEN, _CLOSE, _HINT, _HINT_END, _COLON, _ZERO, _NINE = b"()[]:09"
 
 
@@ -26,13 +29,44 @@ def parse_canonical(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     >>> parse_canonical(b"(3:tag(3:foo))")
     (b'tag', (b'foo',))
     """
-    size = len(data)
-    if size > limits.sexp_bytes:
+    if len(data) > limits.sexp_bytes:
         raise above(limits.sexp_bytes, "bytes", limits.sexp_bytes)
+    value, position = _read(data, 0, limits)
+    if position != len(data):
+        raise trailing(position)
+    return value
+
+
+def parse_elements(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[SExp, bytes]]:
+    """Yield the elements of lists in canonical form that begin with `sequence`, and values that stand between them.
+
+    Each comes with its bytes, and nothing is read before it is asked for: whoever reads something large
+    of a stranger's can stop in between. Raises as `parse_canonical` does; the limits hold for each element.
+    """
+    position, inside = 0, False
+    while position < len(data):
+        if inside and data[position] == _CLOSE:
+            inside = False
+            position += 1
+        elif not inside and data.startswith(_SEQUENCE, position):
+            inside = True
+            position += len(_SEQUENCE)
+        else:
+            value, end = _read(data, position, limits)
+            if end - position > limits.sexp_bytes:
+                raise above(position, "bytes", limits.sexp_bytes)
+            yield value, data[position:end]
+            position = end
+    if inside:
+        raise truncated(position, "a list")
+
+
+def _read(data: bytes, position: int, limits: Limits) -> tuple[SExp, int]:
+    """Read the value that begins at a position; return it, and where it ends."""
+    size = len(data)
     room, depth = limits.sexp_nodes, limits.sexp_depth
     items: list[SExp] = []
     stack: list[list[SExp]] = []
-    position = 0
     while position < size:
         octet = data[position]
         if octet == _CLOSE:
@@ -68,9 +102,7 @@ def parse_canonical(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
                 octets, position = _verbatim(data, position)
                 items.append(octets)
         if not stack:
-            if position != size:
-                raise trailing(position)
-            return items[0]
+            return items[0], position
     raise truncated(size, "a list" if stack else "the value")
 
 
