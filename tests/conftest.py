@@ -26,6 +26,8 @@ settings.load_profile("usual")
 # `make soak` tries so many times more examples.
 settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
 java.tell()
+# What tests write is for them alone, as secrets have to be.
+os.umask(0o077)
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
 GROUPS = ("spark", "cluster", "demo", "postgres")

@@ -30,7 +30,7 @@ def test_a_write_that_was_cut_off_leaves_what_was_there(tmp_path: Path) -> None:
     folder = PolicyFolder(tmp_path)
     folder.save(ONE, b"first")
     kept = next(tmp_path.iterdir())
-    kept.with_name(f".{kept.name}.new").write_bytes(b"sec")
+    kept.with_name(f".{kept.name}.0123456789abcdef").write_bytes(b"sec")
     assert list(folder.load()) == [b"first"]
 
 

@@ -34,7 +34,7 @@ from penstock.pipeline.commits import commits
 from penstock.pipeline.frames import attributes_of, quoted
 from penstock.pipeline.outputs import read_part
 from penstock.store.crash_dumps import withhold_memory
-from penstock.store.files import read_file, within
+from penstock.store.files import check_secret, read_file, within
 from penstock.store.keks import read_kek
 from penstock.store.key_rings import read_key_ring
 
@@ -166,4 +166,5 @@ def read_signer(path: str) -> SigningKey:
             raise MalformedError(
                 "seal.signer", "tasks cannot sign with this key", hint="give a private key in the clear"
             )
-        return found
+    check_secret(path)
+    return found

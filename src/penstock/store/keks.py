@@ -1,13 +1,12 @@
 """Files of key-encryption keys: for their owner alone, written once, and read by nodes, commands and jobs alike."""
 
-import os
 from pathlib import Path
 
 from penstock.codec.sexp import advanced, parse
 from penstock.crypto.kek import ProtectedKek, StoredKek, kek_to_sexp, parse_kek
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.store.files import read_file, reason, within
+from penstock.store.files import check_secret, create_file, read_file, within
 from penstock.store.key_rings import MAGIC
 
 
@@ -15,7 +14,7 @@ def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
     """Read a key-encryption key; one under a passphrase needs it.
 
     Raises `FailedError`, `MalformedError` (`keys.kek` and codes of S-expressions and key files), `RefusedError`
-    (`key.passphrase`; `keys.kek-passphrase` where none was given).
+    (`file.exposed`, `key.passphrase`; `keys.kek-passphrase` where none was given).
     """
     stored = read_stored_kek(path)
     with within(str(path)):
@@ -32,6 +31,7 @@ def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
 
 def read_stored_kek(path: Path) -> StoredKek:
     """Read a file of either form. Raises what `read_kek` raises, except about passphrases."""
+    check_secret(path)
     try:
         data = read_file(str(path))
     except FailedError as error:
@@ -54,13 +54,4 @@ def create_kek(path: Path, kek: StoredKek) -> None:
     Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
     """
     value = kek.to_sexp() if isinstance(kek, ProtectedKek) else kek_to_sexp(kek)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(advanced(value).encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-    except FileExistsError:
-        raise RefusedError("file.exists", f"`{path}` exists already", hint="choose another name") from None
-    except (OSError, ValueError) as error:
-        raise FailedError("file.unwritable", f"`{path}` cannot be written: {reason(error)}") from None
+    create_file(path, advanced(value).encode() + b"\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import FailedError
-from penstock.store.files import reason, sync_folder
+from penstock.store.files import new_file, reason, sync_folder
 
 _SUFFIX: Final = ".record"
 _DIGITS: Final = 16
@@ -50,7 +50,8 @@ class KeyFolder:
             if number != self._end():
                 return False
             new = self.path / _NEW
-            _write(new, record)
+            with new_file(new) as stream:
+                stream.write(record)
             try:
                 # Refused where the name is taken, whatever anybody believes about locks.
                 os.link(new, self._file(number))
@@ -95,7 +96,7 @@ class KeyFolder:
         if not self.path.is_dir():
             self.path.mkdir(mode=0o700, exist_ok=True)
             sync_folder(self.path.parent)
-        handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
@@ -111,14 +112,6 @@ class KeyFolder:
             yield
         except OSError as error:
             raise _failed(self.path, reason(error)) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def _failed(path: Path, why: str) -> FailedError:

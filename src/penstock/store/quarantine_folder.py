@@ -9,7 +9,6 @@ goes of the broker from which most octets are here: nobody pushes out what came 
 What is kept is not made safe against a crash at once: whoever sends blocks that are refused must not slow the broker.
 """
 
-import os
 from collections import defaultdict, deque
 from datetime import UTC, datetime
 from itertools import count
@@ -19,7 +18,7 @@ from typing import Final, NamedTuple
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.store.files import reason
+from penstock.store.files import new_file, reason
 from penstock.store.sealed_files import write_sealed
 
 SUFFIX: Final = ".sealed"
@@ -54,7 +53,7 @@ class QuarantineFolder:
         file = self._path / f"{time}-{next(self._numbers):06}-{code}-{who}{SUFFIX}"
         try:
             self._path.mkdir(mode=0o700, exist_ok=True)
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+            with new_file(file, durable=False) as stream:
                 octets = write_sealed(stream, block)
             self._note(who, _Kept(file, octets))
             self._make_room()

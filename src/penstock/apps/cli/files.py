@@ -4,19 +4,19 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from penstock.codec.sexp import SExp, advanced, parse, parse_many
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.store import files
-from penstock.store.files import MAX_BYTES, reason
+from penstock.store.files import MAX_BYTES, PUBLIC, check_secret, new_file, reason, replacing
+from penstock.store.files import SECRET as SECRET
 
 STDIN: Final = "-"
-SECRET: Final = 0o600
-PUBLIC: Final = 0o666  # less what the umask takes away
 PRIVATE: Final = (b"private-key",)
 PROTECTED: Final = (b"protected-key",)
 KEKS: Final = ((b"kek",), (b"protected-kek",))
@@ -69,6 +69,12 @@ def read_sexps(name: str) -> list[SExp]:
     data = read_bytes(name)
     with within(name):
         return parse_many(data)
+
+
+def check_private(name: str) -> None:
+    """Check that a file of a secret is for its owner alone. Raises `RefusedError` (`file.exposed`)."""
+    if name != STDIN:
+        check_secret(name)
 
 
 def as_text(value: SExp) -> bytes:
@@ -131,17 +137,8 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
     check_target(name, overwrite=overwrite, for_key=for_key)
     path = Path(name)
     try:
-        target = path.with_name(f".{path.name}.{os.getpid()}") if overwrite else path
-        # Exclusive, and with its mode from the first moment: nobody else ever sees a secret.
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            if target != path:
-                target.replace(path)
-        except OSError:
-            target.unlink(missing_ok=True)
-            raise
+        with replacing(path, mode) if overwrite else new_file(path, mode) as stream:
+            stream.write(data)
     except FileExistsError:
         raise _exists(name) from None
     except (OSError, ValueError) as error:
@@ -155,22 +152,14 @@ def filling(name: str, *, mode: int = PUBLIC, overwrite: bool = False) -> Iterat
     Raises as `check_target` does, and `OSError` where the disk is full.
     """
     check_target(name, overwrite=overwrite)
-    path = Path(name)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except (OSError, ValueError) as error:
-        raise _unwritable(name, reason(error)) from None
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        # Somebody may have written a file of that name in the meantime.
-        check_target(name, overwrite=overwrite)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    # Somebody may write a file of that name in the meantime.
+    again = partial(check_target, name, overwrite=overwrite)
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(replacing(Path(name), mode, again))
+        except (OSError, ValueError) as error:
+            raise _unwritable(name, reason(error)) from None
+        yield stream
 
 
 @contextmanager

@@ -6,10 +6,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.apps.cli.files import read_bytes, read_sexp, within
+from penstock.apps.cli.files import check_private, read_bytes, read_sexp, within
 from penstock.apps.cli.names import complete_who
 from penstock.apps.cli.session import Session
-from penstock.crypto import ProtectedKey, SigningKey, read_key
+from penstock.crypto import ProtectedKey, PublicKey, SigningKey, read_key
 from penstock.crypto.keyfile import passphrase_bytes
 from penstock.errors import FailedError, MalformedError
 from penstock.model.instants import parse_instant
@@ -111,11 +111,14 @@ def moment(at: str | None, session: Session) -> datetime:
 def open_key(name: str, passphrase_file: str | None) -> SigningKey:
     """Read a private key, and ask for its passphrase where it has one.
 
-    Raises `MalformedError` (`key.public-only` and what reading it raises), `RefusedError` (`key.passphrase`).
+    Raises `MalformedError` (`key.public-only` and what reading it raises), `RefusedError` (`file.exposed`,
+    `key.passphrase`).
     """
     value = read_sexp(name)
     with within(name):
         stored = read_key(value)
+    if not isinstance(stored, PublicKey):
+        check_private(name)
     if isinstance(stored, ProtectedKey):
         secret = passphrase(passphrase_file, f"Passphrase of {name}")
         with within(name):
@@ -135,6 +138,7 @@ def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes
         text = _asked(prompt, confirm=confirm)
     else:
         try:
+            check_private(file)
             text = read_bytes(file).decode().partition("\n")[0].removesuffix("\r")
         except UnicodeDecodeError:
             raise MalformedError("key.passphrase-text", f"`{file}` holds no text") from None
