@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import socket
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from math import inf
 
 import pytest
 from tests.broker.link_kit import (
@@ -14,6 +17,8 @@ from tests.broker.link_kit import (
     LIMITS,
     MALLORY,
     NETWORK,
+    Broker,
+    Raw,
     Tls,
     broker,
     check_useless,
@@ -27,12 +32,14 @@ from tests.broker.link_kit import (
     works,
 )
 
-from penstock.broker.handshake import Connecting, Terms
-from penstock.broker.link import connect, listen
-from penstock.codec.wire import raw_frame
+from penstock.broker.handshake import Connecting, Peer, Terms
+from penstock.broker.link import Link, Listener, Reception, connect, listen
+from penstock.codec.wire import HEADER_BYTES, encode, raw_frame
+from penstock.crypto import SigningKey
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
 from penstock.errors import FailedError
 from penstock.model import NetworkName
+from penstock.model.limits import Limits
 
 way = Tls()
 
@@ -190,5 +197,146 @@ def test_those_who_do_not_speak_tls_or_an_old_one() -> None:
                 await asyncio.open_connection(HOST, at.port, ssl=old, server_hostname="")
             await until(lambda: at.codes == ["link.tls", "link.tls"])
             await works(at)
+
+    run(main())
+
+
+# Peers that were not let in yet.
+
+
+@asynccontextmanager
+async def guarded(limits: Limits, *welcome: SigningKey) -> AsyncIterator[Broker]:
+    """A listener that lets in only some, and waits for what the others have to say."""
+
+    async def serve(link: Link) -> None:
+        if link.peer.key in [key.public for key in welcome]:
+            link.admit()
+            await echo(link)
+        else:
+            await until(lambda: link.ended)
+
+    codes: list[str] = []
+    own = replace(endpoint(BROKER, limits), guarded=True)
+    listener = await way.listen(own, serve, lambda error: codes.append(error.code))
+    try:
+        yield Broker(way, listener, codes=codes)
+    finally:
+        await listener.close()
+
+
+@asynccontextmanager
+async def strangers(at: Broker, number: int) -> AsyncIterator[list[Raw]]:
+    """Clients that have proved who they are, and have shown nothing."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(number):
+            client, introduce = await way.open(at)
+            stack.callback(client.writer.transport.abort)
+            await introduce()
+            found.append(client)
+        yield found
+
+
+def test_who_was_not_let_in_sends_nothing_large() -> None:
+    limits = replace(LIMITS, hello_bytes=4_096)
+
+    async def main() -> None:
+        async with guarded(limits, MALLORY) as at, strangers(at, 1) as (client,):
+            client.write((5_000).to_bytes(HEADER_BYTES, "big"))
+            assert await client.goodbye() == encode("frame.limit")
+            member = await at.link(MALLORY)
+            await member.send(encode(bytes(50_000)))
+            assert await member.receive() == [bytes(50_000)]
+            await member.close()
+
+    run(main())
+
+
+def test_of_all_who_were_not_let_in_so_much_is_kept() -> None:
+    limits = replace(LIMITS, hello_bytes=64 << 10, hello_all_bytes=200 << 10)
+
+    async def main() -> None:
+        async with guarded(limits, MALLORY) as at, strangers(at, 6) as clients:
+            for client in clients:
+                client.write((64 << 10).to_bytes(HEADER_BYTES, "big") + bytes(60 << 10))
+            await until(lambda: at.codes.count("link.busy") == 3)
+            assert sum(guest.channel.held for guest in at.listener._greeting.values()) <= 200 << 10
+            await works(at, MALLORY)
+
+    run(main())
+
+
+def test_who_says_no_hello_does_not_keep_others_out() -> None:
+    limits = replace(LIMITS, handshake_pending=4, links=2)
+
+    async def main() -> None:
+        async with guarded(limits, MALLORY) as at, strangers(at, 9):
+            assert len(at.listener._greeting) <= 4
+            assert not at.listener.links
+            await works(at, MALLORY)
+            assert at.codes.count("link.busy") >= 5
+
+    run(main())
+
+
+def test_everybody_has_a_turn_while_many_are_accepted() -> None:
+    limits = replace(LIMITS, handshake_pending=64)
+
+    async def main() -> None:
+        async with broker(way, limits) as at:
+            # The system takes these in while nobody here does anything.
+            waiting = [socket.create_connection((HOST, at.port)) for _ in range(40)]
+            turns = 0
+            while len(at.listener._greeting) < 40:
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns >= 20
+            for connection in waiting:
+                connection.close()
+
+    run(main())
+
+
+def test_handshakes_begin_at_a_rate_and_not_before_somebody_speaks() -> None:
+    limits = replace(LIMITS, handshake_rate=10)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with broker(way, limits) as at:
+            assert isinstance(at.listener, Listener)
+            silent = [await asyncio.open_connection(HOST, at.port) for _ in range(3)]
+            await until(lambda: len(at.listener._greeting) == 3)
+            assert not at.listener._begun
+            before = loop.time()
+            for _ in range(3):
+                await works(at)
+            assert at.listener._begun >= before + 3 / 10
+            for _, writer in silent:
+                writer.transport.abort()
+
+    run(main())
+
+
+def test_who_gives_way_is_silent_or_of_those_who_are_most() -> None:
+    async def main() -> None:
+        reception = Reception(endpoint(BROKER), echo, lambda _: None)
+        never = asyncio.get_running_loop().create_future()
+
+        async def shake() -> Peer:
+            await never
+            raise AssertionError
+
+        def greet(source: str, patience: float = inf) -> asyncio.Task[None]:
+            task = reception._greet(reception._new_channel(), shake, source)
+            reception._greeting[task].patience = patience
+            return task
+
+        alone, first, second = greet("a"), greet("b"), greet("b")
+        assert reception._least_wanted() is first
+        silent = greet("a", 0.0)
+        assert reception._least_wanted() is silent
+        for task in (alone, first, second, silent):
+            task.cancel()
+        await asyncio.gather(alone, first, second, silent, return_exceptions=True)
 
     run(main())

@@ -1,7 +1,8 @@
 """Frames over one connection: bounded in both directions, and never silent about its end.
 
 A channel reads as fast as its frames are taken, and no faster: when more waits than `link_inbox`, the connection is not
-read until somebody takes it. What is to be sent waits at most up to `link_outbox` octets or `link_stall`; then the peer
+read until somebody takes it. Of somebody who was not let in yet, one frame of `hello_bytes` waits at most. What is to
+be sent waits at most up to `link_outbox` octets or `link_stall`; then the peer
 is a slow reader and is cut, so that nobody else waits for him. Messages that are posted while the event loop is busy go
 out together in one frame.
 
@@ -13,6 +14,7 @@ import asyncio
 import re
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -59,10 +61,20 @@ _HERE: Final = _Arrivals()
 class Channel(asyncio.BufferedProtocol):
     """One connection. Its clock is that of the event loop, so that a loop with another clock drives it as well."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, *, opening: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        *,
+        opening: int,
+        holding: Callable[[], None] | None = None,
+    ) -> None:
         self._loop = loop
         self._limits = limits
-        self._reader = FrameReader(opening=opening, limits=limits)
+        #: called whenever more of somebody is kept who was not let in yet
+        self._holding = holding
+        most = None if holding is None else limits.hello_bytes
+        self._reader = FrameReader(opening=opening, most=most, limits=limits)
         self._transport: asyncio.Transport | None = None
         self._inbox: deque[memoryview] = deque()
         self._inbox_size = 0
@@ -80,11 +92,23 @@ class Channel(asyncio.BufferedProtocol):
         self._heard = self._spoke = loop.time()
         self._keepalives = 0
         self.ended: PenstockError | None = None
+        #: whether it ended because of an error of the peer's: nothing more is done for it
+        self.was_cut = False
 
     @property
     def connected(self) -> bool:
         """Whether there ever was a connection."""
         return self._transport is not None
+
+    @property
+    def held(self) -> int:
+        """How many octets that have arrived are kept."""
+        return self._inbox_size + self._reader.held
+
+    def widen(self) -> None:
+        """Read as much as is read of everybody who was let in."""
+        self._holding = None
+        self._reader.widen()
 
     @property
     def clean(self) -> bool:
@@ -135,9 +159,12 @@ class Channel(asyncio.BufferedProtocol):
             # A frame is a view on the data it came in, and keeps all of it.
             self._inbox_size += len(data)
             self._arrived.set()
-            if self._reading and self._inbox_size > self._limits.link_inbox and self._transport is not None:
+            most = self._limits.link_inbox if self._holding is None else 0
+            if self._reading and self._inbox_size > most and self._transport is not None:
                 self._reading = False
                 self._transport.pause_reading()
+        if self._holding is not None:
+            self._holding()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say how it ended, unless that is known."""
@@ -216,6 +243,7 @@ class Channel(asyncio.BufferedProtocol):
     def cut(self, error: PenstockError) -> PenstockError:
         """End the channel because of an error of the peer's. It is told the code, if it reads at all."""
         if self.ended is None:
+            self.was_cut = True
             self._inbox.clear()
             self._leave(error)
         return error

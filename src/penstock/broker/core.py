@@ -27,7 +27,8 @@ from penstock.broker.overlay import Overlay
 from penstock.broker.policy_transport import KEYS, is_reserved
 from penstock.broker.proofs import SignedProof
 from penstock.broker.quarantine import Nowhere, Quarantine
-from penstock.broker.requests import Report
+from penstock.broker.refusals import Refusals
+from penstock.broker.requests import Report, Verb
 from penstock.broker.shown import discreet, resting
 from penstock.broker.steady_clock import Clock, SteadyClock
 from penstock.broker.vault import KeyVault, MaySign, Signatures
@@ -66,14 +67,15 @@ class Core:
         self._admission = Admission(self.certificates, settings.limits)
         self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
-        self.recorder = recorder
+        self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
+        self.recorder = recorder = replace(recorder, sink=self.refusals)
         self._clock = SteadyClock(clock)
         #: the time when it was last asked for: that of whatever is being done
         self.latest = self._clock()
         self._corrections = 0
         self._reported = reported
         self._handlers: dict[type, Callable[[Any], None]] = {
-            Report: self.note,
+            Report: self._report,
             Unopened: self._unopened,
             Laid: self._laid,
         }
@@ -308,6 +310,17 @@ class Core:
     def report(self, report: LinkReport) -> None:
         """Let operators know what has become of a link to another broker."""
         self._reported(report)
+
+    def note_stranger(self, report: Report | PenstockError) -> None:
+        """Let operators know that somebody was not let in, unless that happens all the time."""
+        if self.refusals.report(report.code):
+            self.note(report)
+
+    def _report(self, report: Report) -> None:
+        if report.code and report.asked.verb is Verb.CONNECT:
+            self.note_stranger(report)
+        else:
+            self.note(report)
 
     def _unopened(self, unopened: Unopened) -> None:
         """Keep a sealed block that was refused, and let operators know."""

@@ -7,18 +7,23 @@ does. Messages go out encoded (`penstock.codec.wire.encode`), so
 that one that goes to a thousand peers is encoded once; they come in as batches, as they arrived. `post` never waits and
 cuts a peer that does not read, which is what a broker needs; `send` waits for the peer, as a publisher should.
 
-Nobody can keep a listener busy: a handshake has a time, their number is bounded, and when it is reached the oldest one
-under way gives way, which is one that does not go on. A `Meter` says how fast a peer's messages are taken.
+Nobody can keep a listener busy. Who has not sent anything costs a socket and nothing else. TLS handshakes begin at a
+bounded rate, a handshake has a time, and the number of peers that were not let in yet is bounded, as are the bytes that
+are kept of them. When there are too many, one gives way: a silent one first, and of these, or of all, the oldest of the
+address that most come from. A listener that is `guarded` lets nobody in before `Link.admit`. A `Meter` says how fast a
+peer's messages are taken.
 """
 
 import asyncio
 import secrets
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, TypedDict
+from math import inf
+from typing import Final, Protocol, TypeAlias, TypedDict, cast
 
 from penstock.broker.channel import CLOSED, Channel
 from penstock.broker.handshake import Accepting, Connecting, Peer, Terms
@@ -30,6 +35,11 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
+
+#: seconds that somebody may be silent before it gives way to others
+_PATIENCE: Final = 0.25
+#: seconds of handshakes, at their rate, that may begin at once
+_HANDSHAKE_BURST: Final = 1.0
 
 
 class Meter(Protocol):
@@ -67,6 +77,8 @@ class Endpoint:
     limits: Limits = DEFAULT_LIMITS
     random: RandomBytes = secrets.token_bytes
     meter: Callable[[Peer], Meter | None] = lambda _peer: None
+    #: whether a peer that has proved who it is has to show more before it is let in
+    guarded: bool = False
 
 
 class Link:
@@ -75,6 +87,7 @@ class Link:
     def __init__(self, channel: Channel, peer: Peer, endpoint: Endpoint) -> None:
         self.peer = peer
         self._channel = channel
+        self._admitted: Callable[[], None] = lambda: None
         self._limits = endpoint.limits
         self._meter = endpoint.meter(peer)
         self._not_before = 0.0
@@ -86,6 +99,20 @@ class Link:
     def ended(self) -> PenstockError | None:
         """How the link ended, if it has."""
         return self._channel.ended
+
+    def check_not_cut(self) -> None:
+        """Check that the peer was not cut: what it has said before is not to be answered then. Raises why it was."""
+        if self._channel.was_cut and self.ended is not None:
+            raise self.ended.with_traceback(None)
+
+    def admit(self) -> None:
+        """Let the peer in: it has shown that it may be here."""
+        self._channel.widen()
+        self._admitted()
+
+    def on_admitted(self, admitted: Callable[[], None]) -> None:
+        """Call something when the peer is let in."""
+        self._admitted = admitted
 
     def post(self, message: Encoded) -> None:
         """Send a message without waiting; a peer that leaves too much unread is cut.
@@ -215,6 +242,15 @@ Serve: TypeAlias = Callable[[Link], Awaitable[None]]
 Refused: TypeAlias = Callable[[PenstockError], None]
 
 
+@dataclass(slots=True)
+class _Guest:
+    """Somebody who was not let in yet: its channel, the address that it comes from, and until when it may be silent."""
+
+    channel: Channel
+    source: str
+    patience: float
+
+
 class Reception:
     """Greets who knocks and serves who gets in, each in a task of its own. The listeners are built on it."""
 
@@ -222,7 +258,7 @@ class Reception:
         self._endpoint = endpoint
         self._serve = serve
         self._refused = refused
-        self._greeting: dict[asyncio.Task[None], Channel] = {}
+        self._greeting: dict[asyncio.Task[None], _Guest] = {}
         self._links: dict[asyncio.Task[None], Link] = {}
 
     @property
@@ -230,16 +266,42 @@ class Reception:
         """The links that are served now."""
         return list(self._links.values())
 
-    def _greet(self, channel: Channel, shake: Callable[[], Awaitable[Peer]]) -> asyncio.Task[None]:
-        """Begin a handshake; when too many are under way, the oldest gives way."""
+    def _new_channel(self) -> Channel:
+        loop, limits = asyncio.get_running_loop(), self._endpoint.limits
+        return Channel(loop, limits, opening=1, holding=self._check_held if self._endpoint.guarded else None)
+
+    def _greet(self, channel: Channel, shake: Callable[[], Awaitable[Peer]], source: str = "") -> asyncio.Task[None]:
+        """Begin a handshake; when too many are under way, one gives way."""
         if len(self._greeting) >= self._endpoint.limits.handshake_pending:
-            oldest = next(iter(self._greeting))
-            self._greeting.pop(oldest).cut(_busy("too many handshakes are under way"))
-            oldest.cancel()
+            self._turn_out(self._least_wanted())
         task = asyncio.create_task(self._attend(channel, shake))
-        self._greeting[task] = channel
+        now = asyncio.get_running_loop().time()
+        self._greeting[task] = _Guest(channel, source, now + _PATIENCE)
         task.add_done_callback(self._forget)
         return task
+
+    def _least_wanted(self) -> asyncio.Task[None]:
+        """Return who gives way: the oldest of the address that most come from; those before others who are silent."""
+        now, guests = asyncio.get_running_loop().time(), self._greeting
+        pool = [task for task, guest in guests.items() if guest.patience <= now] or list(guests)
+        sources = Counter(guests[task].source for task in pool)
+        busiest = max(sources.values())
+        return next(task for task in pool if sources[guests[task].source] == busiest)
+
+    def _speaks(self) -> None:
+        """Note that whoever is greeted in this task says something."""
+        guest = self._greeting.get(cast("asyncio.Task[None]", asyncio.current_task()))
+        if guest is not None:
+            guest.patience = inf
+
+    def _check_held(self) -> None:
+        """Turn somebody out where too much is kept of all who were not let in yet: of whom most is kept."""
+        if sum(one.channel.held for one in self._greeting.values()) > self._endpoint.limits.hello_all_bytes:
+            self._turn_out(max(self._greeting, key=lambda task: self._greeting[task].channel.held))
+
+    def _turn_out(self, task: asyncio.Task[None]) -> None:
+        self._greeting.pop(task).channel.cut(_busy("too many others want to be let in"))
+        task.cancel()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._greeting.pop(task, None)
@@ -249,25 +311,29 @@ class Reception:
         task = asyncio.current_task()
         try:
             link = await meet(self._endpoint, channel, shake)
+            if task in self._greeting:
+                link.on_admitted(partial(self._let_in, task, link))
+                if not self._endpoint.guarded:
+                    link.admit()
+            try:
+                await self._serve(link)
+            except PenstockError as error:
+                if error is not link.ended:
+                    self._refused(error)
+                await link.close(error.code)
+            finally:
+                await link.close()
         except PenstockError as error:
             self._refused(error)
-            return
         except asyncio.CancelledError:
-            if channel.ended is None:
+            # Whoever was turned out is told so; a listener that closes cancels the others.
+            if channel.ended is None or task in self._links:
                 raise
             self._refused(channel.ended)
-            return
-        if task in self._greeting:
-            del self._greeting[task]
+
+    def _let_in(self, task: asyncio.Task[None], link: Link) -> None:
+        if self._greeting.pop(task, None) is not None:
             self._links[task] = link
-        try:
-            await self._serve(link)
-        except PenstockError as error:
-            if error is not link.ended:
-                self._refused(error)
-            await link.close(error.code)
-        finally:
-            await link.close()
 
     def _check_places(self) -> None:
         """Raise `RefusedError` (`link.busy`) where no more links are taken."""
@@ -292,6 +358,8 @@ class Listener(Reception):
         self._socket = listening
         self._context = server_context(certificate)
         self._terms = Terms(endpoint.key, endpoint.network, certificate.fingerprint)
+        #: until when handshakes have begun, at their rate
+        self._begun = 0.0
         self._accepting = asyncio.create_task(self._accept())
 
     @property
@@ -308,20 +376,29 @@ class Listener(Reception):
         await self._dismiss()
 
     async def _accept(self) -> None:
-        loop, limits = asyncio.get_running_loop(), self._endpoint.limits
+        loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _address = await loop.sock_accept(self._socket)
+                connection, address = await loop.sock_accept(self._socket)
             except OSError:
                 # The peer has gone again, or there are no more descriptors: those who have one go on.
                 await asyncio.sleep(0.01)
                 continue
-            channel = Channel(loop, limits, opening=1)
-            task = self._greet(channel, partial(self._shake, connection, channel))
+            channel = self._new_channel()
+            task = self._greet(channel, partial(self._shake, connection, channel), str(address[0]))
             task.add_done_callback(partial(_drop, connection, channel))
+            # While others stand in line, accepting one does not wait for anything: everybody else has his turn.
+            await asyncio.sleep(0)
 
     async def _shake(self, connection: socket.socket, channel: Channel) -> Peer:
-        await asyncio.get_running_loop().connect_accepted_socket(
+        loop = asyncio.get_running_loop()
+        # Only who has something to say gets as much memory and work as TLS takes, and that one after the other.
+        await _readable(loop, connection)
+        self._speaks()
+        self._begun = max(self._begun, loop.time()) + 1 / self._endpoint.limits.handshake_rate
+        if (pause := self._begun - loop.time() - _HANDSHAKE_BURST) > 0:
+            await asyncio.sleep(pause)
+        await loop.connect_accepted_socket(
             lambda: channel, connection, ssl=self._context, **_times(self._endpoint.limits)
         )
         side = Accepting(self._terms, self._endpoint.random)
@@ -330,6 +407,17 @@ class Listener(Reception):
         self._check_places()
         channel.write(raw_frame(proof or b""))
         return side.peer
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+    """Wait until there is something to read, or the end."""
+    arrived = asyncio.Event()
+    handle = connection.fileno()
+    loop.add_reader(handle, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(handle)
 
 
 def _drop(connection: socket.socket, channel: Channel, _task: asyncio.Task[None]) -> None:

@@ -127,7 +127,7 @@ class NatsListener(Reception):
 
     async def _hear(self, message: Msg) -> None:
         if message.data == KNOCK and is_inbox(message.reply, self._door):
-            channel = Channel(asyncio.get_running_loop(), self._endpoint.limits, opening=1)
+            channel = self._new_channel()
             self._greet(channel, partial(self._shake, channel, message.reply))
 
     async def _shake(self, channel: Channel, inbox: str) -> Peer:

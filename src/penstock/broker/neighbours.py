@@ -100,6 +100,7 @@ class Neighbours:
         peer = link.peer.principal
         bag = await self._core.read_hello(peer, hello.credentials)
         self._core.require_broker(peer, bag)
+        link.admit()
         link.post(encode(Welcome(self._core.shown()).to_tree()))
         await self._attend(_Neighbour(link, peer, bag), waiting)
 
@@ -162,6 +163,7 @@ class Neighbours:
                 for tree in waiting:
                     if self._neighbours.get(peer) is not neighbour:
                         return
+                    link.check_not_cut()
                     core.begin()
                     self._hear(peer, tree, loop.time())
                     await turns.over()

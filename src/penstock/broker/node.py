@@ -71,6 +71,7 @@ class Node:
             network=settings.network,
             limits=settings.limits,
             random=settings.random,
+            guarded=True,
         )
         self._endpoint = endpoint
         self.neighbours = Neighbours(self.core, endpoint)
@@ -138,6 +139,7 @@ class Node:
         # Nobody can bring anything more, neither blocks nor keys.
         self.core.settle(self.core.router.give_up())
         self.core.settle(self.core.local.tick(self.core.now())[0])
+        self.core.refusals.flush(self.core.recorder, self.core.note)
 
     def _send_last(self) -> None:
         """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
@@ -202,6 +204,7 @@ class Node:
                     self._gossip.tick()
                 self.keys.tick()
                 self.neighbours.recheck()
+                core.refusals.tick(core.now(), core.recorder, core.note)
                 if self.on_fabric is not None:
                     self.on_fabric.tick()
             except PenstockError as error:
@@ -259,7 +262,7 @@ class Node:
 
     def _not_let_in(self, error: PenstockError) -> None:
         self.core.counts["turned away"] += 1
-        self.core.note(error)
+        self.core.note_stranger(error)
 
     # What operators and owners ask.
 

@@ -106,6 +106,7 @@ class Clients:
         try:
             core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
             if local.knows(client.session):
+                link.admit()
                 await self._converse(client, waiting)
             else:
                 await link.close(client.refused)
@@ -122,6 +123,7 @@ class Clients:
             for tree in waiting:
                 if client.session not in self._clients:
                     return
+                client.link.check_not_cut()
                 request = read_request(tree)
                 began, pause = thread_time(), 0.0
                 if isinstance(request, protocol.Disclose):

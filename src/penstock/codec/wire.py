@@ -100,13 +100,14 @@ class FrameReader:
     """Cuts a stream of octets into frames, in whatever pieces it comes; it waits for nothing and sends nothing.
 
     The first `opening` frames may have no more octets than the handshake needs: who has not said who he is may not
-    make us remember much.
+    make us remember much. The following ones have `most` octets at most, until `widen` lets them be as large as any.
     """
 
-    __slots__ = ("_limit", "_opening", "_opening_limit", "_pending", "_wanted")
+    __slots__ = ("_largest", "_limit", "_opening", "_opening_limit", "_pending", "_wanted")
 
-    def __init__(self, *, opening: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._limit = limits.frame_bytes
+    def __init__(self, *, opening: int = 0, most: int | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._largest = limits.frame_bytes
+        self._limit = self._largest if most is None else min(most, self._largest)
         self._opening = opening
         self._opening_limit = limits.handshake_bytes
         self._pending = bytearray()
@@ -116,6 +117,15 @@ class FrameReader:
     def partial(self) -> bool:
         """Whether a frame has begun and not ended."""
         return bool(self._pending)
+
+    @property
+    def held(self) -> int:
+        """How many octets of a frame that has not ended are kept."""
+        return len(self._pending)
+
+    def widen(self) -> None:
+        """Let frames from the next one on be as large as any."""
+        self._limit = self._largest
 
     def feed(self, data: Octets) -> list[memoryview]:
         """Take some octets and return the frames that are whole now, without their lengths and without copying them.

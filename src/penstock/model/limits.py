@@ -104,10 +104,12 @@ class Limits:
     frame_messages: int = 4_096
     wire_depth: int = 16
     wire_items: int = 8_192
-    #: a message of the handshake, the time that TLS and the handshake may take, and handshakes under way at once
+    #: a message of the handshake, the time that TLS and the handshake may take, peers at once that were not let in
+    #: yet, and TLS handshakes that begin in a second
     handshake_bytes: int = 1_024
     handshake_time: int = 5_000
     handshake_pending: int = 256
+    handshake_rate: int = 200
     #: what a peer says first: bytes, and bytes of all peers that are not let in yet
     hello_bytes: int = 320 << 10
     hello_all_bytes: int = 16 << 20
@@ -122,6 +124,10 @@ class Limits:
     disclosure_work: int = 4_000_000
     member_work: int = 300_000
     member_burst: int = 1_000_000
+    #: refusals of strangers: the period in which so many of them are recorded, and so many of one code reported
+    refusal_period: int = 60_000
+    refusal_records: int = 60
+    refusal_reports: int = 20
     #: links of one listener; bytes that wait on a link to be sent, and to be taken, before one side is slowed or cut
     links: int = 4_096
     link_outbox: int = 8 << 20

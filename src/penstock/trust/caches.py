@@ -55,6 +55,9 @@ class Recent(Generic[Key, Kept]):
         if found is not None:
             self._room += found[1]
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
     def __len__(self) -> int:
         return len(self._kept)
 

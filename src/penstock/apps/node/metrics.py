@@ -26,6 +26,10 @@ _COUNTED: Final = {
     ),
     "lost": ("penstock_events_lost", "Events of clients that could not be sent to other brokers over a fabric."),
     "missing": ("penstock_samples_missing", "Samples of other brokers that a fabric did not bring."),
+    "refusals not recorded": (
+        "penstock_refusals_unrecorded",
+        "Refusals of strangers that were too many to be recorded one by one.",
+    ),
     "turned away": ("penstock_links_turned_away", "Connections that became no session, or ended badly."),
 }
 _SECONDS: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
