@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
@@ -338,5 +339,30 @@ def test_who_gives_way_is_silent_or_of_those_who_are_most() -> None:
         for task in (alone, first, second, silent):
             task.cancel()
         await asyncio.gather(alone, first, second, silent, return_exceptions=True)
+
+    run(main())
+
+
+@pytest.mark.parametrize("speaks", [b"", b"no TLS at all"])
+def test_a_connection_that_became_nothing_leaves_no_memory(speaks: bytes) -> None:
+    """Nor does it wait for the garbage collector, which may not come for long: TLS has large buffers."""
+
+    async def main() -> None:
+        async with broker(way) as at:
+            left: list[weakref.ref[object]] = []
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection(HOST, at.port)
+                await until(lambda: at.listener._greeting)
+                left += [weakref.ref(guest.channel) for guest in at.listener._greeting.values()]
+                writer.write(speaks)
+                if speaks:
+                    await reader.read()
+                writer.transport.abort()
+                await until(lambda: not at.listener._greeting)
+            gc.disable()
+            try:
+                await until(lambda: not any(one() for one in left))
+            finally:
+                gc.enable()
 
     run(main())

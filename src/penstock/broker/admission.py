@@ -28,7 +28,9 @@ from penstock.trust.credentials import BagReading, CertificateVerifier, Credenti
 #: units after which others have their turn: about two milliseconds
 TURN: Final = 8_192
 #: units that a bag costs in any case
-_LEAST: Final = 1_000
+_LEAST: Final = 500
+#: seconds that others have after a turn, several times as long as it took
+_REST: Final = 0.008
 #: bytes of bags that are kept
 _KEPT_BYTES: Final = 16 << 20
 _NOTHING: Final = Credentials()
@@ -69,7 +71,8 @@ class StrangersQueue:
     def spent(self, units: int) -> None:
         """Count work that a turn took."""
         now = asyncio.get_running_loop().time()
-        self._not_before = now + self._rate.charge(units, 0, now)
+        rest = _REST if units >= TURN else 0.0
+        self._not_before = now + max(rest, self._rate.charge(units, 0, now))
 
     def _drop(self, one: tuple[int, int, asyncio.Future[None]]) -> None:
         if one in self._waiting:
@@ -107,7 +110,8 @@ class MemberPace:
 
     def spent(self, units: int) -> None:
         """Count work that a turn took."""
-        self._pause = self._rate.charge(units, 0, asyncio.get_running_loop().time())
+        rest = _REST if units >= TURN else 0.0
+        self._pause = max(rest, self._rate.charge(units, 0, asyncio.get_running_loop().time()))
 
 
 @dataclass(frozen=True, slots=True)

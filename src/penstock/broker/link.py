@@ -38,8 +38,8 @@ from penstock.model.principals import Principal
 
 #: seconds that somebody may be silent before it gives way to others
 _PATIENCE: Final = 0.25
-#: seconds of handshakes, at their rate, that may begin at once
-_HANDSHAKE_BURST: Final = 1.0
+#: handshakes that may begin at once
+_HANDSHAKE_BURST: Final = 8
 
 
 class Meter(Protocol):
@@ -330,6 +330,9 @@ class Reception:
             if channel.ended is None or task in self._links:
                 raise
             self._refused(channel.ended)
+        finally:
+            # What an error remembers of where it was raised holds the connection, and its buffers, for long.
+            _forget_frames(channel.ended)
 
     def _let_in(self, task: asyncio.Task[None], link: Link) -> None:
         if self._greeting.pop(task, None) is not None:
@@ -379,24 +382,27 @@ class Listener(Reception):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, address = await loop.sock_accept(self._socket)
+                self._take(*await loop.sock_accept(self._socket))
             except OSError:
                 # The peer has gone again, or there are no more descriptors: those who have one go on.
                 await asyncio.sleep(0.01)
                 continue
-            channel = self._new_channel()
-            task = self._greet(channel, partial(self._shake, connection, channel), str(address[0]))
-            task.add_done_callback(partial(_drop, connection, channel))
             # While others stand in line, accepting one does not wait for anything: everybody else has his turn.
             await asyncio.sleep(0)
+
+    def _take(self, connection: socket.socket, address: tuple[object, ...]) -> None:
+        channel = self._new_channel()
+        task = self._greet(channel, partial(self._shake, connection, channel), str(address[0]))
+        task.add_done_callback(partial(_drop, connection, channel))
 
     async def _shake(self, connection: socket.socket, channel: Channel) -> Peer:
         loop = asyncio.get_running_loop()
         # Only who has something to say gets as much memory and work as TLS takes, and that one after the other.
         await _readable(loop, connection)
         self._speaks()
-        self._begun = max(self._begun, loop.time()) + 1 / self._endpoint.limits.handshake_rate
-        if (pause := self._begun - loop.time() - _HANDSHAKE_BURST) > 0:
+        rate = self._endpoint.limits.handshake_rate
+        self._begun = max(self._begun, loop.time()) + 1 / rate
+        if (pause := self._begun - loop.time() - _HANDSHAKE_BURST / rate) > 0:
             await asyncio.sleep(pause)
         await loop.connect_accepted_socket(
             lambda: channel, connection, ssl=self._context, **_times(self._endpoint.limits)
@@ -409,8 +415,15 @@ class Listener(Reception):
         return side.peer
 
 
+def _forget_frames(error: BaseException | None) -> None:
+    """Let an error remember no frames, nor those of the errors that it came from."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
+
+
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-    """Wait until there is something to read, or the end."""
+    """Wait until there is something to read. Raises `ConnectionResetError` where there is nothing but the end."""
     arrived = asyncio.Event()
     handle = connection.fileno()
     loop.add_reader(handle, arrived.set)
@@ -418,6 +431,8 @@ async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) 
         await arrived.wait()
     finally:
         loop.remove_reader(handle)
+    if not connection.recv(1, socket.MSG_PEEK):
+        raise ConnectionResetError
 
 
 def _drop(connection: socket.socket, channel: Channel, _task: asyncio.Task[None]) -> None:

@@ -109,7 +109,7 @@ class Limits:
     handshake_bytes: int = 1_024
     handshake_time: int = 5_000
     handshake_pending: int = 256
-    handshake_rate: int = 200
+    handshake_rate: int = 100
     #: what a peer says first: bytes, and bytes of all peers that are not let in yet
     hello_bytes: int = 320 << 10
     hello_all_bytes: int = 16 << 20
@@ -119,10 +119,10 @@ class Limits:
     certificate_bytes: int = 128 << 10
     certificate_nodes: int = 16_384
     hello_work: int = 500_000
-    stranger_work: int = 300_000
-    stranger_burst: int = 100_000
+    stranger_work: int = 200_000
+    stranger_burst: int = 200_000
     disclosure_work: int = 4_000_000
-    member_work: int = 300_000
+    member_work: int = 200_000
     member_burst: int = 1_000_000
     #: refusals of strangers: the period in which so many of them are recorded, and so many of one code reported
     refusal_period: int = 60_000
