@@ -227,3 +227,18 @@ def test_words_about_what_a_client_does_not_know_are_passed_over() -> None:
             await refused("broker.unknown-type", client.subscribe(NEWS.name))
 
     run(main())
+
+
+def test_credentials_that_are_too_many_for_a_hello_are_disclosed_afterwards() -> None:
+    many = Credentials.of(grant(PDA, NEWS, Right.SUBSCRIBE), grant(PDA, NEWS, Right.PUBLISH))
+    limits = replace(LIMITS, hello_bytes=len(many.to_bytes()))
+
+    async def main() -> None:
+        async with running(limits=limits) as node:
+            error = await refused("protocol.hello", client_of(node, PDA, credentials=many, limits=limits).__aenter__())
+            assert "disclose" in (error.hint or "")
+            async with client_of(node, PDA, limits=limits) as reader:
+                await reader.disclose(many)
+                await reader.subscribe(NEWS.name)
+
+    run(main())

@@ -20,8 +20,8 @@ from penstock.broker.pauses import Pauses
 from penstock.broker.protocol import Asking, Hello, Role, Welcome, Word, read_word, word_of
 from penstock.broker.requests import Detail, Missing
 from penstock.broker.ways import Address
-from penstock.codec.wire import Encoded, Wire, encode
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.codec.wire import HEADER_BYTES, Encoded, Wire, encode
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
@@ -53,13 +53,21 @@ class Caller:
     async def call(self) -> tuple[Link, list[Wire]]:
         """Open a link and be let in. Return it, and what else the broker has said already.
 
-        Raises what opening a link raises, `RefusedError` when one side may not be in the network, and `FailedError`
-        (`client.timeout`).
+        Raises what opening a link raises, `RefusedError` when one side may not be in the network, `FailedError`
+        (`client.timeout`), and `LimitError` (`protocol.hello`).
         """
+        hello = encode(Hello(Role.CLIENT, self.credentials.to_bytes()).to_tree())
+        most = self.endpoint.limits.hello_bytes - HEADER_BYTES
+        if len(hello) > most:
+            raise LimitError(
+                "protocol.hello",
+                f"the credentials to connect with take {len(hello)} bytes, and a broker reads {most} at most",
+                hint="connect with those that give the right to connect, and `disclose` the others afterwards",
+            )
         link = await self.address.call(self.endpoint)
         try:
             async with asyncio.timeout(self.timeout):
-                link.post(encode(Hello(Role.CLIENT, self.credentials.to_bytes()).to_tree()))
+                link.post(hello)
                 first, *rest = await link.receive()
             self._check_broker(link.peer.principal, _welcomed(read_word(first)))
         except TimeoutError:

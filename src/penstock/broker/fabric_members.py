@@ -132,7 +132,7 @@ class FabricMembers:
         check_future(core, told, now)
         told.verify(self.topic, self._proof)
         if told.body[:1] == _HERE:
-            self._admit(told)
+            await self._admit(told)
         elif told.body != _GONE:
             malformed("what a broker says of itself")
         elif told.origin in self._others:
@@ -145,12 +145,12 @@ class FabricMembers:
         if self._shown is None:
             self.incarnation = max(self.incarnation, told.incarnation + 1)
 
-    def _admit(self, told: SignedSample) -> None:
+    async def _admit(self, told: SignedSample) -> None:
         core, broker = self._core, told.origin
         most = core.settings.limits.network_brokers
         if broker not in self._others and len(self._others) >= most:
             raise LimitError("network.limit", f"a network has at most {most} brokers")
-        bag = core.read_bag(told.body[1:])
+        bag = await core.read_hello(broker, told.body[1:])
         core.require_broker(broker, bag)
         self._succession.take(self.topic, told)
         self._others[broker] = told.time
