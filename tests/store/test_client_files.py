@@ -45,6 +45,8 @@ def test_keys(folder: Path) -> None:
     refused("key.passphrase", folder / "city.key", "open barley")
     refused("key.public-only", folder / "grid.pub")
     refused("file.missing", folder / "moon.key")
+    (folder / "grid.key").chmod(0o644)
+    refused("file.exposed", folder / "grid.key")
 
 
 def test_credentials_of_files_and_folders(folder: Path) -> None:

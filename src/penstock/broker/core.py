@@ -348,7 +348,10 @@ class Core:
         return await self._admission.disclosed(principal, shown)
 
     def _asked(self, principal: Principal) -> Asked:
-        return Asked(self._trusted_principals, lambda bag: settled(self._consider_connect(principal, bag).decision))
+        def connects(bag: Credentials) -> bool:
+            return settled(self._consider(principal, Right.CONNECT, bag).decision)
+
+        return Asked(self._trusted_principals, connects)
 
     def _trusted_principals(self) -> frozenset[Principal]:
         """Return whose certificates can matter here: the coordinator's, and of who may pass on by our credentials."""

@@ -129,7 +129,7 @@ class Clients:
                 if isinstance(request, protocol.Disclose):
                     # Reading is much work, and done in turns of its own.
                     await self._disclose(client, request)
-                    pause = pace.charge(0.0, loop.time())
+                    pause = pace.charge(0.0, loop.time(), change=False)
                 elif self._take(client, request):
                     pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
                     self._core.counts["slowed"] += pause > _DEAR

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from penstock.codec.sexp import parse
 from penstock.crypto.keyfile import ProtectedKey, passphrase_bytes, read_key
-from penstock.crypto.keys import SigningKey
+from penstock.crypto.keys import PublicKey, SigningKey
 from penstock.errors import MalformedError, RefusedError
-from penstock.store.files import read_file, within
+from penstock.store.files import check_secret, read_file, within
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 
@@ -21,13 +21,15 @@ FilePath: TypeAlias = str | PathLike[str]
 def load_key(path: FilePath, passphrase: str | bytes | None = None) -> SigningKey:
     """Return the private key in a file that `penstock key new` wrote.
 
-    Raises `FailedError` (`file.*`), `RefusedError` (`key.passphrase`) if the passphrase is missing or wrong, and
-    `MalformedError` (`key.public-only` and what reading a key raises).
+    Raises `FailedError` (`file.*`), `RefusedError` (`file.exposed`; `key.passphrase` if the passphrase is missing or
+    wrong) and `MalformedError` (`key.public-only` and what reading a key raises).
     """
     name = str(path)
     data = read_file(name)
     with within(name):
         stored = read_key(parse(data))
+        if not isinstance(stored, PublicKey):
+            check_secret(name)
         if isinstance(stored, ProtectedKey):
             if passphrase is None:
                 raise RefusedError("key.passphrase", "the key has a passphrase", hint="give it as `passphrase=`")
