@@ -75,7 +75,9 @@ def test_tls_files_that_do_not_read_are_an_error_with_a_code(login: NatsLogin) -
     with pytest.raises(PenstockError) as refused:
         Options(login, "S").arguments()
     assert refused.value.code == "jetstream.credentials"
-    assert Options(NatsLogin(("nats://one:4222",)), "S").arguments() == {"servers": ["nats://one:4222"]}
+    arguments = Options(NatsLogin(("nats://one:4222",)), "S").arguments()
+    assert arguments.keys() == {"servers", "inbox_prefix"}
+    assert arguments["servers"] == ["nats://one:4222"]
 
 
 def test_without_nats_py_the_import_says_what_to_install() -> None:

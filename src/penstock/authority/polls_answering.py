@@ -7,11 +7,11 @@ What the voter has said before is read from the topic of votes, also after a res
 of two of one number neither would count. A policy leaves alone what somebody cast by hand.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 from penstock.authority.polls_topics import (
     AGAIN,
@@ -31,11 +31,15 @@ from penstock.codec.sexp import parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.fabric import Clock, Fabric, Sample
+from penstock.fabric.tasks import keep_running
 from penstock.model.principals import Principal
 from penstock.moderator.ballots import Outcome, Question, Vote
 from penstock.moderator.poll import Tally, cast_again, verify_outcome
 from penstock.moderator.steps import Strategy
 from penstock.trust.signed import Claim, SignedValue, read_signed
+
+if TYPE_CHECKING:
+    from asyncio import Task
 
 V = TypeVar("V", bound=Claim)
 
@@ -105,11 +109,11 @@ class Answering:
         self._sending = {each: Sending(fabric, votes_topic(each), note) for each in moderators}
         self._questions: dict[bytes, SignedValue[Question]] = {}
         self._votes: dict[bytes, SignedValue[Vote]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._listen(moderator)) for moderator in self._sending]
-        self._tasks.append(asyncio.create_task(self._repeat()))
+        self._tasks = [keep_running("reading polls", partial(self._listen, each)) for each in self._sending]
+        self._tasks.append(keep_running("repeating votes", self._repeat))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ process goes on where this one was ended, with the polls that it finds open.
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import ParamSpec, Self, TypeVar
 
 from penstock.authority.polls import Polls
@@ -30,6 +31,7 @@ from penstock.authority.polls_topics import (
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, Fabric, Sample
+from penstock.fabric.tasks import keep_running
 from penstock.moderator.ballots import Vote
 from penstock.moderator.poll import Poll
 from penstock.trust.signed import read_signed
@@ -66,8 +68,8 @@ class Asking:
     async def __aenter__(self) -> Self:
         topic = votes_topic(self._polls.moderator.principal)
         self._tasks = [
-            asyncio.create_task(listen(self._fabric, topic, self._take, self._note)),
-            asyncio.create_task(self._repeat()),
+            keep_running("reading votes", partial(listen, self._fabric, topic, self._take, self._note)),
+            keep_running("repeating polls", self._repeat),
         ]
         return self
 

@@ -22,6 +22,7 @@ from penstock.broker.requests import Detail, Missing
 from penstock.broker.ways import Address
 from penstock.codec.wire import HEADER_BYTES, Encoded, Wire, encode
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
@@ -146,7 +147,7 @@ class Connection:
         link, waiting = found
         self.link = link
         self._up.set()
-        self._running = asyncio.create_task(self._run(link, waiting))
+        self._running = in_background("reading from the broker", self._run(link, waiting))
 
     async def close(self) -> None:
         """Send what was posted, and end the connection."""
@@ -168,7 +169,7 @@ class Connection:
             link, waiting = found
             self.link = link
             self.renewed += 1
-            self._resuming = asyncio.create_task(self._resume(link))
+            self._resuming = in_background("asking the broker again", self._resume(link))
 
     async def _listen(self, link: Link, waiting: list[Wire]) -> PenstockError:
         """Take what the broker says, until the link ends; return how."""

@@ -39,6 +39,7 @@ from penstock.broker.samples import SignedSample, Succession
 from penstock.broker.sealed import SealedPublications, not_sealed
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
+from penstock.fabric.tasks import in_background
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -166,7 +167,7 @@ class FabricNetwork:
             )
             reading.start()
         for key in self._readings.keys() - wanted:
-            task = asyncio.create_task(self._readings.pop(key).close())
+            task = in_background("leaving a topic", self._readings.pop(key).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
+from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -71,12 +72,12 @@ class Reading:
     def start(self) -> None:
         """Begin to read."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = keep_running("reading a topic", self._run)
 
     def again(self) -> None:
         """Take once more what the topic keeps, soon."""
         if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self._load_quietly())
+            self._loading = in_background("reading a topic again", self._load_quietly())
 
     async def close(self) -> None:
         """Read no more."""
@@ -124,7 +125,7 @@ class _Writing(ABC):
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._task = asyncio.create_task(self._run())
+        self._task = keep_running("writing to a topic", self._run)
 
     async def close(self, patience: float) -> None:
         """Write what waits, for so many seconds, and then no more."""

@@ -14,6 +14,7 @@ from penstock.broker import protocol
 from penstock.broker.rows import Row
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError
+from penstock.fabric.tasks import in_background
 from penstock.model.events import Event
 from penstock.model.instants import in_utc
 from penstock.model.types import EventType
@@ -143,7 +144,7 @@ class Feed(_Held):
         if len(self._rows) >= BLOCK:
             await self.flush()
         elif self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.create_task(self._flush_soon())
+            self._flushing = in_background("sending posted events", self._flush_soon())
 
     async def flush(self) -> None:
         """Send what was posted. Raises `FailedError` (`client.*`)."""
@@ -235,7 +236,7 @@ class Subscription(_Held):
             values: Mapping[str, Scalar] = MappingProxyType(dict(zip(names, row[2:], strict=True)))  # type: ignore[arg-type]  # the broker's word
             self._events.append(Event(event_type, values, row[0], row[1]))  # type: ignore[arg-type]  # seen when read
         if self._callback is not None and (self._calling is None or self._calling.done()):
-            self._calling = asyncio.create_task(self._call(self._callback))
+            self._calling = in_background("calling back", self._call(self._callback))
         self._arrived.set()
         if len(self._events) < _WAITING:
             return None

@@ -22,6 +22,7 @@ from penstock.broker.keys import Keys, Released
 from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background
 from penstock.model.instants import in_utc
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
@@ -267,7 +268,7 @@ class KeyDesk:
             finally:
                 over()
 
-        task = asyncio.create_task(wait())
+        task = in_background("answering about keys", wait())
         self._waiting.add(task)
         task.add_done_callback(self._waiting.discard)
 

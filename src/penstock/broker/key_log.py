@@ -18,6 +18,7 @@ from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Append, Forget, Noted, Output, Record, Reply, Sent, Tell
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import PenstockError, RefusedError
+from penstock.fabric.tasks import keep_running
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import UnverifiedValue, read_signed
 
@@ -159,7 +160,7 @@ class KeyScribe:
                 "the log of keys does not open: it was written under another key-encryption key, or changed",
                 hint="give the key that it was written with; without it, begin with another log",
             ) from error
-        self._writing = asyncio.create_task(self._write())
+        self._writing = keep_running("writing the key log", self._write)
 
     async def stop(self) -> None:
         """Write nothing more. What is being written may be in the log or not, as after a crash."""
@@ -202,7 +203,3 @@ class KeyScribe:
                 if error.code != self._wrong:
                     self._wrong = error.code
                     self._failed(error)
-            except Exception as error:  # noqa: BLE001  # a mistake of ours is told, and stops no log
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "writing to the log of keys failed", "exception": error}
-                )

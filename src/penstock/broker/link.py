@@ -32,6 +32,7 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
@@ -274,7 +275,7 @@ class Reception:
         """Begin a handshake; when too many are under way, one gives way."""
         if len(self._greeting) >= self._endpoint.limits.handshake_pending:
             self._turn_out(self._least_wanted())
-        task = asyncio.create_task(self._attend(channel, shake))
+        task = in_background("serving a link", self._attend(channel, shake))
         now = asyncio.get_running_loop().time()
         self._greeting[task] = _Guest(channel, source, now + _PATIENCE)
         task.add_done_callback(self._forget)
@@ -363,7 +364,7 @@ class Listener(Reception):
         self._terms = Terms(endpoint.key, endpoint.network, certificate.fingerprint)
         #: until when handshakes have begun, at their rate
         self._begun = 0.0
-        self._accepting = asyncio.create_task(self._accept())
+        self._accepting = keep_running("accepting links", self._accept)
 
     @property
     def port(self) -> int:

@@ -33,6 +33,7 @@ try:
     from penstock.fabric.nats_link import Listening, NatsLink, checked
     from penstock.fabric.nats_login import NatsLogin
     from penstock.fabric.qos import Priority
+    from penstock.fabric.tasks import waited_for
 except ImportError as missing:
     raise FailedError(
         "fabric.not-installed", "links across NATS need nats-py", hint="install `penstock[nats]`"
@@ -84,11 +85,12 @@ async def connect_nats(endpoint: Endpoint, login: NatsLogin | str, expected: Pri
     async def shake() -> Peer:
         exchange = Exchange(endpoint.random)
         side = Connecting(_terms(endpoint, door), partial(_numbers, exchange), expected)
-        knocking = asyncio.create_task(transport.knock(door, KNOCK))
+        knocking = waited_for(transport.knock(door, KNOCK))
         try:
             peer = await introduce(channel, side)
         finally:
             knocking.cancel()
+            await asyncio.gather(knocking, return_exceptions=True)
         transport.begin(*exchange.agree(*side.agreed, connects=True))
         transport.grant()
         return peer

@@ -32,6 +32,7 @@ from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.session import OVERHEAD_BYTES, Opening, Sealing
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_api import TRANSIENT
+from penstock.fabric.tasks import in_background
 from penstock.model.limits import Limits
 
 _PLAIN, _DATA, _GRANT, _END = range(4)
@@ -106,7 +107,7 @@ class NatsTransport(asyncio.Transport):
             await leave()
 
         self._channel.connection_made(self)
-        self._carrying = asyncio.create_task(self._carry(end))
+        self._carrying = in_background("carrying records", self._carry(end))
 
     async def knock(self, door: str, label: bytes) -> None:
         """Ask at a door for an answer to our inbox, until there is one. Raises as nats-py."""

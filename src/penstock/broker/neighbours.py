@@ -23,6 +23,7 @@ from penstock.broker.turns import Turns
 from penstock.broker.ways import Address
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 
@@ -69,7 +70,7 @@ class Neighbours:
 
     def start(self, peers: Iterable[Address]) -> None:
         """Call brokers, and call again whenever a link is lost."""
-        self._calls += [asyncio.create_task(self._keep_calling(peer)) for peer in peers]
+        self._calls += [keep_running("calling a broker", partial(self._keep_calling, peer)) for peer in peers]
 
     async def stop_calling(self) -> None:
         """Call nobody any more; the links stay. When they go, that is no loss."""
@@ -211,7 +212,7 @@ class Neighbours:
         self._neighbours[peer] = neighbour
 
     def _close(self, link: Link, code: str) -> None:
-        task = asyncio.create_task(link.close(code))
+        task = in_background("closing a link", link.close(code))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -32,6 +32,7 @@ from penstock.broker.steady_clock import Clock
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
+from penstock.fabric.tasks import keep_running
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
 
@@ -117,7 +118,7 @@ class Node:
             await self.stop()
             raise
         self.neighbours.start(self.settings.peers)
-        self._ticking = asyncio.create_task(self._tick())
+        self._ticking = keep_running("the clock of the node", self._tick)
         return self
 
     async def stop(self) -> None:
@@ -210,8 +211,6 @@ class Node:
             except PenstockError as error:
                 # What could not be recorded is tried again, and nothing passes before it is.
                 core.note(error)
-            except Exception as error:  # noqa: BLE001  # a mistake of ours is told, and stops no clock
-                loop.call_exception_handler({"message": "a tick of the node failed", "exception": error})
             until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
             pause = min(_TICK, max(0.01, until))
 

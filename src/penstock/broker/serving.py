@@ -20,6 +20,7 @@ from penstock.broker.rows import Row, row_of, write_rows
 from penstock.broker.turns import Turns
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background
 from penstock.model.events import Event
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
@@ -190,7 +191,7 @@ class Clients:
                 client.link.post(message)
 
     def _close(self, link: Link, code: str) -> None:
-        task = asyncio.create_task(link.close(code))
+        task = in_background("closing a link", link.close(code))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -20,6 +20,7 @@ from penstock.fabric.keeper import FileKeeper
 from penstock.fabric.port import Fabric, Handler, Service, answer, check_name, differs, no_reply, no_responder, unknown
 from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
 from penstock.fabric.reader import Callback, DeadlineMissed, Reader, Subscription
+from penstock.fabric.tasks import waited_for
 from penstock.fabric.writer import Claim, Publisher, closed, contend, full, not_owner
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
@@ -197,9 +198,8 @@ class EmbeddedFabric(Fabric):
         found.services.append(service)
         now = round(self.clock.now() * MICROSECONDS)
         sample = Sample(data, key, dict(headers or {}), now, self._random(WRITER_BYTES))
-        loop = asyncio.get_running_loop()
-        answering = loop.create_task(answer(topic, service.handler, sample))
-        timer = loop.create_task(self.clock.sleep(min(timeout, found.qos.lifespan)))
+        answering = waited_for(answer(topic, service.handler, sample))
+        timer = waited_for(self.clock.sleep(min(timeout, found.qos.lifespan)))
         try:
             await asyncio.wait((answering, timer), return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():

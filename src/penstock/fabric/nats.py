@@ -105,7 +105,7 @@ class NatsFabric(Fabric):
         made = cls(link, clock=clock or SystemClock(), random=random, limits=limits)
         try:
             await link.client()  # a wrong address or login is told at once
-            await made._make_stream(link.registry, [f"{prefix}.topics.*", f"{prefix}.owners.*"], max_msgs_per_subject=1)
+            await made._make_registry()
         except BaseException:
             await link.close()
             raise
@@ -118,8 +118,10 @@ class NatsFabric(Fabric):
         check_offer(qos)
         subject = f"{self.link.prefix}.topics.{topic}"
         known = await self._known(topic)
-        if known is None and not await self.link.replace(subject, qos.as_dict(), 0):
-            known = await self._known(topic)
+        if known is None:
+            await self._make_registry()  # a server that lost its store has lost this too
+            if not await self.link.replace(subject, qos.as_dict(), 0):
+                known = await self._known(topic)
         if known not in (None, qos):
             raise differs(topic)
         if _in_stream(qos):
@@ -265,7 +267,7 @@ class NatsFabric(Fabric):
             return None
         try:
             return Qos.from_dict(json.loads(found[0]))
-        except (ValueError, TypeError, MalformedError) as error:
+        except (ValueError, TypeError, LookupError, RecursionError, MalformedError) as error:
             raise FailedError("fabric.registry", f"what the server says about `{topic}` does not read") from error
 
     def _shape(self, qos: Qos) -> dict[str, Any]:
@@ -278,6 +280,11 @@ class NatsFabric(Fabric):
             kept = -1 if qos.history == KEEP_ALL else qos.history
             return shape | {"max_msgs": self.limits.fabric_history, "max_msgs_per_subject": kept, "discard": "new"}
         return shape | {"retention": "interest", "max_msgs": self.limits.fabric_pending, "discard": "old"}
+
+    async def _make_registry(self) -> None:
+        prefix = self.link.prefix
+        subjects = [f"{prefix}.topics.*", f"{prefix}.owners.*"]
+        await self._make_stream(self.link.registry, subjects, max_msgs_per_subject=1)
 
     async def _make_stream(self, stream: str, subjects: list[str], **shape: Any) -> None:
         config = {"name": stream, "subjects": subjects, "storage": "file", "num_replicas": 1} | shape
@@ -340,14 +347,16 @@ class NatsPublisher(Publisher):
             raise self._link.unreachable(error) from error
 
     async def _store(self, sample: Sample) -> None:
-        subject, octets = self._link.subject(self.topic, sample.key), encode(sample)
+        stream, subject = self._link.stream(self.topic), self._link.subject(self.topic, sample.key)
+        octets = encode(sample)
         headers = {"Nats-Msg-Id": f"{sample.writer.hex()}.{sample.sequence}"}
 
         async def attempt(client: Client) -> None:
             try:
-                await store(client, subject, octets, timeout=self._link.timeout, headers=headers)
-            except nats.errors.NoRespondersError:
-                await self._fabric.describe(self.topic)  # it may have been removed
+                await store(client, subject, octets, stream=stream, timeout=self._link.timeout, headers=headers)
+            except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                # The topic may have been removed, which says so here; or its stream alone is gone.
+                await self._fabric.declare(self.topic, await self._fabric.describe(self.topic))
                 raise
 
         try:
@@ -375,7 +384,7 @@ class NatsPublisher(Publisher):
             return None, 0
         try:
             claim = Claim.from_dict(json.loads(found[0]))
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
             raise FailedError("fabric.registry", f"who owns `{self.topic}` does not read") from error
         return claim, found[1]
 

@@ -1,6 +1,11 @@
-"""Connecting to a NATS server and asking its JetStream API, the same for the fabric and for JetStream on Spark."""
+"""Connecting to a NATS server and asking its JetStream API, the same for the fabric and for JetStream on Spark.
+
+Whoever may publish to an inbox can answer in the server's place, so nothing is believed for its form: what JetStream
+cannot have sent is an `AnswerError`, which counts as an answer that was lost.
+"""
 
 import asyncio
+import base64
 import json
 import ssl
 from contextlib import suppress
@@ -15,10 +20,14 @@ NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
 STREAM_DIFFERS: Final = 10058
 NOT_STORED: Final = 10077  # the description says why: the bounds of the stream, or its files
-#: what may pass when the connection or the server comes back
-TRANSIENT: Final = (OSError, TimeoutError, Error)
-_CLOSING: Final = 1.0  # seconds
 WRONG_LAST: Final = frozenset({10071, 10164})
+_CLOSING: Final = 1.0  # seconds
+#: characters of a server's description that go into messages and logs
+_DESCRIPTION: Final = 200
+#: seconds between two pings, and how many may go unanswered until nats-py connects again
+_PING: Final = 10
+_PINGS: Final = 3
+_MOST: Final = 2**63  # sequences and counts are below
 
 
 class ApiError(Exception):
@@ -26,10 +35,40 @@ class ApiError(Exception):
 
     def __init__(self, error: dict[str, Any]) -> None:
         self.answer = error
-        self.status = int(error.get("code", 0))
-        self.number = int(error.get("err_code", 0))
-        self.description = str(error.get("description", "no reason given"))
+        self.status = whole(error, "code", default=0)
+        self.number = whole(error, "err_code", default=0)
+        self.description = text(error, "description", default="no reason given")[:_DESCRIPTION]
         super().__init__(self.description)
+
+
+class AnswerError(Exception):
+    """An answer that JetStream cannot have given."""
+
+
+#: what may pass when the connection or the server comes back
+TRANSIENT: Final = (OSError, TimeoutError, Error, AnswerError)
+
+
+class NatsClient(Client):
+    """A client that no message can stop from reading.
+
+    nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected.
+    """
+
+    #: messages that could not be read
+    unreadable = 0
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except Exception:  # noqa: BLE001  # whatever a stranger has sent, the next message is read
+            self.unreadable += 1
+
+    @property
+    def reads(self) -> bool:
+        """Whether the task that reads from the server runs, as far as nats-py lets us see."""
+        task = getattr(self, "_reading_task", None)
+        return not isinstance(task, asyncio.Task) or not task.done()
 
 
 async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, **options: Any) -> None:
@@ -39,7 +78,13 @@ async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, *
     """
     try:
         await asyncio.wait_for(
-            client.connect(**arguments, connect_timeout=max(1, round(timeout)), **options),
+            client.connect(
+                **arguments,
+                connect_timeout=max(1, round(timeout)),
+                ping_interval=_PING,
+                max_outstanding_pings=_PINGS,
+                **options,
+            ),
             timeout * (len(arguments["servers"]) + 1),
         )
     except ssl.SSLError as error:
@@ -62,23 +107,37 @@ async def shut(client: Client) -> None:
 
 
 async def ask(client: Client, subject: str, body: object = None, *, timeout: float) -> dict[str, Any]:
-    """Ask the API, by the whole subject, and return its answer. Raises `ApiError`, and as nats-py."""
+    """Ask the API, by the whole subject, and return its answer. Raises `ApiError`, `AnswerError`, and as nats-py."""
     data = b"" if body is None else json.dumps(body).encode()
-    return _answer((await client.request(subject, data, timeout=timeout)).data)
+    return read_answer((await client.request(subject, data, timeout=timeout)).data)
 
 
-async def store(
-    client: Client, subject: str, value: bytes, *, timeout: float, headers: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Store a message and return the server's acknowledgement. Raises `ApiError`, and as nats-py."""
-    return _answer((await client.request(subject, value, timeout=timeout, headers=headers)).data)
+async def store(  # noqa: PLR0913  # a message, where it goes, and what the acknowledgement has to say
+    client: Client,
+    subject: str,
+    value: bytes,
+    *,
+    stream: str,
+    timeout: float,
+    headers: dict[str, str] | None = None,
+) -> int:
+    """Store a message in a stream and return its sequence. Raises `ApiError`, `AnswerError`, and as nats-py."""
+    answer = read_answer((await client.request(subject, value, timeout=timeout, headers=headers)).data)
+    if text(answer, "stream") != stream:
+        raise AnswerError("an acknowledgement of another stream")
+    sequence = whole(answer, "seq")
+    if not sequence:
+        raise AnswerError("an acknowledgement without a sequence")
+    return sequence
 
 
-async def compare_and_set(client: Client, subject: str, value: bytes, revision: int, *, timeout: float) -> bool:
+async def compare_and_set(  # noqa: PLR0913  # a value, where it goes, and what has to be there
+    client: Client, subject: str, value: bytes, revision: int, *, stream: str, timeout: float
+) -> bool:
     """Store a value if the last one on its subject has this sequence; say whether it was. Raises as `store`."""
     try:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(revision)}
-        await store(client, subject, value, timeout=timeout, headers=headers)
+        await store(client, subject, value, stream=stream, timeout=timeout, headers=headers)
     except ApiError as error:
         if error.number in WRONG_LAST:
             return False
@@ -86,8 +145,57 @@ async def compare_and_set(client: Client, subject: str, value: bytes, revision: 
     return True
 
 
-def _answer(data: bytes) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(data)
-    if "error" in decoded:
-        raise ApiError(decoded["error"])
-    return decoded
+def read_answer(data: bytes) -> dict[str, Any]:
+    """Read an answer of the API. Raises `ApiError` if it says that something failed, and `AnswerError`."""
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise AnswerError("not JSON") from error
+    if not isinstance(answer, dict):
+        raise AnswerError("not an object")
+    if "error" in answer:
+        if not isinstance(answer["error"], dict):
+            raise AnswerError("`error` is not an object")
+        raise ApiError(answer["error"])
+    return answer
+
+
+def whole(answer: dict[str, Any], *path: str, default: int | None = None) -> int:
+    """Return the sequence or count at a path. Raises `AnswerError`."""
+    found = _at(answer, path, default)
+    if type(found) is not int or not 0 <= found < _MOST:
+        raise AnswerError(f"`{path[-1]}` is not a count")
+    return found
+
+
+def text(answer: dict[str, Any], *path: str, default: str | None = None) -> str:
+    """Return the text at a path. Raises `AnswerError`."""
+    found = _at(answer, path, default)
+    if not isinstance(found, str):
+        raise AnswerError(f"`{path[-1]}` is not a text")
+    return found
+
+
+def sequences(answer: dict[str, Any], *path: str) -> list[int]:
+    """Return the sequences at a path, in order; none where there is nothing. Raises `AnswerError`."""
+    found = _at(answer, path, None) or []
+    if not isinstance(found, list) or any(type(one) is not int or not 0 <= one < _MOST for one in found):
+        raise AnswerError(f"`{path[-1]}` is not a list of sequences")
+    return sorted(found)
+
+
+def payload(answer: dict[str, Any]) -> tuple[bytes, int]:
+    """Return data and sequence of the message in an answer. Raises `AnswerError`."""
+    try:
+        data = base64.b64decode(text(answer, "message", "data", default=""), validate=True)
+    except ValueError as error:
+        raise AnswerError("`data` is not base64") from error
+    return data, whole(answer, "message", "seq")
+
+
+def _at(answer: object, path: tuple[str, ...], default: object) -> object:
+    for name in path:
+        if not isinstance(answer, dict):
+            raise AnswerError(f"`{name}` is missing")
+        answer = answer.get(name, default if name == path[-1] else None)
+    return answer

@@ -1,16 +1,22 @@
 """Reading a stream into a subscription: in order, each sample once, over restarts of the server.
 
 A feed has a consumer of its own at the server and pulls no more than its reader has room for. The position is kept
-here: the sequence of the last sample that arrived. Whatever goes wrong (the connection, a gap in the consumer's own
-count, a consumer that is gone) is mended in one way: a new consumer that starts behind that position, then the old one
-is removed.
+here: the sequence of the last sample that arrived, in the stream that was made at a certain time. Whatever goes wrong
+(the connection, a gap in the consumer's own count, a consumer that is gone) is mended in one way: a new consumer that
+starts behind that position, then the old one is removed. In a stream that was deleted and made again, or lost and
+restored, the position means nothing: the subscription ends (`fabric.topic-replaced`), and its reader begins again.
 
 Volatile topics keep a sample until every consumer has acknowledged it, which a feed does on arrival. There a gap in the
 stream's sequence means that the server dropped what this reader had not read, and the reader is cut off.
+
+Whoever may publish to the feed's inbox can send what looks like a message of the consumer. What has no place in the
+stream is dropped and counted; a second message for a place that was taken, with other content, shows that one of them
+is forged, and the subscription ends (`fabric.forged`) rather than skip the true one.
 """
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -18,13 +24,14 @@ from typing import Any, Final, NamedTuple
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import Sample, decode
-from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, ApiError, ask
+from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, AnswerError, ApiError, ask, text, whole
 from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
 from penstock.fabric.port import unknown
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.reader import Subscription, slow_consumer
+from penstock.fabric.tasks import keep_running
 
 _SECOND: Final = 1_000_000_000  # the API counts in nanoseconds
 _BATCH: Final = 512
@@ -33,25 +40,91 @@ _GRACE: Final = 2.0  # seconds more until we take the answer for lost
 _FORGET: Final = 300  # seconds after which the server removes a consumer that nobody asks
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
+#: messages of a consumer whose content is known, to tell copies from forgeries
+_REMEMBERED: Final = 2 * _BATCH
+_NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
-class _Interrupted(Exception):  # noqa: N818  # not an error that leaves this room
-    """Begin anew behind the last sample."""
+class _Interrupted(AnswerError):  # noqa: N818  # not an error that leaves this room
+    """Begin again behind the last sample."""
 
 
-class _Place(NamedTuple):
-    """Where a message stands: in which consumer, its sequence in the stream, the number that the consumer gave it."""
+class Place(NamedTuple):
+    """Where a message stands: in which stream and consumer, its sequence there, the number that the consumer gave.
 
+    `time` is when it was stored, in nanoseconds since 1970, and `pending` how many follow.
+    """
+
+    stream: str
     consumer: str
     sequence: int
     number: int
+    time: int
+    pending: int
 
 
-def _place(reply: str) -> _Place:
+def read_place(reply: str) -> Place | None:
+    """Read the reply subject of a message that a consumer sent; None for anything else.
+
+    >>> read_place("$JS.ACK.log.c1.1.7.3.1700000000000000000.0")
+    Place(stream='log', consumer='c1', sequence=7, number=3, time=1700000000000000000, pending=0)
+    """
     # $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random]
     tokens = reply.split(".")
+    if tokens[:2] != ["$JS", "ACK"] or len(tokens) not in (9, 11, 12):
+        return None
     at = 2 if len(tokens) == 9 else 4
-    return _Place(tokens[at + 1], int(tokens[at + 3]), int(tokens[at + 4]))
+    stream, consumer, *numbers = tokens[at : at + 7]
+    if not all(_NUMBER.fullmatch(number) for number in numbers):
+        return None
+    _delivered, sequence, number, time, pending = map(int, numbers)
+    return Place(stream, consumer, sequence, number, time, pending) if sequence and number else None
+
+
+class Delivery:
+    """What one consumer has delivered: each number once, in order. See the module about forgeries."""
+
+    def __init__(self, stream: str, consumer: str) -> None:
+        self._of = (stream, consumer)
+        self._known: dict[int, tuple[int, int]] = {}
+        self.number = 0
+
+    def place(self, message: Msg) -> Place | None:
+        """Return the place of a message of this consumer, of which it is the next; None for junk and for copies.
+
+        Raises `_Interrupted` if messages before it are missing, and `RefusedError` (`fabric.forged`).
+        """
+        place = read_place(message.reply)
+        if place is None or place[:2] != self._of:
+            return None
+        content = place.sequence, hash(message.data)
+        if place.number <= self.number:
+            if self._known.get(place.number) == content:
+                return None
+            raise _forged()
+        if place.number != self.number + 1:
+            raise _Interrupted
+        self.number = place.number
+        self._known[place.number] = content
+        self._known.pop(place.number - _REMEMBERED, None)
+        return place
+
+
+def _forged() -> RefusedError:
+    return RefusedError(
+        "fabric.forged",
+        "somebody else sends to the inbox of a reader: two different messages came for one place",
+        hint="let nobody but the server publish there: docs/how-to/use-nats.md, permissions",
+    )
+
+
+def _replaced(topic: str) -> FailedError:
+    return FailedError(
+        "fabric.topic-replaced",
+        f"the stream of topic `{topic}` was deleted and made again, or restored from an older state",
+        hint="subscribe again; what it kept before is gone",
+        topic=topic,
+    )
 
 
 class Feed:
@@ -64,8 +137,9 @@ class Feed:
         self._volatile = volatile  # the topic, not the reader
         self._name = name
         self._consumer = ""
+        self._created = ""  # when the stream was made
         self._last = 0
-        self._count = 0
+        self._delivery = Delivery(self._stream, "")
         self._back = False
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._stir = asyncio.Event()  # something arrived, the connection came back, or the reader has room
@@ -87,7 +161,7 @@ class Feed:
             await self._link.unlisten(self._inbox)
             raise
         self._link.returned[self] = self._returned
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = keep_running(f"reading {self._stream}", self._run)
 
     async def close(self) -> None:
         """Read no more, and remove the consumer."""
@@ -119,7 +193,7 @@ class Feed:
                     await self._resume()
                 await self._pull()
                 pause = _PAUSE
-            except (*TRANSIENT, _Interrupted, PenstockError) as error:
+            except (*TRANSIENT, PenstockError) as error:
                 if isinstance(error, PenstockError) and error.code != UNREACHABLE:
                     self._subscription.fail(error)
                     return
@@ -145,9 +219,15 @@ class Feed:
         body = {"stream_name": self._stream, "config": config}
         subject = f"{self._link.api}.CONSUMER.CREATE.{self._stream}.{name}"
         made = await ask(self._client, subject, body, timeout=self._link.timeout)
-        self._consumer, self._count = name, 0
-        if not self._last:
-            self._last = int(made["delivered"]["stream_seq"])
+        # Behind the consumer, so that a stream that was replaced in between has lost it, which shows.
+        subject = f"{self._link.api}.STREAM.INFO.{self._stream}"
+        info = await ask(self._client, subject, timeout=self._link.timeout)
+        created = text(info, "created")
+        if self._created and (created != self._created or whole(info, "state", "last_seq") < self._last):
+            raise _replaced(self._topic)
+        self._consumer, self._delivery = name, Delivery(self._stream, name)
+        if not self._created:
+            self._created, self._last = created, whole(made, "delivered", "stream_seq")
 
     async def _resume(self) -> None:
         """Go on behind the last sample with a new consumer. Raises `RefusedError` (`fabric.unknown-topic`)."""
@@ -189,12 +269,15 @@ class Feed:
             message = self._arrived.get_nowait()
             if message.reply:
                 wanted -= await self._take(message)
-            elif message.subject != ours:
-                continue  # about a consumer that we left
-            elif (message.headers or {}).get("Status") in ("404", "408"):
+                continue
+            status = (message.headers or {}).get("Status", "")
+            if message.subject != ours or not status:
+                if not status:
+                    self._subscription.counts.malformed += 1
+                continue  # about a consumer that we left, or junk
+            if status in ("404", "408"):
                 return
-            else:
-                raise _Interrupted
+            raise _Interrupted
 
     async def _stirred(self, timeout: float) -> None:
         self._stir.clear()
@@ -203,13 +286,11 @@ class Feed:
                 await self._stir.wait()
 
     async def _take(self, message: Msg) -> bool:
-        """Take in a message; say whether it is of the consumer that we asked."""
-        place = _place(message.reply)
-        if place.consumer != self._consumer:
+        """Take in a message; say whether it is the next one of the consumer that we asked."""
+        place = self._delivery.place(message)
+        if place is None:
+            self._subscription.counts.malformed += read_place(message.reply) is None
             return False
-        if place.number != self._count + 1:
-            raise _Interrupted
-        self._count = place.number
         if self._volatile:
             await self._client.publish(message.reply, b"+ACK")
         if place.sequence <= self._last:
@@ -240,19 +321,23 @@ async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
         config |= {"inactive_threshold": 10 * _SECOND, "filter_subject": link.subject(topic, key)}
         body = {"stream_name": stream, "config": config}
         made = await ask(client, f"{link.api}.CONSUMER.CREATE.{stream}", body, timeout=link.timeout)
+        name, left = text(made, "name"), whole(made, "num_pending", default=0)
+        delivery = Delivery(stream, name)
         inbox = await client.subscribe(client.new_inbox(), pending_msgs_limit=0, pending_bytes_limit=0)
         found: list[Sample] = []
         try:
-            left = int(made.get("num_pending", 0))
             while left > 0:
-                pull = json.dumps({"batch": min(left, _BATCH), "no_wait": True}).encode()
-                subject = f"{link.api}.CONSUMER.MSG.NEXT.{stream}.{made['name']}"
-                await client.publish(subject, pull, reply=inbox.subject)
-                for _ in range(min(left, _BATCH)):
+                wanted = min(left, _BATCH)
+                pull = json.dumps({"batch": wanted, "no_wait": True}).encode()
+                await client.publish(f"{link.api}.CONSUMER.MSG.NEXT.{stream}.{name}", pull, reply=inbox.subject)
+                left -= wanted
+                while wanted:
                     message = await inbox.next_msg(timeout=link.timeout)
-                    if not message.reply:
+                    if not message.reply and (message.headers or {}).get("Status"):
                         return found  # what was pending is gone: expired, or superseded
-                    left -= 1
+                    if delivery.place(message) is None:
+                        continue
+                    wanted -= 1
                     with suppress(MalformedError):
                         found.append(decode(message.data))
             return found

@@ -29,9 +29,11 @@ from penstock.fabric.nats_api import (
     NOT_STORED,
     TRANSIENT,
     ApiError,
+    NatsClient,
     ask,
     compare_and_set,
     log_in,
+    payload,
     shut,
 )
 from penstock.fabric.nats_login import (
@@ -43,6 +45,7 @@ from penstock.fabric.nats_login import (
     address,
 )
 from penstock.fabric.qos import Priority
+from penstock.fabric.tasks import keep_running, report
 from penstock.fabric.writer import closed
 
 _T = TypeVar("_T")
@@ -51,6 +54,7 @@ _LONGEST_PAUSE: Final = 0.5
 _FLUSHING: Final = 2
 UNREACHABLE: Final = "fabric.unreachable"
 _AGAIN: Final = 0.05  # seconds between two attempts to get a connection back
+_LOOK: Final = 0.5  # seconds between two looks at whether connections are still read
 
 
 class NatsLink:
@@ -62,11 +66,12 @@ class NatsLink:
         self.api = f"$JS.{domain}.API" if domain else "$JS.API"
         self.timeout = timeout
         self.patience = patience
-        self._clients: dict[Priority, Client] = {}
+        self._clients: dict[Priority, NatsClient] = {}
         self._opening = asyncio.Lock()
         self._complaint = ""
         self._listening: dict[Listening, None] = {}
         self._reviving: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
         self.returned: dict[object, Callable[[], None]] = {}  # called when a connection is back
         self.left: dict[object, Callable[[], None]] = {}  # called when a connection is gone
         self.closed = False
@@ -97,15 +102,26 @@ class NatsLink:
             found = self._clients.get(priority)
             if found is None or found.is_closed:
                 found = self._clients[priority] = await self._open(priority)
+            if self._watching is None:
+                self._watching = keep_running("watching connections to NATS", self._watch)
             return found
 
-    async def _open(self, priority: Priority) -> Client:
+    async def _open(self, priority: Priority) -> NatsClient:
         # The first says why it failed; the one that stays comes back by itself, and would try for ever.
         await shut(await self._connected(priority, stay=False))
         return await self._connected(priority, stay=True)
 
-    async def _connected(self, priority: Priority, *, stay: bool) -> Client:
-        client = Client()
+    async def _watch(self) -> None:
+        """Close connections that nats-py does not read any more: `_lost` opens others."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            for priority, client in list(self._clients.items()):
+                if client.is_connected and not client.reads:
+                    report(f"the {priority.value} connection to NATS", ConnectionError("it is not read any more"))
+                    await shut(client)
+
+    async def _connected(self, priority: Priority, *, stay: bool) -> NatsClient:
+        client = NatsClient()
         try:
             await log_in(
                 client,
@@ -143,6 +159,7 @@ class NatsLink:
         loop = asyncio.get_running_loop()
         end = loop.time() + (self.patience if patience is None else patience)
         pause = _PAUSE
+        self._complaint = ""  # an older one is about something else
         while True:
             try:
                 return await work(await self.client(priority))
@@ -169,18 +186,27 @@ class NatsLink:
 
     async def last(self, stream: str, subject: str) -> tuple[bytes, int] | None:
         """Return the last message on a subject and its sequence. Raises as `call`."""
+
+        async def read(client: Client) -> tuple[bytes, int]:
+            body = {"last_by_subj": subject}
+            return payload(await ask(client, f"{self.api}.STREAM.MSG.GET.{stream}", body, timeout=self.timeout))
+
         try:
-            found = await self.ask(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
+            return await self.call(read)
         except ApiError as error:
             if error.number in (NO_MESSAGE, NO_STREAM):
                 return None
             raise
-        return base64.b64decode(found["message"].get("data", "")), int(found["message"]["seq"])
 
     async def replace(self, subject: str, value: object, revision: int) -> bool:
-        """Store a value, as JSON, if nobody has stored another since; say whether it was stored. Raises as `call`."""
+        """Put a value into the registry, as JSON, if nobody has stored another since; say whether it was stored.
+
+        Raises as `call`.
+        """
         octets = json.dumps(value).encode()
-        return await self.call(lambda c: compare_and_set(c, subject, octets, revision, timeout=self.timeout))
+        return await self.call(
+            lambda c: compare_and_set(c, subject, octets, revision, stream=self.registry, timeout=self.timeout)
+        )
 
     def unreachable(self, cause: Exception) -> FailedError | RefusedError:
         """Return the error for a server that does not answer, or does not let us."""
@@ -201,15 +227,18 @@ class NatsLink:
     async def close(self) -> None:
         """Close all connections."""
         self.closed = True
-        for task in list(self._reviving):
+        tasks = [*self._reviving, *([self._watching] if self._watching is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._reviving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await shut(client)
 
     async def _hear(self, error: Exception) -> None:
-        self._complaint = str(error).lower()
+        # Only the server says what is not permitted; nats-py also hands over what our own callbacks raise.
+        if isinstance(error, nats.errors.Error):
+            self._complaint = str(error).lower()
 
     async def _back(self) -> None:
         self._complaint = ""
@@ -223,7 +252,7 @@ class NatsLink:
     async def _lost(self, priority: Priority) -> None:
         """Get a connection back that nats-py gave up: it does so when a server says that it ends."""
         if not self.closed:
-            task = asyncio.get_running_loop().create_task(self._revive(priority))
+            task = keep_running("connecting to NATS again", partial(self._revive, priority))
             self._reviving.add(task)
             task.add_done_callback(self._reviving.discard)
 
@@ -278,12 +307,19 @@ class Listening:
             self._inbox = await client.subscribe(
                 self.subject,
                 queue=self._queue,
-                cb=self._hear,
+                cb=self._hear_safely,
                 pending_msgs_limit=self._pending,
                 pending_bytes_limit=0,
             )
             self._of = client
         await _settle(client)
+
+    async def _hear_safely(self, message: Msg) -> None:
+        """Hear a message; an error would go to nats-py, which would keep it to itself."""
+        try:
+            await self._hear(message)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next message is heard
+            report(f"a message on {self.subject}", error)
 
     async def detach(self) -> None:
         """Hear no more; the server knows when this returns, unless it is away."""

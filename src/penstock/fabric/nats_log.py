@@ -7,12 +7,13 @@ servers are trusted to say the same to everybody: with servers that do not, repl
 what they do but shows nobody what is wrapped in a record.
 """
 
-import base64
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
+
+from nats.aio.client import Client
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.nats_api import NO_MESSAGE, WRONG_LAST, ApiError, store
+from penstock.fabric.nats_api import NO_MESSAGE, WRONG_LAST, AnswerError, ApiError, ask, payload, store
 from penstock.fabric.nats_link import NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
 
@@ -64,7 +65,11 @@ class NatsLog:
         """
         link, headers = self._link, {_EXPECTED: str(number)}
         try:
-            await link.call(lambda client: store(client, self._subject, record, timeout=link.timeout, headers=headers))
+            await link.call(
+                lambda client: store(
+                    client, self._subject, record, stream=self._stream, timeout=link.timeout, headers=headers
+                )
+            )
         except ApiError as error:
             if error.number in WRONG_LAST:
                 return False
@@ -76,8 +81,9 @@ class NatsLog:
         found: list[bytes] = []
         place = number + 1
         while (message := await self._get(place)) is not None:
-            place = int(message["seq"]) + 1
-            found.append(base64.b64decode(message.get("data", "")))
+            record, sequence = message
+            place = sequence + 1
+            found.append(record)
         return found
 
     async def forget(self, number: int) -> None:
@@ -102,17 +108,23 @@ class NatsLog:
         }
         await self._link.ask(f"STREAM.CREATE.{self._stream}", config)
 
-    async def _get(self, sequence: int) -> dict[str, Any] | None:
-        """Return the first message from a sequence on."""
-        body = {"seq": sequence, "next_by_subj": self._subject}
+    async def _get(self, sequence: int) -> tuple[bytes, int] | None:
+        """Return the first message from a sequence on, and its sequence."""
+        link, body = self._link, {"seq": sequence, "next_by_subj": self._subject}
+
+        async def read(client: Client) -> tuple[bytes, int]:
+            answer = await ask(client, f"{link.api}.STREAM.MSG.GET.{self._stream}", body, timeout=link.timeout)
+            record, found = payload(answer)
+            if found < sequence:
+                raise AnswerError("a record before the one that was asked for")
+            return record, found
+
         try:
-            found = await self._link.ask(f"STREAM.MSG.GET.{self._stream}", body)
+            return await link.call(read)
         except ApiError as error:
             if error.number == NO_MESSAGE:
                 return None
             raise _failed(error) from error
-        message: dict[str, Any] = found["message"]
-        return message
 
 
 def _failed(error: ApiError) -> PenstockError:

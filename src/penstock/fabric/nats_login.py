@@ -4,11 +4,15 @@ Secrets come as paths of files, never in an address, so that neither a message n
 say what failed; who calls gives them the code of its own room. Nothing here needs nats-py.
 """
 
+import secrets
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+#: unguessable bytes in the inbox of each connection
+_INBOX_BYTES: Final = 16
 
 
 class LoginError(Exception):
@@ -51,6 +55,8 @@ class NatsLogin:
     tls_cert: str = field(default="", repr=False)
     tls_key: str = field(default="", repr=False)
     tls_hostname: str = ""
+    #: what the inboxes of this user begin with, as the server's permissions say
+    inbox: str = "_INBOX"
 
     @property
     def servers(self) -> str:
@@ -88,7 +94,9 @@ class NatsLogin:
             "tls": self.tls(),
             "tls_hostname": self.tls_hostname,
         }
-        return {"servers": list(self.urls)} | {key: value for key, value in given.items() if value}
+        # Nobody who may not read this connection's inbox can guess where its answers go.
+        fixed = {"servers": list(self.urls), "inbox_prefix": f"{self.inbox}.{secrets.token_hex(_INBOX_BYTES)}"}
+        return fixed | {key: value for key, value in given.items() if value}
 
 
 def address(text: str) -> str:

@@ -13,6 +13,7 @@ from penstock.fabric.nats_api import TRANSIENT
 from penstock.fabric.nats_link import Listening, NatsLink
 from penstock.fabric.port import Handler, Service, answer, handler_failed
 from penstock.fabric.qos import Qos
+from penstock.fabric.tasks import in_background
 from penstock.model.limits import Limits
 
 _ANSWER, _FAILED = b"\0", b"\1"
@@ -49,7 +50,7 @@ class NatsService(Service):
         """Answer a request, once not too many others are under way."""
         while len(self._running) >= self._limits.fabric_requests:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.get_running_loop().create_task(self._reply(message))
+        task = in_background(f"answering on {self._topic}", self._reply(message))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

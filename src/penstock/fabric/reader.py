@@ -17,12 +17,13 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.clock import Clock
 from penstock.fabric.envelope import MICROSECONDS, Sample
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos
+from penstock.fabric.tasks import waited_for
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Callback = Callable[[Sample], Awaitable[None]]
@@ -238,7 +239,7 @@ class Subscription(AsyncIterator[Sample]):
         self._wake = asyncio.Event()
         self._closed = False
         self._error: PenstockError | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
 
     @property
     def counts(self) -> Counts:
@@ -266,7 +267,7 @@ class Subscription(AsyncIterator[Sample]):
 
     def run(self, callback: Callback) -> None:
         """Hand every sample to a callback; an error that it raises ends the subscription (`finished` raises it)."""
-        self._task = asyncio.get_running_loop().create_task(self._run(callback))
+        self._task = waited_for(self._run(callback))
 
     async def _run(self, callback: Callback) -> None:
         try:
@@ -306,10 +307,9 @@ class Subscription(AsyncIterator[Sample]):
         if due is None:
             await self._wake.wait()
             return
-        loop = asyncio.get_running_loop()
-        waits = [
-            loop.create_task(self._wake.wait()),
-            loop.create_task(self._clock.sleep(max(0.0, due - self._clock.now()))),
+        waits: list[asyncio.Future[Any]] = [
+            waited_for(self._wake.wait()),
+            waited_for(self._clock.sleep(max(0.0, due - self._clock.now()))),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

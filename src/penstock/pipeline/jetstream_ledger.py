@@ -36,21 +36,22 @@ offset log and a source that can be replayed give that), and within one run in t
 that have the same subject, id and key are one message.
 """
 
-import base64
 import json
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_type_hints
 
 from nats.aio.client import Client
 
 from penstock.errors import FailedError, RefusedError
+from penstock.fabric.nats_api import payload, whole
 from penstock.pipeline.jetstream_link import Link, StreamState, compare_and_set, request, stream_state
 from penstock.pipeline.jetstream_options import Options
 from penstock.pipeline.jetstream_range import RangeReader
 
 _NOT_FOUND: Final = 10037
 _BUCKET_EXISTS: Final = 10058
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Records:
             if error.code != "jetstream.no-stream":
                 raise
         else:
-            if info["config"].get("max_age"):
+            if whole(info, "config", "max_age", default=0):
                 raise RefusedError(
                     "jetstream.sink-retention",
                     f"bucket `{self._options.state_bucket}` forgets what it holds after a time",
@@ -149,24 +150,42 @@ class Records:
             if error.fields.get("err_code") != _NOT_FOUND:
                 raise
             return None, 0
-        message = answer["message"]
-        value: dict[str, Any] = json.loads(base64.b64decode(message.get("data", "")))
-        return value, int(message["seq"])
+        data, revision = payload(answer)
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self._unreadable() from error
+        if not isinstance(value, dict):
+            raise self._unreadable()
+        return value, revision
+
+    def _unreadable(self) -> FailedError:
+        return FailedError(
+            "jetstream.state",
+            f"a record in bucket `{self._options.state_bucket}` cannot be read",
+            hint="let nobody else write to the bucket; with another `stateBucket` the sink begins again",
+        )
+
+    def _record(self, kind: type[_R], value: dict[str, Any]) -> _R:
+        fields = get_type_hints(kind)
+        if value.keys() != fields.keys() or any(type(value[name]) is not of for name, of in fields.items()):
+            raise self._unreadable()
+        return kind(**value)
 
     async def put(self, client: Client, key: str, value: BatchRecord | Claim, revision: int) -> bool:
         """Store a value if the key still has this revision; say whether it was stored."""
         data = json.dumps(asdict(value)).encode()
-        return await compare_and_set(client, self._options, self._subject(key), data, revision)
+        return await compare_and_set(client, self._options, self._subject(key), data, revision, stream=self._stream)
 
     async def batch(self, client: Client, sink: str) -> tuple[BatchRecord | None, int]:
         """Return the record of a sink's latest batch."""
         value, revision = await self.get(client, f"{sink}.batch")
-        return (None if value is None else BatchRecord(**value)), revision
+        return (None if value is None else self._record(BatchRecord, value)), revision
 
     async def claim(self, client: Client, sink: str, partition: int) -> tuple[Claim | None, int]:
         """Return the record of the latest attempt at a partition."""
         value, revision = await self.get(client, f"{sink}.part.{partition}")
-        return (None if value is None else Claim(**value)), revision
+        return (None if value is None else self._record(Claim, value)), revision
 
 
 class Ledger:

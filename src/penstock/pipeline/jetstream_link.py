@@ -19,11 +19,21 @@ from penstock.fabric.nats_login import HandshakeError, NotInstalledError, Unread
 from penstock.pipeline.jetstream_options import Options, unreadable
 
 try:
-    import nats.errors
     from nats.aio.client import Client
 
     from penstock.fabric import nats_api
-    from penstock.fabric.nats_api import NO_STREAM, ApiError, ask, log_in, shut
+    from penstock.fabric.nats_api import (
+        NO_STREAM,
+        TRANSIENT,
+        ApiError,
+        NatsClient,
+        ask,
+        log_in,
+        sequences,
+        shut,
+        text,
+        whole,
+    )
 except ImportError as missing:
     raise FailedError(
         "jetstream.not-installed", "`penstock.jetstream` needs nats-py", hint="install `penstock[nats]`"
@@ -99,7 +109,7 @@ class Link:
                 return await work(await self._connected())
             except PenstockError:
                 raise
-            except (OSError, TimeoutError, nats.errors.Error, Interrupted) as error:
+            except (*TRANSIENT, Interrupted) as error:
                 said = f"{error} {self._complaint}".lower()
                 if "authorization" in said or "permissions violation" in said:
                     raise RefusedError(
@@ -123,7 +133,7 @@ class Link:
         arguments = options.arguments()
         await self._disconnect()
         self._complaint = ""
-        client = self._client = Client()
+        client = self._client = NatsClient()
         try:
             await log_in(
                 client,
@@ -205,27 +215,28 @@ def refusal(options: Options, error: dict[str, Any]) -> Exception:
 async def stream_state(client: Client, options: Options) -> StreamState:
     """Return what the stream holds. Raises as `request`."""
     info = await request(client, options, f"STREAM.INFO.{options.stream}")
-    state, config = info["state"], info["config"]
     return StreamState(
-        created=str(info["created"]),
-        first=int(state["first_seq"]),
-        last=int(state["last_seq"]),
-        deleted=int(state.get("num_deleted", 0)),
-        replicas=int(config.get("num_replicas", 1)),
-        retention=str(config.get("retention", "limits")),
-        duplicate_window=int(config.get("duplicate_window", 0)) / 1e9,
+        created=text(info, "created"),
+        first=whole(info, "state", "first_seq"),
+        last=whole(info, "state", "last_seq"),
+        deleted=whole(info, "state", "num_deleted", default=0),
+        replicas=whole(info, "config", "num_replicas", default=1),
+        retention=text(info, "config", "retention", default="limits"),
+        duplicate_window=whole(info, "config", "duplicate_window", default=0) / 1e9,
     )
 
 
 async def deleted_sequences(client: Client, options: Options) -> list[int]:
     """Return the sequences between the first and the last that the stream no longer holds, in order."""
     info = await request(client, options, f"STREAM.INFO.{options.stream}", {"deleted_details": True})
-    return sorted(info["state"].get("deleted") or [])
+    return sequences(info, "state", "deleted")
 
 
-async def compare_and_set(client: Client, options: Options, subject: str, value: bytes, revision: int) -> bool:
+async def compare_and_set(  # noqa: PLR0913  # a value, where it goes, and what has to be there
+    client: Client, options: Options, subject: str, value: bytes, revision: int, *, stream: str
+) -> bool:
     """Store a value if the last one on its subject has this sequence; say whether it was stored."""
     try:
-        return await nats_api.compare_and_set(client, subject, value, revision, timeout=options.timeout)
+        return await nats_api.compare_and_set(client, subject, value, revision, stream=stream, timeout=options.timeout)
     except ApiError as error:
         raise refusal(options, error.answer) from error

@@ -1,18 +1,17 @@
 """Publishing the rows of one task attempt, each exactly once. The protocol is in `jetstream_ledger`."""
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, LimitError, MalformedError, RefusedError
+from penstock.fabric.nats_api import TRANSIENT, AnswerError, ApiError, read_answer, text
 from penstock.pipeline.jetstream_ledger import Attempt, Ledger
 from penstock.pipeline.jetstream_link import Interrupted, Link, refusal, woken
 from penstock.pipeline.jetstream_options import Options
@@ -167,7 +166,7 @@ class _Publisher:
         self._waiting, self._refused = dict.fromkeys(left), None
         try:
             await self._send_all(client, left)
-        except (OSError, TimeoutError, Interrupted, nats.errors.Error) as error:
+        except (*TRANSIENT, Interrupted) as error:
             raise _Unsure from error
         finally:
             for name in [name for name in left if name not in self._waiting]:
@@ -208,11 +207,16 @@ class _Publisher:
                 f"no stream takes a subject of the rows; `{self._options.stream}` should",
                 hint="check the stream's subjects",
             )
-        elif b'"error"' in message.data:
-            answer: dict[str, Any] = json.loads(message.data)
-            self._refused = refusal(self._options, answer["error"])
         else:
-            self._waiting.pop(name, None)
+            try:
+                if text(read_answer(message.data), "stream") != self._options.stream:
+                    return
+            except ApiError as error:
+                self._refused = refusal(self._options, error.answer)
+            except AnswerError:
+                return  # not of the server: its own answer is waited for
+            else:
+                self._waiting.pop(name, None)
         self._wake.set()
 
 

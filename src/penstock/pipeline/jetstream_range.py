@@ -21,11 +21,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, PenstockError
+from penstock.fabric.nats_api import TRANSIENT, text, whole
+from penstock.fabric.nats_feed import read_place
 from penstock.pipeline.jetstream_link import Interrupted, Link, deleted_sequences, request, stream_state, woken
 
 _IDLE: Final = 60 * 1_000_000_000  # nanoseconds after which the server forgets a consumer nobody asks
@@ -161,29 +162,31 @@ class RangeReader:
         made = await request(
             client, self._options, f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config}
         )
-        self._pending = int(made.get("num_pending", 0))
+        self._pending = whole(made, "num_pending", default=0)
         inbox = client.new_inbox()
         # No limit on what waits here: a chunk is no larger than what we asked for.
         await client.subscribe(inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
-        self._consumer = client, str(made["name"]), inbox
+        self._consumer = client, text(made, "name"), inbox
 
     async def _close(self, client: Client) -> None:
         if self._consumer is not None:
             # What arrived must not be lost to a failure here; the server forgets the consumer by itself.
-            with suppress(OSError, TimeoutError, nats.errors.Error, Interrupted, PenstockError):
+            with suppress(*TRANSIENT, Interrupted, PenstockError):
                 await request(client, self._options, f"CONSUMER.DELETE.{self._options.stream}.{self._consumer[1]}")
             self._consumer = None
 
     async def _receive(self, message: Msg) -> None:
         if message.reply:
-            # $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.consumer-sequence.time.pending[.random]
-            tokens = message.reply.split(".")
-            at = 2 if len(tokens) == 9 else 4
+            place = read_place(message.reply)
+            if place is None or self._consumer is None or place[:2] != (self._options.stream, self._consumer[1]):
+                return  # not of our consumer: junk of somebody who knows the inbox
             headers: dict[str, str] = message.headers or {}
-            self._pending = int(tokens[at + 6])
-            self._got.append(Message(message.subject, int(tokens[at + 3]), int(tokens[at + 5]), headers, message.data))
+            self._pending = place.pending
+            self._got.append(Message(message.subject, place.sequence, place.time, headers, message.data))
+        elif status := (message.headers or {}).get("Status"):
+            self._status = status
         else:
-            self._status = (message.headers or {}).get("Status", "unknown")
+            return
         self._wake.set()
 
     async def _fetch(self, client: Client) -> list[Message]:

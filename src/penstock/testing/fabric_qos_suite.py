@@ -8,6 +8,7 @@ from typing import Final
 from penstock.fabric.envelope import Sample
 from penstock.fabric.port import Fabric
 from penstock.fabric.qos import KEEP_ALL, Durability, Order, Ownership, Priority, Qos
+from penstock.fabric.tasks import waited_for
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.testing.fabric_kit import (
     EVENTS,
@@ -164,7 +165,7 @@ class QosSuite(FabricCase):
         await writer.publish(b"other", key="k")
         assert await take(every, 4) == [b"1", b"2", b"3", b"other"]
         assert await take(reader, 2) == [b"1", b"other"]
-        waiting = asyncio.create_task(take(reader, 1))
+        waiting = waited_for(take(reader, 1))
         await until(lambda: reader.counts.filtered == 1)
         await self.clock.advance(0.9)
         assert not waiting.done()
@@ -180,11 +181,11 @@ class QosSuite(FabricCase):
         await writer.publish(b"1", key="a")
         await writer.publish(b"2", key="b")
         assert await take(reader, 2) == [b"1", b"2"]
-        waiting = asyncio.create_task(take(reader, 1))
+        waiting = waited_for(take(reader, 1))
         await self.clock.advance(0.6)
         await writer.publish(b"3", key="a")
         assert await waiting == [b"3"]
-        waiting = asyncio.create_task(take(reader, 1))
+        waiting = waited_for(take(reader, 1))
         await asyncio.sleep(0)
         await self.clock.advance(0.5)
         assert missed == ["b"]

@@ -13,6 +13,7 @@ import asyncio
 
 from penstock.fabric.envelope import Sample
 from penstock.fabric.port import Fabric
+from penstock.fabric.tasks import waited_for
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.testing.fabric_kit import (
     EVENTS,
@@ -150,7 +151,7 @@ class FabricSuite(QosSuite):
                 async for sample in samples:
                     got.append(sample.data)  # noqa: PERF401  # what was read before the cancellation counts
 
-        task = asyncio.create_task(read())
+        task = waited_for(read())
         reader = await fabric.subscribe("live")
         await nothing(reader)  # cancels a call that waits
         await writer.publish(b"1")
@@ -230,7 +231,7 @@ class FabricSuite(QosSuite):
         async with await fabric.serve("ask", handler):
             with refused("fabric.handler-failed"):
                 await fabric.request("ask", b"fail", timeout=5)
-            asking = asyncio.create_task(fabric.request("ask", b"wait", timeout=0.05))
+            asking = waited_for(fabric.request("ask", b"wait", timeout=0.05))
             await asyncio.sleep(0.01)
             await self.clock.advance(0.1)
             with refused("fabric.no-reply"):

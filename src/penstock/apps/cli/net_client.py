@@ -15,6 +15,7 @@ from penstock.apps.cli.trusted import load_credentials, load_type
 from penstock.broker.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
+from penstock.fabric.tasks import waited_for
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
@@ -162,7 +163,7 @@ def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
 
 async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
     """Wait for work, but no longer than until somebody wants to stop: None then."""
-    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    task, stopped = waited_for(work), waited_for(stop.wait())
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None

@@ -23,6 +23,7 @@ from penstock.apps.cli.session import Warned, say, say_json, warn
 from penstock.broker.client import Client, TypeSource
 from penstock.broker.feeds import Feed
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+from penstock.fabric.tasks import waited_for
 from penstock.model.events import Event
 from penstock.model.names import TypeName
 
@@ -197,7 +198,7 @@ class _Feeds:
         self._client = client
         self._wanted = wanted
         self._tally = tally
-        self._feeds: dict[str, asyncio.Task[Feed]] = {}
+        self._feeds: dict[str, asyncio.Future[Feed]] = {}
         self._news = asyncio.Event()
         client.on_quench(lambda _feed, _quiet: self._news.set())
 
@@ -205,7 +206,7 @@ class _Feeds:
         """Return the feed of a type. Raises as `Client.advertise`."""
         if name not in self._feeds:
             source = self._call.type(name or self._wanted.type)
-            self._feeds[name] = asyncio.create_task(self._advertise(source))
+            self._feeds[name] = waited_for(self._advertise(source))
         return await self._feeds[name]
 
     async def _advertise(self, source: TypeSource) -> Feed:

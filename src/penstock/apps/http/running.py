@@ -13,6 +13,7 @@ from penstock.apps.http.bundles import Bundle, Stamp, load, stamp
 from penstock.apps.http.server import Bounds, HttpService
 from penstock.apps.http.service import DecisionService
 from penstock.errors import FailedError, PenstockError
+from penstock.fabric.tasks import keep_running
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 Notes: TypeAlias = Callable[[str], None]
@@ -65,7 +66,7 @@ class Running:
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._ended.set)
         loop.add_signal_handler(signal.SIGHUP, self._look_again)
-        tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._sync())]
+        tasks = [keep_running("reading the bundle", self._watch), keep_running("writing the journal", self._sync)]
         try:
             ready(self.http.port)
             await self._ended.wait()

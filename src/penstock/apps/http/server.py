@@ -17,6 +17,7 @@ from msgspec import Struct
 from penstock.apps.http.places import JSON
 from penstock.apps.http.reading import Chunks, Head, Wrong, read_head
 from penstock.errors import FailedError
+from penstock.fabric.tasks import keep_running
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -127,7 +128,7 @@ class HttpService:
             self._server = await loop.create_server(lambda: _Connection(self), host, port, ssl=tls, backlog=1024)
         except OSError as error:
             raise FailedError(self._code, f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
-        self._sweeper = asyncio.create_task(self._sweep())
+        self._sweeper = keep_running("ending idle connections", self._sweep)
         return self
 
     @property

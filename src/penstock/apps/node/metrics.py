@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from penstock.apps.http.server import Answer
 from penstock.broker.node import Node
 from penstock.errors import PenstockError
+from penstock.fabric.tasks import failing
 from penstock.guard import DecisionRecord
 from penstock.guard.recording import Sink
 
@@ -130,6 +131,7 @@ class _Sizes(Collector):
             "told_entries": ("What was entered with neighbours.", size.told),
             "trees": ("Dissemination trees that the broker is part of.", size.trees),
             "retained_events": ("Events that are kept as current state.", size.retained),
+            "tasks_failing": ("Tasks that raised an error and have not run well since.", len(failing())),
             "quarantined_blocks": ("Sealed blocks that were refused and are kept.", len(core.quarantine)),
         }
         for name, (words, number) in held.items():

@@ -26,6 +26,7 @@ from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import RandomBytes
 from penstock.errors import FailedError, PenstockError
+from penstock.fabric.tasks import failing, keep_running
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
 from penstock.store.decision_file import DecisionFile
@@ -97,7 +98,7 @@ class RunningNode:
             listen = self._loaded.file.listen
             ready(Ready(self._key.principal, PeerAddress(listen.host, self._node.port), http))
             self._log.say("info", "started", principal=self._key.principal, network=str(self._loaded.network))
-            self._reloading = asyncio.create_task(self._keep_reloading())
+            self._reloading = keep_running("reloading", self._keep_reloading)
             await self._stopping.wait()
             self._log.say("info", "stopping", sessions=len(self._node.clients))
             self._reloading.cancel()
@@ -214,6 +215,8 @@ class RunningNode:
             return Answer(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if not self._node.policies.is_broker:
             return Answer(b"not a broker of its network\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if broken := failing():
+            return Answer(f"failing: {', '.join(broken)}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
         return Answer(b"ready\n")
 
 

@@ -1,0 +1,376 @@
+"""A second client of the NATS server that sends what it likes: nobody stops reading, and nobody stops writing."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nats
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from penstock.errors import PenstockError
+from penstock.fabric import Qos, Sample, Subscription
+from penstock.fabric.envelope import decode, encode
+from penstock.fabric.nats import NatsFabric
+from penstock.fabric.nats_api import AnswerError, ApiError, payload, read_answer, sequences, text, whole
+from penstock.fabric.nats_feed import Feed, read_place
+from penstock.fabric.nats_log import NatsLog
+from penstock.fabric.tasks import failing
+from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, STATE, refused, take, until
+from penstock.testing.nats import NatsServer
+
+_NUMBERS = count()
+#: what a reply subject may be that is not one of a consumer
+REPLIES = (
+    "",
+    "x",
+    "$JS.ACK",
+    "$JS.ACK.a.b.c.d.e.f.g",
+    "$JS.ACK.{stream}.{consumer}.1.x.1.1.0",
+    "$JS.ACK.{stream}.{consumer}.1.-1.1.1.0",
+    "$JS.ACK.{stream}.{consumer}.1.0.0.0.0",
+    "$JS.ACK.{stream}.other.1.1.1.1.0",
+    "$JS.ACK.other.{consumer}.1.1.1.1.0",
+    "$JS.ACK.{stream}.{consumer}." + "9" * 400 + ".1.1.1.0",
+    "a.b.c.d.e.f.g.h.i.j.k.l",
+)
+#: what an answer may be that is not one of JetStream
+ANSWERS = (
+    b"",
+    b"junk",
+    b"[]",
+    b"null",
+    b"{}",
+    b"[" * 100_000,
+    b'{"error": 5}',
+    b'{"error": {"code": "x"}}',
+    b'{"stream": 7, "seq": "x"}',
+    b'{"stream": "other", "seq": 1}',
+    b'{"message": {"data": "%", "seq": 1}}',
+    b"\xff\xfe",
+)
+
+
+def run(test: Callable[[], object]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()  # type: ignore[misc]  # an async function
+
+    asyncio.run(bounded())
+
+
+def prefix() -> str:
+    return f"hostile{next(_NUMBERS)}"
+
+
+@asynccontextmanager
+async def opened(server: NatsServer, **more: float) -> AsyncIterator[tuple[NatsFabric, Client]]:
+    """Yield a fabric, and a stranger on the same server."""
+    stranger = await nats.connect(server.url)
+    try:
+        async with await NatsFabric.connect(server.url, prefix=prefix(), **more) as fabric:  # type: ignore[arg-type]  # times
+            yield fabric, stranger
+    finally:
+        await stranger.close()
+
+
+def feed_of(reader: Subscription) -> Feed:
+    found = reader._taken.__self__  # type: ignore[attr-defined]  # the bound method of a feed
+    assert isinstance(found, Feed)
+    return found
+
+
+async def raw_publish(server: NatsServer, subject: bytes, reply: bytes, data: bytes) -> None:
+    """Publish what no client library lets through."""
+    place = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    writer.write(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
+    writer.write(b"PUB %b %b %d\r\n%b\r\nPING\r\n" % (subject, reply, len(data), data))
+    while b"PONG" not in await reader.readline():
+        pass
+    writer.close()
+
+
+# What readers are sent.
+
+
+@pytest.mark.parametrize("qos", [LIVE, LOG], ids=["volatile", "durable"])
+def test_junk_in_the_inbox_of_a_reader_does_not_make_it_deaf(server: NatsServer, qos: Qos) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, stranger):
+            await fabric.declare("topic", qos)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            await writer.publish(b"before")
+            assert await take(reader, 1) == [b"before"]
+            feed = feed_of(reader)
+            for reply in REPLIES:
+                named = reply.format(stream=feed._stream, consumer=feed._consumer)
+                for data in (b"", b"junk", encode(Sample(b"forged"))):
+                    await stranger.publish(f"{feed._reply}.{feed._consumer}", data, reply=named)
+            await stranger.flush()
+            for number in range(3):
+                await writer.publish(str(number).encode())
+            assert await take(reader, 3) == [b"0", b"1", b"2"]
+            assert reader.counts.malformed > len(REPLIES)
+            assert failing() == []
+
+    run(whole_test)
+
+
+@pytest.mark.parametrize("qos", [EVENTS, LOG], ids=["core", "durable"])
+def test_subjects_that_are_not_text_do_not_end_a_connection(server: NatsServer, qos: Qos) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            await fabric.declare("topic", qos)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            client = await fabric.link.client()
+            inbox = fabric.link.subject("topic", "")
+            if qos is LOG:
+                inbox = f"{feed_of(reader)._reply}.x"
+            await raw_publish(server, inbox.encode(), b"\xff\xfe", b"junk")
+            await raw_publish(server, inbox.rpartition(".")[0].encode() + b".\xff", b"x", b"junk")
+            await writer.publish(b"after")
+            assert await take(reader, 1) == [b"after"]
+            assert await fabric.link.client() is client
+            assert client.is_connected
+
+    run(whole_test)
+
+
+def test_a_connection_that_is_not_read_any_more_is_opened_again(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            reports: list[str] = []
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda _loop, context: reports.append(str(context["message"])))
+            await fabric.declare("topic", LOG)
+            reader = await fabric.subscribe("topic")
+            client = await fabric.link.client()
+            client._reading_task.cancel()  # type: ignore[union-attr]  # it is connected
+            await until(lambda: client.is_closed)
+            await (await fabric.publisher("topic")).publish(b"after")
+            assert await take(reader, 1) == [b"after"]
+            assert reports == ["the normal connection to NATS"]
+
+    run(whole_test)
+
+
+def test_a_copy_is_ignored_and_a_forgery_ends_the_subscription(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            await fabric.declare("topic", LOG)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            feed, seen = feed_of(reader), list[Msg]()
+            hear = feed._inbox._hear
+
+            async def listening(message: Msg) -> None:
+                seen.append(message)
+                await hear(message)
+
+            feed._inbox._hear = listening
+            await writer.publish(b"1")
+            assert await take(reader, 1) == [b"1"]
+            # Each message once more, as it was. Servers of today let nobody send such a reply subject, older ones do.
+            await hear(seen[0])
+            await writer.publish(b"2")
+            assert await take(reader, 1) == [b"2"]
+            # A message in the place of the next one would have the reader skip it.
+            place = read_place(seen[-1].reply)
+            assert place is not None
+            reply = f"$JS.ACK.{place.stream}.{place.consumer}.1.{place.sequence + 1}.{place.number + 1}.1.0"
+            await hear(Msg(seen[0]._client, "x", reply, encode(Sample(b"forged")), None))
+            assert await take(reader, 1) == [b"forged"]
+            await writer.publish(b"3")
+            with refused("fabric.forged"):
+                await take(reader, 1)
+            # Whoever begins again gets what is true.
+            assert await take(await fabric.subscribe("topic"), 3) == [b"1", b"2", b"3"]
+
+    run(whole_test)
+
+
+# What writers are answered.
+
+
+def test_forged_answers_delay_a_writer_and_do_not_stop_it(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, stranger):
+            await fabric.declare("topic", LOG)
+            writer = await fabric.publisher("topic")
+            left = iter(ANSWERS)
+
+            async def forge(message: Msg) -> None:
+                if message.reply.startswith("_INBOX") and (answer := next(left, None)) is not None:
+                    await stranger.publish(message.reply, answer)
+
+            await stranger.subscribe(f"{fabric.link.prefix}.t.>", cb=forge)
+            await stranger.flush()
+            for number in range(2 * len(ANSWERS)):
+                await writer.publish(str(number).encode())
+            kept = [sample.data for sample in await fabric.state("topic")]
+            assert kept == [str(number).encode() for number in range(2 * len(ANSWERS))]
+
+    run(whole_test)
+
+
+def test_forged_answers_of_the_api_do_not_stop_a_reader(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, stranger):
+            await fabric.declare("topic", LOG)
+            writer = await fabric.publisher("topic")
+            await writer.publish(b"1")
+            left = iter(ANSWERS * 3)
+
+            async def forge(message: Msg) -> None:
+                if message.reply and (answer := next(left, None)) is not None:
+                    await stranger.publish(message.reply, answer)
+
+            await stranger.subscribe("$JS.API.>", cb=forge)
+            await stranger.flush()
+            for _ in range(len(ANSWERS)):
+                assert await take(await fabric.subscribe("topic"), 1) == [b"1"]
+                assert [sample.data for sample in await fabric.state("topic")] == [b"1"]
+
+    run(whole_test)
+
+
+def test_answers_go_where_nobody_can_guess(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger), opened(server) as (other, _also):
+            one, two = await fabric.link.client(), await other.link.client()
+            inboxes = [each.new_inbox().split(".") for each in (one, two)]
+            assert all(len(inbox) == 3 and len(inbox[1]) == 32 for inbox in inboxes)
+            assert inboxes[0][1] != inboxes[1][1]
+
+    run(whole_test)
+
+
+# Streams that are gone.
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["made again", "gone"])
+def test_a_reader_notices_that_its_stream_is_another(server: NatsServer, again: bool) -> None:
+    async def whole_test() -> None:
+        async with opened(server, timeout=0.5) as (fabric, _stranger):
+            await fabric.declare("topic", LOG)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            for number in range(20):
+                await writer.publish(str(number).encode())
+            assert len(await take(reader, 20)) == 20
+            await fabric.link.ask(f"STREAM.DELETE.{fabric.link.stream('topic')}")
+            if again:
+                await fabric.declare("topic", LOG)
+            # Whoever writes makes it again, too.
+            await writer.publish(b"new")
+            with pytest.raises(PenstockError) as ended:
+                await take(reader, 1)
+            assert ended.value.code in ("fabric.topic-replaced", "fabric.unknown-topic")
+            assert await take(await fabric.subscribe("topic"), 1) == [b"new"]
+
+    run(whole_test)
+
+
+def test_a_reader_of_a_stream_that_was_restored_from_an_older_state_begins_again(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            await fabric.declare("topic", LOG)
+            reader = await fabric.subscribe("topic")
+            feed_of(reader)._last = 1_000  # a position that the stream has not reached
+            feed_of(reader)._returned()
+            with refused("fabric.topic-replaced"):
+                await take(reader, 1)
+
+    run(whole_test)
+
+
+def test_a_server_that_lost_its_store_is_set_up_again_by_whoever_needs_it(tmp_path: Path) -> None:
+    async def whole_test() -> None:
+        async with opened(own, timeout=0.5) as (fabric, _stranger):
+            await fabric.declare("topic", STATE)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            await writer.publish(b"1", key="a")
+            assert await take(reader, 1) == [b"1"]
+            await asyncio.to_thread(own.kill)
+            shutil.rmtree(tmp_path / "data")
+            await asyncio.to_thread(own.start)
+            with refused("fabric.unknown-topic"):
+                await take(reader, 1)
+            with suppress(PenstockError):  # it may say that the topic is gone; who writes declares it again
+                await writer.publish(b"lost", key="a")
+            await fabric.declare("topic", STATE)
+            await (await fabric.publisher("topic")).publish(b"2", key="a")
+            assert await take(await fabric.subscribe("topic"), 1) == [b"2"]
+
+    with NatsServer(folder=tmp_path) as own:
+        run(whole_test)
+
+
+def test_forged_answers_do_not_stop_a_log(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        stranger = await nats.connect(server.url)
+        log = await NatsLog.open(server.url, "keys", prefix=prefix())
+        left = iter(ANSWERS * 3)
+
+        async def forge(message: Msg) -> None:
+            if message.reply and (answer := next(left, None)) is not None:
+                await stranger.publish(message.reply, answer)
+
+        await stranger.subscribe("$JS.API.STREAM.MSG.GET.>", cb=forge)
+        await stranger.flush()
+        for number in range(10):
+            # An answer that was lost is asked for again, and is then no.
+            await log.append(number, str(number).encode())
+            assert list(await log.read(0)) == [str(each).encode() for each in range(number + 1)]
+        await log.close()
+        await stranger.close()
+
+    run(whole_test)
+
+
+# Reading what came.
+
+NAMES = st.sampled_from(["error", "code", "err_code", "description", "message", "data", "seq", "state", "x"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_an_answer_is_read_or_refused(data: bytes) -> None:
+    try:
+        answer = read_answer(data)
+    except (AnswerError, ApiError):
+        return
+    for look in (
+        payload,
+        lambda a: whole(a, "state", "seq"),
+        lambda a: text(a, "x"),
+        lambda a: sequences(a, "state", "x"),
+    ):
+        with suppress(AnswerError):
+            look(answer)
+
+
+TOKENS = st.sampled_from(["$JS", "ACK", "a", "b", "1", "0", "-1", "9" * 30, "", "١", "x"])
+
+
+@given(st.text(max_size=30) | st.lists(TOKENS, max_size=14).map(".".join))
+def test_a_reply_subject_is_a_place_or_junk(reply: str) -> None:
+    place = read_place(reply)
+    assert place is None or (place.sequence > 0 and place.number > 0)
+
+
+@given(st.binary(max_size=80))
+def test_a_sample_is_read_or_refused(data: bytes) -> None:
+    with suppress(PenstockError):
+        decode(b"\x01" + data)
