@@ -73,8 +73,16 @@ def test_ends_that_have_not_signed_the_same_do_not_understand_each_other() -> No
     assert hears_forth.open(forth.seal(1, b"x")) is None
 
 
-@pytest.mark.parametrize(("taken", "last"), [(1, 0), (0, 1), (1, 2), (2, 0), (0, 3)])
-def test_a_record_out_of_order_ends_the_session(taken: int, last: int) -> None:
+def test_copies_of_records_that_have_been_disturb_nobody() -> None:
+    forth, _, _, hears = ends()
+    records = [forth.seal(1, bytes((number,))) for number in range(4)]
+    for number, record in enumerate(records):
+        assert hears.open(record) == (1, bytes((number,)))
+        assert [hears.open(copy) for copy in records[: number + 1]] == [None] * (number + 1)
+
+
+@pytest.mark.parametrize(("taken", "last"), [(0, 1), (1, 2), (0, 3)])
+def test_a_record_that_comes_too_early_ends_the_session(taken: int, last: int) -> None:
     forth, _, _, hears = ends()
     records = [forth.seal(1, bytes((number,))) for number in range(4)]
     for number in range(taken):

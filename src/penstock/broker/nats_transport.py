@@ -11,8 +11,8 @@ sends beyond a grant is cut (`link.flood`).
 
 A session begins when the handshake has ended well. Until then the peer is nobody; what came in plain records beside the
 handshake would be taken for his, and ends the connection. After that plain records are junk, as is everything that does
-not open, and disturbs nobody. A record that was dropped shows by the next one: the connection ends with
-`session.tampered`, and so does one that comes twice or too early.
+not open and every copy of a record that has been: it is dropped and counted, and disturbs nobody. A record that was
+lost shows by the next one: the connection ends with `session.tampered`.
 """
 
 import asyncio
@@ -86,6 +86,8 @@ class NatsTransport(asyncio.Transport):
         self._heard = self._granted = 0
         self._reading = True
         self._closing = self._lost = False
+        #: messages that were junk, or copies
+        self.dropped = 0
         self._wake = asyncio.Event()
         self._carrying: asyncio.Task[None] | None = None
 
@@ -291,7 +293,9 @@ class NatsTransport(asyncio.Transport):
         except RefusedError as error:
             self._channel.cut(error)
             return
-        if found is not None:
+        if found is None:
+            self.dropped += 1
+        else:
             self._hear_record(len(data), *found)
 
     def _hear_plain(self, message: Msg) -> None:

@@ -8,8 +8,8 @@ The nonce is the record's number, from 0 on. A key seals 2^20 records and then g
 seals more than AES-GCM is good for (RFC 8446, 5.5) and none opens what was sealed before it.
 
 What does not open is nobody's record and `None`: whoever can reach a subject can send such things, and must not be able
-to harm a session by it. What opens and is not the next one was held back, repeated or swapped on its way: the session
-is over.
+to harm a session by it. The same goes for a copy of a record that has been: whoever hears one can send it again. What
+opens and is later than the next one shows that a record was held back or dropped on its way: the session is over.
 """
 
 from struct import Struct
@@ -82,14 +82,16 @@ class Opening:
         self._number = 0
 
     def open(self, record: bytes) -> tuple[int, bytes] | None:
-        """Return kind and content of the next record, and `None` for what the other end has never written.
+        """Return kind and content of the next record, and `None` for junk, and for copies of those before it.
 
-        Raises `RefusedError` (`session.tampered`) for a record of the other end that is not the next one; nothing opens
+        Raises `RefusedError` (`session.tampered`) for a record of the other end that comes too early; nothing opens
         after that.
         """
         if self._keys is None or len(record) < OVERHEAD_BYTES:
             return None
         kind, number = _HEAD.unpack_from(record)
+        if number < self._number:
+            return None
         cipher = self._keys.cipher(number)
         if cipher is None:
             return None
@@ -145,6 +147,6 @@ def _nonce(number: int) -> bytes:
 def _tampered() -> RefusedError:
     return RefusedError(
         "session.tampered",
-        "a record is missing, or has come twice or too early",
+        "a record is missing, or has come too early",
         hint="the servers in between lose or change what they carry; connect again",
     )
