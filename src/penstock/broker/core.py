@@ -88,6 +88,8 @@ class Core:
         #: whether so much waits to go out that whoever publishes should wait, and what it waits for
         self.crowded: Callable[[], bool] = lambda: False
         self.room: Callable[[], Awaitable[None]] = _at_once
+        #: whether so many events more can be sent on
+        self.has_room: Callable[[int], bool] = lambda _events: True
         self.sources = Sources(settings.credentials, agreements=settings.agreements, policies=settings.policies)
         local = LocalBroker(
             settings.network,

@@ -2,6 +2,9 @@
 
 What a broker says is signed, numbered and timed, and holds what it discloses. It is renewed now and then; who does not
 renew it is forgotten, and so is who says goodbye, or may be in the network no longer.
+
+A broker that starts, or has missed something, asks the others for the policy that they know: `waiting` are those who
+have not answered.
 """
 
 import asyncio
@@ -19,8 +22,9 @@ from penstock.fabric import Fabric, Sample
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
-#: the first octet of what a broker says of itself
-_HERE, _GONE = b"+", b"-"
+#: the first byte of what a broker says of itself: it is here; it is here and asks the others for the policy that they
+#: know; it is here and has written what it knows of policy; it goes
+_HERE, _ASKS, _ANSWERS, _GONE = b"+", b"?", b"!", b"-"
 #: seconds for which nobody looks again for a broker that was not found
 _LOOKING: Final = 1.0
 
@@ -61,6 +65,11 @@ class FabricMembers:
         self._others: dict[Principal, datetime] = {}
         self._succession = Succession(core.settings.limits)
         self._looked: dict[Principal, float] = {}
+        #: brokers that were asked, and have neither answered nor gone
+        self.waiting: set[Principal] = set()
+        #: called when another broker asks, and when one of those that are waited for has answered or gone
+        self.asked: Callable[[], None] = lambda: None
+        self.heard: Callable[[], None] = lambda: None
 
     def __contains__(self, broker: Principal) -> bool:
         return broker in self._others
@@ -77,12 +86,31 @@ class FabricMembers:
         octets = core.shown()
         if self._shown is not None and self._shown[0] == octets and abs(now - self._shown[1]) < self._renewal:
             return
-        self._shown = octets, now
+        self._show(_HERE)
+
+    def _show(self, kind: bytes) -> None:
+        if self.waiting:
+            kind = _ASKS  # a topic keeps the last word of each, and the question stands
+        core, octets = self._core, self._core.shown()
+        self._shown = octets, core.now()
         most = core.settings.limits.network_disclosure
         if len(octets) > most:
             core.note(LimitError("network.limit", f"a broker discloses at most {most} octets", hint="show less"))
         else:
-            self._tell(_HERE + octets)
+            self._tell(kind + octets)
+
+    def ask(self) -> None:
+        """Ask all others for the policy that they know."""
+        self.waiting = set(self._others)
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """Ask those who have not answered: their answer may have been lost behind their next word."""
+        self._show(_ASKS)
+
+    def answer(self) -> None:
+        """Say that all that this broker knows of policy is on the topics."""
+        self._show(_ANSWERS)
 
     def leave(self) -> None:
         """Say that this broker goes, if it has said that it is there."""
@@ -131,8 +159,13 @@ class FabricMembers:
             return
         check_future(core, told, now)
         told.verify(self.topic, self._proof)
-        if told.body[:1] == _HERE:
+        kind = told.body[:1]
+        if kind in (_HERE, _ASKS, _ANSWERS):
             await self._admit(told)
+            if kind != _HERE:
+                self._answered(told.origin)
+            if kind == _ASKS:
+                self.asked()
         elif told.body != _GONE:
             malformed("what a broker says of itself")
         elif told.origin in self._others:
@@ -156,6 +189,13 @@ class FabricMembers:
         self._others[broker] = told.time
         core.disclose(broker, bag)
 
+    def _answered(self, broker: Principal) -> None:
+        """Wait for a broker no longer: one that asks has said before what it knows."""
+        if broker in self.waiting:
+            self.waiting.discard(broker)
+            self.heard()
+
     def _forget(self, broker: Principal) -> None:
         del self._others[broker]
+        self._answered(broker)
         self._core.disclose(broker, None)

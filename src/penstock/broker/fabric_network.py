@@ -18,11 +18,12 @@ noticed by the owner's time-stamps, as everywhere else. Nobody is told that nobo
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from penstock.broker.blinded_vault import renamed
 from penstock.broker.core import Core
@@ -31,7 +32,7 @@ from penstock.broker.fabric_members import FabricMembers, check_future
 from penstock.broker.fabric_topics import STATE, Composed, EventWriting, Reading, Room, StateWriting, Take, events_qos
 from penstock.broker.membership import type_digest
 from penstock.broker.policy_network import PolicyBook
-from penstock.broker.policy_transport import ACKNOWLEDGEMENT, Statement, is_reserved, reserved_types, wrap
+from penstock.broker.policy_transport import ACKNOWLEDGEMENT, Statement, is_reserved, reserved_types, unwrap, wrap
 from penstock.broker.proofs import SignedProof
 from penstock.broker.publications import Publications, blocks
 from penstock.broker.reading import malformed
@@ -39,17 +40,26 @@ from penstock.broker.samples import SignedSample, Succession
 from penstock.broker.sealed import SealedPublications, not_sealed
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
-from penstock.fabric.tasks import in_background
+from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.trust.signed import SignedValue
-from penstock.trust.stamps import CarriedStamp, TimeStamp
+from penstock.trust.signed import SignedValue, UnverifiedValue
+from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
 
 #: of what a sample may hold, the part that columns of events may take; header, seal and signature take the rest
 _COLUMNS: Final = 0.75
 #: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
 _PATIENCE: Final = 2.0
+#: seconds that a broker which starts waits for answers about policy before clients may connect
+_ANSWERING: Final = 5.0
+_LOOK: Final = 0.005
+#: seconds before they are asked again
+_ASKING: Final = 1.0
+#: seconds before a reconciliation that failed is tried again
+_AGAIN: Final = 0.5
+#: after which brokers look whether the servers still keep all policy
+_RESTATING: Final = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +111,12 @@ class FabricNetwork:
         self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
         self._book: PolicyBook
+        self._missed, self._asked, self._heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._members.asked, self._members.heard = self._asked.set, self._heard.set
+        self._reconciling: list[asyncio.Task[None]] = []
+        self._restated = core.now()
         self._room = Room(core.settings.limits.network_outbox)
-        core.crowded, core.room = self._is_crowded, self._wait_for_room
+        core.crowded, core.room, core.has_room = self._is_crowded, self._wait_for_room, self._room.has
         core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
         core.exchange.quenches, core.router.on_fabric = False, True
         core.library.changed = self._reconsider
@@ -110,7 +124,10 @@ class FabricNetwork:
     # Running.
 
     async def start(self) -> None:
-        """Take in who is there and what owners have said, and then be there too. Raises what the fabric raises."""
+        """Take in who is there and what owners have said, and then be there too. Raises what the fabric raises.
+
+        Returns when the others have answered, or after a while: until they have, nothing is delivered.
+        """
         self._states = {self._members.topic: self._state(self._members.topic, self._members.hear), **self._states}
         ready: set[str] = set()
         # What is said here may let further owners be followed.
@@ -120,7 +137,15 @@ class FabricNetwork:
                 self._states[topic].start()
             ready.update(waiting)
         self._started = True
-        self._members.appear()
+        self._miss()
+        self._reconciling = [
+            keep_running("reconciling policy", self._keep_reconciled),
+            keep_running("answering about policy", self._keep_answering),
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWERING):
+                while self._core.local.held:
+                    await asyncio.sleep(_LOOK)
         self._reconsider()
 
     async def stop(self) -> None:
@@ -129,6 +154,9 @@ class FabricNetwork:
         if self._due is not None:
             self._due.cancel()
         self._started = False
+        for task in self._reconciling:
+            task.cancel()
+        await asyncio.gather(*self._reconciling, return_exceptions=True)
         await asyncio.gather(*(writing.close(patience) for writing in self._writings.values()))
         # Nobody takes what a broker says that has gone.
         self._members.leave()
@@ -140,6 +168,8 @@ class FabricNetwork:
         """Show what the broker shows now, forget who has gone, and those who may be here no longer."""
         if self._started:
             self._members.appear()
+            if self._core.now() - self._restated > _RESTATING:
+                self._asked.set()
         self._members.tick()
 
     def brokers(self) -> list[Principal]:
@@ -346,16 +376,108 @@ class FabricNetwork:
             await self._members.look_for(self._fabric, Principal.parse(sample.key))
         self._book.arrived(self._core.begin(), block.events[0])
 
+    # Policy that the servers have lost.
+    #
+    # A broker that starts, or whose reading of these topics was interrupted, does not know what was said meanwhile, nor
+    # whether the servers still have it. It writes what it knows, asks the others to do the same, and delivers nothing
+    # until all of them have answered or are forgotten, and it has read the topics once more.
+
+    def _miss(self) -> None:
+        if self._started:
+            self._core.local.hold(held=True)
+            self._missed.set()
+
+    async def _keep_reconciled(self) -> None:
+        while True:
+            await self._missed.wait()
+            self._missed.clear()
+            try:
+                await self._restate()
+                self._members.ask()
+                await self._answers()
+                for reading in list(self._states.values()):
+                    await reading.load()
+            except PenstockError as error:
+                self._note(error)
+                self._missed.set()
+                await asyncio.sleep(_AGAIN)
+            if not self._missed.is_set():
+                self._core.local.hold(held=False)
+
+    async def _answers(self) -> None:
+        """Wait until all brokers that were asked have answered or are forgotten."""
+        while self._members.waiting:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(_ASKING):
+                    await self._heard.wait()
+            except TimeoutError:
+                self._members.ask_again()
+
+    async def _keep_answering(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            try:
+                await self._restate()
+                self._members.answer()
+            except PenstockError as error:
+                self._note(error)
+                self._asked.set()
+                await asyncio.sleep(_AGAIN)
+
+    async def _restate(self) -> None:
+        """Write what this broker knows of policy and the topics do not keep. Raises what the fabric raises."""
+        self._restated = self._core.now()
+        known: dict[str, dict[str, Statement]] = {}
+        for statement in self._book.statements():
+            retained = wrap(statement)
+            known.setdefault(topic_of(retained.event.key), {})[retained.slot] = statement
+        for topic, statements in known.items():
+            if topic not in self._states:
+                continue
+            for sample in await self._states[topic].kept():
+                if sample.key in statements and _says_as_much(sample, statements[sample.key]):
+                    del statements[sample.key]
+            for statement in statements.values():
+                self.publish(statement)
+            if statements:
+                await self._state_writings[topic].written()
+
     # Topics that hold what is so now.
 
     def _state(self, topic: str, take: Take) -> Reading:
-        return Reading(self._fabric, topic, STATE, take, self._note)
+        return Reading(self._fabric, topic, STATE, take, self._note, missed=self._miss)
 
     def _write_state(self, topic: str, key: str, data: bytes) -> None:
         writing = self._state_writings.get(topic)
         if writing is None:
             writing = self._state_writings[topic] = StateWriting(self._fabric, topic, self._note)
         writing.put(key, data)
+
+
+def _says_as_much(sample: Sample, statement: Statement) -> bool:
+    """Whether what a topic keeps is as good as a statement: the same one, or a later stamp or acknowledgement."""
+    try:
+        (event,) = read_body(sample.data).events
+        kept = unwrap(event, sample.key)
+    except (PenstockError, ValueError):
+        return False
+    if isinstance(kept, CarriedStamp) and isinstance(statement, CarriedStamp):
+        return kept.stamp.value.time >= statement.stamp.value.time and _is_signed(kept.stamp)
+    if isinstance(kept, CarriedStamp) or isinstance(statement, CarriedStamp):
+        return False
+    if isinstance(kept.value, Acknowledgement) and isinstance(statement.value, Acknowledgement):
+        return kept.value.time >= statement.value.time and _is_signed(kept)
+    return kept.to_sexp() == statement.to_sexp()
+
+
+def _is_signed(value: UnverifiedValue[Any]) -> bool:
+    try:
+        value.verify()
+    except PenstockError:
+        return False
+    return True
 
 
 def _unsealed(key: TypeKey) -> RefusedError:

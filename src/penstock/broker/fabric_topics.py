@@ -50,24 +50,35 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 class Reading:
-    """Reads one topic until it is closed; `take` gets every sample, and what it raises is noted."""
+    """Reads one topic until it is closed; `take` gets every sample, and what it raises is noted.
 
-    def __init__(self, fabric: Fabric, topic: str, qos: Qos, take: Take, note: Note) -> None:
+    `missed` is called when it reads again after an interruption: samples may have come and gone meanwhile.
+    """
+
+    def __init__(  # noqa: PLR0913  # what it reads, and who gets it
+        self, fabric: Fabric, topic: str, qos: Qos, take: Take, note: Note, *, missed: Callable[[], None] = lambda: None
+    ) -> None:
         self._fabric = fabric
         self._topic = topic
         self._qos = qos
         self._take = take
         self._note = note
+        self._missed = missed
         self._task: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
         #: whether samples that are written now will arrive
         self.up = False
+        self._interrupted = False
 
     async def load(self) -> None:
         """Take what the topic keeps now. Raises as `Fabric.state`."""
-        await self._fabric.declare(self._topic, self._qos)
-        for sample in await self._fabric.state(self._topic):
+        for sample in await self.kept():
             await self._heed(sample)
+
+    async def kept(self) -> tuple[Sample, ...]:
+        """Return what the topic keeps now. Raises as `Fabric.state`."""
+        await self._fabric.declare(self._topic, self._qos)
+        return await self._fabric.state(self._topic)
 
     def start(self) -> None:
         """Begin to read."""
@@ -97,6 +108,9 @@ class Reading:
             try:
                 await self._fabric.declare(self._topic, self._qos)
                 async with await self._fabric.subscribe(self._topic) as samples:
+                    if self._interrupted:
+                        self._missed()
+                    self._interrupted = True
                     self.up, pause = True, _FIRST_PAUSE
                     async for sample in samples:
                         await self._heed(sample)
@@ -126,6 +140,10 @@ class _Writing(ABC):
         self._idle = asyncio.Event()
         self._idle.set()
         self._task = keep_running("writing to a topic", self._run)
+
+    async def written(self) -> None:
+        """Wait until nothing waits to be written."""
+        await self._idle.wait()
 
     async def close(self, patience: float) -> None:
         """Write what waits, for so many seconds, and then no more."""
@@ -205,9 +223,13 @@ class Room:
         """Whether whoever brings events should wait."""
         return 2 * self._waiting > self._most
 
+    def has(self, events: int) -> bool:
+        """Whether there is room for events."""
+        return self._waiting + events <= self._most
+
     def take(self, events: int) -> bool:
         """Take room for events, if there is enough."""
-        if self._waiting + events > self._most:
+        if not self.has(events):
             return False
         self._waiting += events
         return True

@@ -257,6 +257,15 @@ class LocalBroker:
         """Go on with an owner's types."""
         self._passing.suspended.discard(owner)
 
+    @property
+    def held(self) -> bool:
+        """Whether nothing passes until policy is reconciled with the other brokers."""
+        return self._passing.held
+
+    def hold(self, *, held: bool) -> None:
+        """Deliver and take nothing of anybody, or go on."""
+        self._passing.held = held
+
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
         """Take note that somebody, or nobody, in the network wants what was advertised under a key."""
         self._standing.wanted(key, wanted=wanted)

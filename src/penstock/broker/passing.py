@@ -45,6 +45,8 @@ class Passing:
     #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it is
     #: the coordinator's, nothing at all
     suspended: set[Principal] = field(default_factory=set)
+    #: whether nothing at all passes: policy is being reconciled with the other brokers
+    held: bool = False
     #: events that were not delivered because of that
     held_back: int = 0
 
@@ -77,7 +79,7 @@ class Passing:
         """Return who gets what of events, for which the router found the keys of subscriptions."""
         given: dict[str, Giving] = {}
         for keys, event in deliveries:
-            if self.suspended and self._is_suspended(event):
+            if (self.held or self.suspended) and self._is_suspended(event):
                 self.held_back += 1
                 continue
             for receiver in self.standing.receivers(keys, event):
@@ -113,4 +115,4 @@ class Passing:
     def _is_suspended(self, about: EventType | TransitEvent) -> bool:
         # Readers of a type have their right from its owner, whoever owns the sub-type of which the event is.
         owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self.coordinator)
-        return not self.suspended.isdisjoint(owners)
+        return self.held or not self.suspended.isdisjoint(owners)

@@ -5,7 +5,7 @@ what they say. Time-stamps go from neighbour to neighbour, signed for each; on a
 must not be forgotten is kept by a `Keep`: a broker that starts again knows immediately what was revoked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol, TypeAlias, cast
@@ -26,7 +26,7 @@ from penstock.broker.evolution import (
 )
 from penstock.broker.overlay import route_request
 from penstock.broker.policy_network import PolicyNetwork
-from penstock.broker.policy_transport import unwrap
+from penstock.broker.policy_transport import Statement, unwrap
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.wire import Wire
@@ -114,6 +114,7 @@ class Policies:
         self._followed: dict[Principal, Completeness] = {}
         self._stale: dict[Principal, str] = {}
         self._stamped: dict[Principal, SignedValue[TimeStamp]] = {}
+        self._acknowledged: dict[Principal, SignedValue[Acknowledgement]] = {}
         #: when each neighbour's last stamp of an owner was signed
         self._handed: dict[tuple[Principal, Principal], datetime] = {}
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
@@ -300,6 +301,7 @@ class Policies:
                 case Changed(owner):
                     self._enforce(self._begun(output, self._due.get(owner)))
                 case Acknowledge(acknowledgement):
+                    self._acknowledged[acknowledgement.value.owner] = acknowledgement
                     self._publish(acknowledgement.unverified())
                     self._completeness(acknowledgement.value.owner).acknowledged(core.now(), acknowledgement)
                 case Stale(owner, reason):
@@ -431,7 +433,7 @@ class Policies:
     def _state_of(self, owner: Principal) -> str:
         if not self._is_broker and owner == self._core.settings.network.owner:
             return "not-broker"
-        return self._stale.get(owner, _FRESH)
+        return "unreconciled" if self._core.local.held else self._stale.get(owner, _FRESH)
 
     # What the network serves.
 
@@ -484,6 +486,15 @@ class Policies:
     def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
         """Return the last acknowledgement of each broker to an owner."""
         return self._completeness(owner).statements()
+
+    def statements(self) -> Iterator[Statement]:
+        """Yield what this broker knows of all owners' policies, and has acknowledged: for others who lack it."""
+        for owner in self._followed:
+            yield from (event.unverified() for event in self._keeper.log(owner))
+            if owner in self._stamped:
+                yield CarriedStamp(self._stamped[owner].unverified())
+            if owner in self._acknowledged:
+                yield self._acknowledged[owner].unverified()
 
     def acknowledged(self, owner: Principal, broker: Principal) -> datetime | None:
         """Return when the last acknowledgement of a broker to an owner was signed."""

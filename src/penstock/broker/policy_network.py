@@ -48,6 +48,9 @@ class PolicyBook(Protocol):
     def acknowledged(self, owner: Principal, broker: Principal) -> datetime | None:
         """Return when the last acknowledgement of a broker was signed."""
 
+    def statements(self) -> Iterable[Statement]:
+        """Return what this broker knows of all owners' policies, and has acknowledged itself."""
+
     def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
         """Take in verified events of one owner."""
 

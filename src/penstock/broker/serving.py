@@ -296,6 +296,12 @@ class Clients:
     def _publish(self, client: _Client, request: protocol.Publish) -> None:
         core = self._core
         now = core.begin()
+        if not core.has_room(len(request.rows)):
+            raise LimitError(
+                "network.outbox",
+                "too many events wait for the fabric: these were not accepted",
+                hint="publish them again later; the broker's operator sees whether the fabric is away",
+            )
         event_type = core.library.get(request.type, now).event_type
         core.counts["published"] += len(request.rows)
         events = _events(event_type, request.rows)

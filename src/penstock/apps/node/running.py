@@ -215,6 +215,8 @@ class RunningNode:
             return Answer(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if not self._node.policies.is_broker:
             return Answer(b"not a broker of its network\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._node.core.local.held:
+            return Answer(b"policy is being reconciled with the other brokers\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if broken := failing():
             return Answer(f"failing: {', '.join(broken)}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
         return Answer(b"ready\n")
