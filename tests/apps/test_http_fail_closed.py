@@ -44,8 +44,11 @@ STAGES: dict[str, tuple[object, str, str]] = {
 }
 
 
-def asked_over_http(tmp_path: Path, path: str) -> tuple[int, bytes]:
-    """Ask a service that has callers and a log; return the status and the body."""
+def asked_over_http(tmp_path: Path, path: str, *, token: bytes = TOKEN, by_head: bool = True) -> tuple[int, bytes]:
+    """Ask a service that has callers and a log; return the status and the body.
+
+    Who asks is settled by the head, as it is in a process, or with the body.
+    """
     known = Callers({hashlib.sha256(TOKEN).digest(): "me"})
     settings = Settings("https://pdp.example.com", known, Journal(tmp_path / "log", "urn:x"))
     served = DecisionService(bundles.load(TODO), settings)
@@ -53,11 +56,12 @@ def asked_over_http(tmp_path: Path, path: str) -> tuple[int, bytes]:
 
     async def ask() -> bytes:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
-        server = await HttpService(served.answer, Bounds.of_questions(), "pdp.listen").start("127.0.0.1", 0)
+        admit = served.admit if by_head else None
+        server = await HttpService(served.answer, Bounds.of_questions(), "pdp.listen", admit).start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
             b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer %b\r\n"
-            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), TOKEN, len(body), body)
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), token, len(body), body)
         )
         try:
             return await asyncio.wait_for(reader.read(), 20)
@@ -82,13 +86,20 @@ def test_a_stage_that_fails_permits_nothing(
         raise error
 
     monkeypatch.setattr(owner, name, fail)
-    status, told = asked_over_http(tmp_path, path)
-    assert reached
-    assert status in (200, 500, 503)
-    assert b"a secret" not in told
-    assert b"Traceback" not in told
-    if status == 200:
-        assert not any(permissions(json.loads(told)))
+    for by_head in (True, False):
+        reached.clear()
+        status, told = asked_over_http(tmp_path, path, by_head=by_head)
+        assert reached
+        assert status in (200, 500, 503)
+        assert b"a secret" not in told
+        assert b"Traceback" not in told
+        if status == 200:
+            assert not any(permissions(json.loads(told)))
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_without_a_token_nobody_is_answered(by_head: bool, tmp_path: Path) -> None:
+    assert asked_over_http(tmp_path, EVALUATION, token=b"x" * 20, by_head=by_head)[0] == 401
 
 
 @pytest.mark.parametrize("path", [EVALUATION, EVALUATIONS])

@@ -111,3 +111,36 @@ def test_a_question_has_one_meaning_whichever_way_it_is_read(body: bytes) -> Non
 )
 def test_a_question_takes_no_more_room_and_time_than_its_length(context: dict[str, Any], status: int) -> None:
     assert asked(EVALUATION, json.dumps({**ASKED, "context": context}).encode()) == status
+
+
+NESTED = {
+    "objects": (b'{"a":', b"1", b"}"),
+    "lists": (b"[", b"", b"]"),
+    "subjects": (b'{"subject":', b"1", b"}"),
+    "both": (b'{"context":[', b"", b"]}"),
+    "elements": (b"<Request>", b"", b"</Request>"),
+}
+KINDS = (b"application/json", b"application/xacml+json", b"application/xacml+xml")
+
+
+@pytest.mark.parametrize("depth", [100, 900, 990, 1_000, 150_000])
+@pytest.mark.parametrize("of", NESTED)
+def test_what_is_nested_deeply_is_a_bad_question(of: str, depth: int) -> None:
+    begin, middle, end = NESTED[of]
+    body = (begin * depth + middle + end * depth)[: DEFAULT_LIMITS.pdp_bytes]
+    for path in ENDPOINTS.values():
+        assert asked(path, body) == 400
+    for kind in KINDS:
+        assert asked(AUTHORIZE, body, kind) == 400
+
+
+@pytest.mark.parametrize("of", ["subject", "resource", "action", "context"])
+@pytest.mark.parametrize("depth", [5, 100, 900, 990, 150_000])
+def test_properties_that_are_nested_deeply_are_a_bad_question(of: str, depth: int) -> None:
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    whole = {"subject": ALICE, "action": READ, "resource": RECORD}
+    if of == "context":
+        body = json.dumps(whole).encode()[:-1] + b',"context":' + deep + b"}"
+    else:
+        body = json.dumps(whole | {of: {**whole[of], "properties": "DEEP"}}).encode().replace(b'"DEEP"', deep)
+    assert asked(EVALUATION, body) == (200 if depth == 5 else 400)

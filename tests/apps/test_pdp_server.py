@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
 
 from penstock.apps.http.reading import Chunks, Wrong
-from penstock.apps.http.server import Answer, Asked, Bounds, HttpService
+from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService, plain
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -23,10 +24,10 @@ def echo(asked: Asked) -> Answer:
     return Answer(asked.method + b" " + asked.path + b" " + asked.body)
 
 
-def with_server(test: Callable[[HttpService], Awaitable[None]]) -> None:
+def with_server(test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
-        server = await HttpService(echo, Bounds.of_questions(TIGHT), "pdp.listen").start("127.0.0.1", 0)
+        server = await HttpService(echo, Bounds.of_questions(TIGHT), "pdp.listen", admit).start("127.0.0.1", 0)
         try:
             await test(server)
         finally:
@@ -141,14 +142,84 @@ def test_slow_and_idle_connections_end() -> None:
     with_server(test)
 
 
-def test_more_connections_than_allowed() -> None:
+async def open_idle(server: HttpService, number: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open connections on which nothing is asked; all of them have been accepted when this returns."""
+    opened = []
+    for _ in range(number):
+        before = server.counts.turned_away + len(server.open)
+        opened.append(await asyncio.open_connection("127.0.0.1", server.port))
+        while server.counts.turned_away + len(server.open) == before:
+            await asyncio.sleep(0.001)
+    return opened
+
+
+def test_idle_strangers_give_way_to_whoever_comes() -> None:
     async def test(server: HttpService) -> None:
-        writers = [(await asyncio.open_connection("127.0.0.1", server.port))[1] for _ in range(2)]
-        await asyncio.sleep(0.02)
-        assert await sent(server, b"GET / HTTP/1.0\r\n\r\n") == b""
-        assert server.counts.turned_away == 1
-        for writer in writers:
+        idle = await open_idle(server, 5)
+        assert len(server.open) == 2
+        assert (await sent(server, b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert server.counts.turned_away == 4
+        # The oldest have gone.
+        with suppress(ConnectionResetError):
+            assert await idle[0][0].read() == b""
+        for _, writer in idle:
             writer.close()
+
+    with_server(test)
+
+
+def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
+    def admit(asked: Asked) -> Answer | str | None:
+        if asked.headers.get(b"authorization") == b"good":
+            return "app"
+        return plain(HTTPStatus.UNAUTHORIZED)
+
+    async def test(server: HttpService) -> None:
+        one = b"GET /a HTTP/1.1\r\n" + HEAD + b"Authorization: good\r\n\r\n"
+        callers = await open_idle(server, 2)
+        for reader, writer in callers:
+            writer.write(one)
+            assert (await reader.readuntil(b"GET /a ")).startswith(b"HTTP/1.1 200 ")
+        for _ in range(5):
+            assert await sent(server, one) == b""
+        for reader, writer in callers:
+            writer.write(one)
+            assert (await reader.readuntil(b"GET /a ")).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    with_server(test, admit)
+
+
+@pytest.mark.parametrize("body", [b"Content-Length: 100\r\n\r\n", CHUNKED + b"\r\n", b"Content-Length: 4\r\n\r\nbody"])
+def test_who_asks_is_settled_before_the_body_is_read(body: bytes) -> None:
+    async def test(server: HttpService) -> None:
+        answer = await sent(server, b"POST /a HTTP/1.1\r\n" + HEAD + b"Expect: 100-continue\r\n" + body)
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        assert b"Connection: close" in answer
+        assert server.counts.timed_out == 0
+        # Without a body the connection goes on.
+        ask = b"GET /a HTTP/1.1\r\n" + HEAD + b"\r\n"
+        assert (await sent(server, ask + ask)).count(b"HTTP/1.1 401 ") == 2
+
+    with_server(test, lambda _asked: plain(HTTPStatus.UNAUTHORIZED))
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
+    async def test(server: HttpService) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /a HTTP/1.0\r\nContent-Length: 100\r\n\r\n")
+        buffers = set()
+        for _ in range(100):
+            before = sum(len(each._buffer) for each in server.open)
+            writer.write(b"x")
+            await writer.drain()
+            while server.open and sum(len(each._buffer) for each in server.open) == before:
+                await asyncio.sleep(0.0001)
+            buffers |= {id(each._buffer) for each in server.open}
+        assert (await reader.read()).endswith(b"POST /a " + b"x" * 100)
+        # One for the first byte, one that grows, and an empty one.
+        assert len(buffers) <= 3
+        writer.close()
 
     with_server(test)
 

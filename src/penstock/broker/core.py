@@ -57,9 +57,8 @@ class Core:
     def __init__(self, settings: NodeSettings, recorder: Recorder, clock: Clock, reported: Reported) -> None:
         self.settings = settings
         self.principal = settings.key.principal
-        self.counts: Counter[str] = Counter()
-        #: sealed blocks that were refused, by the code; and where they are kept
-        self.unopened: Counter[str] = Counter()
+        #: what happened how often; sealed blocks that were refused, by the code; and where these are kept
+        self.counts, self.unopened = Counter[str](), Counter[str]()
         self.quarantine: Quarantine = Nowhere()
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
         self._showing: bytes | None = None

@@ -18,7 +18,7 @@ noticed by the owner's time-stamps, as everywhere else. Nobody is told that nobo
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

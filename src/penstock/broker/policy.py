@@ -427,7 +427,7 @@ class Policies:
             )
 
     def _resume(self, owner: Principal) -> None:
-        if self._state_of(owner) == _FRESH:
+        if owner not in self._stale and (self._is_broker or owner != self._core.settings.network.owner):
             self._core.local.resume(owner)
 
     def _state_of(self, owner: Principal) -> str:

@@ -193,7 +193,7 @@ class Quick:
                 texts += self._more(bags, question)
             # Without escapes each text has two quotation marks, and what stands there twice, or is not known, has more.
             return (self._ask(bags, now), question) if data.count(_QUOTE) == 2 * texts else None
-        except (MsgspecError, UnicodeDecodeError, EvaluationError, Involved):
+        except (MsgspecError, UnicodeDecodeError, RecursionError, EvaluationError, Involved):
             return None
 
     def _more(self, bags: Bags, question: QuickQuestion) -> int:

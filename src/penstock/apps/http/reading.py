@@ -112,7 +112,7 @@ class Chunks:
         """What was in the chunks."""
         return b"".join(self._parts)
 
-    def read(self, data: bytes) -> int:
+    def read(self, data: bytes | bytearray) -> int:
         """Read on, and return how many octets were read; the others come again, with more. Raises `Wrong`."""
         place = 0
         while not self.whole:
@@ -123,7 +123,7 @@ class Chunks:
                     if len(data) - place >= 10:
                         raise Wrong(HTTPStatus.BAD_REQUEST)
                     return place
-                self._begin(data[place:end])
+                self._begin(bytes(data[place:end]))
                 place = end + 2
                 continue
             if len(data) - place < size + 2:
@@ -131,7 +131,7 @@ class Chunks:
             end = place + size
             if data[end : end + 2] != _LINE:
                 raise Wrong(HTTPStatus.BAD_REQUEST)
-            self._parts.append(data[place:end])
+            self._parts.append(bytes(data[place:end]))
             self._next, self.whole = None, size == 0
             place = end + 2
         return place

@@ -51,7 +51,9 @@ class Running:
         self.service = service
         self._place = place
         self._note = note
-        self.http = HttpService(service.answer, Bounds.of_questions(service.settings.limits), "pdp.listen")
+        self.http = HttpService(
+            service.answer, Bounds.of_questions(service.settings.limits), "pdp.listen", service.admit
+        )
         service.counting.service = self.http
         #: none at first: what was changed since the bundle was read is found by the first look
         self._seen: Stamp | None = None

@@ -1,7 +1,9 @@
 """An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
 
-What is no request (`reading`) is told so, and ends the connection. How much is read, for how long, and from how many at
-once is bounded. Whatever goes wrong in an answer is a 500. Each refusal has a code, in JSON.
+What is no request (`reading`) is told so, and ends the connection. Who asks is settled by the head alone, before any of
+the body is read. How much is read, for how long, and from how many at once is bounded: when there are too many
+connections, a stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an answer
+is a 500. Each refusal has a code, in JSON.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from msgspec import Struct
 from penstock.apps.http.places import JSON
 from penstock.apps.http.reading import Chunks, Head, Wrong, read_head
 from penstock.errors import FailedError
-from penstock.fabric.tasks import keep_running
+from penstock.fabric.tasks import keep_running, report
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -31,6 +33,9 @@ class Asked(Struct, frozen=True, gc=False):
     path: bytes
     headers: Mapping[bytes, bytes]
     body: bytes = b""
+    #: whether the head was looked at already, and whose it is
+    admitted: bool = False
+    caller: str | None = None
 
 
 class Answer(Struct, frozen=True, gc=False):
@@ -44,6 +49,10 @@ class Answer(Struct, frozen=True, gc=False):
 
 Answering: TypeAlias = Callable[[Asked], Answer]
 """What answers. It does not wait for anything."""
+
+
+Admitting: TypeAlias = Callable[[Asked], "Answer | str | None"]
+"""Looks at a request without its body: whose it is, if that matters, or the answer that it gets right away."""
 
 
 class Refusal(Struct, frozen=True, gc=False):
@@ -109,14 +118,17 @@ class Bounds:
 
 
 class HttpService:
-    """See the module. `code` is that of the error where it cannot listen."""
+    """See the module. `code` is of the error if it cannot listen; without `admit`, `answer` settles who asks."""
 
-    def __init__(self, answer: Answering, bounds: Bounds, code: str) -> None:
+    def __init__(self, answer: Answering, bounds: Bounds, code: str, admit: Admitting | None = None) -> None:
         self.answer = answer
+        self.admit = admit
         self.bounds = bounds
         self._code = code
         self.counts = Counts()
         self.open: set[_Connection] = set()
+        #: those of them that have not shown who they are; the one that has been idle for the longest comes first
+        self.strangers: dict[_Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
@@ -125,7 +137,14 @@ class HttpService:
         """Listen; port 0 takes any that is free. Raises `FailedError` with the code of the service."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Connection(self), host, port, ssl=tls, backlog=1024)
+            self._server = await loop.create_server(
+                lambda: _Connection(self),
+                host,
+                port,
+                ssl=tls,
+                backlog=1024,
+                ssl_handshake_timeout=None if tls is None else self.bounds.time / 1000,
+            )
         except OSError as error:
             raise FailedError(self._code, f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
         self._sweeper = keep_running("ending idle connections", self._sweep)
@@ -163,16 +182,26 @@ class HttpService:
                     connection.abort()
 
 
+class _NotAdmitted(Exception):  # noqa: N818  # it never leaves the server
+    """A request is answered without its body."""
+
+    def __init__(self, answer: Answer, head: Head) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+        self.head = head
+
+
 class _Connection(asyncio.Protocol):
     """One connection: what was read and not yet answered, and since when."""
 
-    __slots__ = ("_buffer", "_chunks", "_full", "_head", "_service", "_transport", "since")
+    __slots__ = ("_buffer", "_caller", "_chunks", "_full", "_head", "_service", "_transport", "since")
 
     def __init__(self, service: HttpService) -> None:
         self._service = service
         self._transport: asyncio.Transport | None = None
-        self._buffer = b""
+        self._buffer: bytes | bytearray = b""
         self._head: Head | None = None
+        self._caller: str | None = None
         self._chunks: Chunks | None = None
         self._full = False
         self.since = 0.0
@@ -187,16 +216,30 @@ class _Connection(asyncio.Protocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(type(transport))
         self._transport = transport
-        if self._service.stopping or len(self._service.open) >= self._service.bounds.connections:
-            self._service.counts.turned_away += 1
+        service = self._service
+        full = len(service.open) >= service.bounds.connections
+        if full and service.strangers and not service.stopping:
+            oldest = next(iter(service.strangers))
+            service.counts.turned_away += 1
+            # Now, and not when the transport says so: others may connect in the same turn of the loop.
+            oldest.leave()
+            oldest.abort()
+        elif full or service.stopping:
+            service.counts.turned_away += 1
             transport.abort()
             return
         self.since = asyncio.get_running_loop().time()
-        self._service.open.add(self)
+        service.open.add(self)
+        service.strangers[self] = None
+
+    def leave(self) -> None:
+        """Count no more among the open connections."""
+        self._service.open.discard(self)
+        self._service.strangers.pop(self, None)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Forget it."""
-        self._service.open.discard(self)
+        self.leave()
         self._transport = None
 
     def close(self) -> None:
@@ -226,14 +269,24 @@ class _Connection(asyncio.Protocol):
         """Answer what is here whole."""
         if not self.waited_for:
             self.since = asyncio.get_running_loop().time()
-        self._buffer = self._buffer + data if self._buffer else data
+        if not self._buffer:
+            self._buffer = data
+        else:
+            # Who sends byte by byte must not have us copy all of it each time.
+            if isinstance(self._buffer, bytes):
+                self._buffer = bytearray(self._buffer)
+            self._buffer += data
         self._go_on()
 
     def _go_on(self) -> None:
         transport = self._transport
         try:
             while transport is not None and not self._full and not transport.is_closing():
-                asked = self._next()
+                try:
+                    asked = self._next()
+                except _NotAdmitted as refused:
+                    self._refuse(transport, refused)
+                    continue
                 if asked is None:
                     return
                 self._send(transport, *asked)
@@ -252,8 +305,9 @@ class _Connection(asyncio.Protocol):
                 if len(self._buffer) >= self._service.bounds.head:
                     raise Wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
                 return None
-            head = self._head = read_head(self._buffer[:end], self._service.bounds.body)
+            head = self._head = read_head(bytes(self._buffer[:end]), self._service.bounds.body)
             self._buffer = self._buffer[end + 4 :]
+            self._admit(head)
             if head.size is None:
                 self._chunks = Chunks(self._service.bounds.body, self._service.bounds.head)
             if head.waits and len(self._buffer) < (head.size or 1):
@@ -262,7 +316,32 @@ class _Connection(asyncio.Protocol):
         if body is None:
             return None
         self._head = self._chunks = None
-        return Asked(head.method, head.path, head.headers, body), head.keep and not self._service.bounds.once
+        strangers = self._service.strangers
+        if strangers.pop(self, 0) is None and self._caller is None:
+            strangers[self] = None
+        asked = Asked(head.method, head.path, head.headers, body, self._service.admit is not None, self._caller)
+        return asked, head.keep and not self._service.bounds.once
+
+    def _admit(self, head: Head) -> None:
+        """Settle who asks. Raises `_NotAdmitted` with the answer."""
+        if self._service.admit is None:
+            return
+        try:
+            found = self._service.admit(Asked(head.method, head.path, head.headers))
+        except Exception as error:
+            report("nobody can be admitted", error)
+            raise _NotAdmitted(refused(HTTPStatus.INTERNAL_SERVER_ERROR), head) from error
+        if isinstance(found, Answer):
+            raise _NotAdmitted(found, head)
+        self._caller = found
+
+    def _refuse(self, transport: asyncio.Transport, refused: _NotAdmitted) -> None:
+        """Answer a request without its body: where there is one, the connection ends."""
+        head, self._head, self._chunks = refused.head, None, None
+        keep = head.keep and head.size == 0 and not self._service.bounds.once and not self._service.stopping
+        if not keep:
+            self._buffer = b""
+        self._write(transport, refused.answer, keep=keep, with_body=head.method != b"HEAD")
 
     def _as_is(self, head: Head) -> bytes | None:
         """Take a body whose length is known, if it is here."""
@@ -270,11 +349,12 @@ class _Connection(asyncio.Protocol):
         if len(self._buffer) < size:
             return None
         body, self._buffer = self._buffer[:size], self._buffer[size:]
-        return body
+        return bytes(body)
 
     def _in_chunks(self, chunks: Chunks) -> bytes | None:
         """Take what is here of a body in chunks, and return it when it is whole."""
-        self._buffer = self._buffer[chunks.read(self._buffer) :]
+        if (read := chunks.read(self._buffer)) > 0:
+            self._buffer = self._buffer[read:]
         return chunks.body if chunks.whole else None
 
     def _say_continue(self) -> None:
@@ -285,7 +365,7 @@ class _Connection(asyncio.Protocol):
         try:
             answer = self._service.answer(asked)
         except Exception as error:  # noqa: BLE001  # whatever it is, who asked is told no more than that
-            asyncio.get_running_loop().call_exception_handler({"message": "no answer", "exception": error})
+            report("no answer", error)
             answer = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
         self._write(transport, answer, keep=keep and not self._service.stopping, with_body=asked.method != b"HEAD")
         if self._buffer:

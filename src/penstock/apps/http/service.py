@@ -1,8 +1,9 @@
 """The decision service without its sockets: a request of HTTP in, an answer out.
 
-The order is the same for all questions: (1) what it is about, (2) who asks, (3) the kind of content, (4) the question
-itself, (5) the decision, under the one bundle that was there when it began, (6) the record, and only then (7) the
-answer. Whatever fails before (7) ends in an answer that permits nothing.
+The order is the same for all questions: (1) what it is about, (2) who asks, both by the head alone (`admit`), before
+anything of the body is read, (3) the kind of content, (4) the question itself, (5) the decision, under the one bundle
+that was there when it began, (6) the record, and only then (7) the answer. Whatever fails before (7) ends in an answer
+that permits nothing.
 """
 
 import json
@@ -100,29 +101,38 @@ class DecisionService:
         self.counting.revision = bundle.revision
         self.stale = None
 
+    def admit(self, asked: Asked) -> Answer | str | None:
+        """Return who sends a request, of which the body has not been read, or the answer that it gets without it."""
+        # (1) what it is about
+        if asked.path not in self.posts:
+            return None
+        if asked.method != b"POST":
+            return _named(asked, refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n"))
+        # (2) who asks
+        callers = self.settings.callers
+        if callers is None:
+            return None
+        caller = callers.name(asked.headers.get(b"authorization", b""))
+        if caller is None:
+            self.counting.refused_callers += 1
+            unknown = _failed(HTTPStatus.UNAUTHORIZED, "pdp.caller", _WHO, b"WWW-Authenticate: Bearer\r\n")
+            return _named(asked, unknown)
+        return caller
+
     def answer(self, asked: Asked) -> Answer:
         """Answer a request."""
-        known = asked.headers.get(b"x-request-id")
-        answer = self._routed(asked)
-        if known is None:
-            return answer
-        headers = b"%bX-Request-ID: %b\r\n" % (answer.headers, known)
-        return Answer(answer.body, answer.status, answer.content_type, headers)
+        caller = asked.caller
+        if not asked.admitted:
+            admitted = self.admit(asked)
+            if isinstance(admitted, Answer):
+                return admitted
+            caller = admitted
+        return _named(asked, self._routed(asked, caller))
 
-    def _routed(self, asked: Asked) -> Answer:
-        # (1) what it is about
+    def _routed(self, asked: Asked, caller: str | None) -> Answer:
         post = self.posts.get(asked.path)
         if post is None:
             return self._page(asked)
-        if asked.method != b"POST":
-            return refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n")
-        # (2) who asks
-        caller, callers = None, self.settings.callers
-        if callers is not None:
-            caller = callers.name(asked.headers.get(b"authorization", b""))
-            if caller is None:
-                self.counting.refused_callers += 1
-                return _failed(HTTPStatus.UNAUTHORIZED, "pdp.caller", _WHO, b"WWW-Authenticate: Bearer\r\n")
         try:
             return post(asked, caller)
         except MalformedError as error:
@@ -286,6 +296,15 @@ _DECIDING: Final[Mapping[str, _Decide]] = {
     "search_resource_endpoint": Deciding.search_resource,
     "search_action_endpoint": Deciding.search_action,
 }
+
+
+def _named(asked: Asked, answer: Answer) -> Answer:
+    """Give an answer the id of its request, if that has one."""
+    known = asked.headers.get(b"x-request-id")
+    if known is None:
+        return answer
+    headers = b"%bX-Request-ID: %b\r\n" % (answer.headers, known)
+    return Answer(answer.body, answer.status, answer.content_type, headers)
 
 
 def _decided(question: QuickQuestion, decision: Decision) -> Decided:
