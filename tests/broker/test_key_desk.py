@@ -13,6 +13,7 @@ from tests.broker.test_keys import POLICY, SEALED, holds, managing
 from penstock.broker.client import Client
 from penstock.broker.key_log import MemoryLog, read_record
 from penstock.broker.key_protocol import FetchKeys, KeyWord
+from penstock.broker.key_sealing import open_record
 from penstock.crypto import SigningKey
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
@@ -261,7 +262,7 @@ def test_epochs_are_forgotten_when_the_log_has_forgotten_them_and_not_before() -
             log.fails = False
             await until(lambda: log.first >= 8)
             assert await owner.keys(KeyWord.FORGET, before=FAR) == {"records": 1}
-            assert [type(read_record(one).value) for one in log.records] == [KeyCheckpoint]
+            assert [type(read_record(open_record(managing().kek, one)).value) for one in log.records] == [KeyCheckpoint]
 
     run(test())
 

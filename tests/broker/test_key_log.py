@@ -1,14 +1,15 @@
 """Logs of key managers, and who writes to them while everybody goes on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from secrets import token_bytes
 
 import pytest
-from tests.broker.key_kit import GROUP, LANES, MANAGER, REPLICA, SECOND, at, grounds, joining, manager, right
+from tests.broker.key_kit import GROUP, KEK, LANES, MANAGER, REPLICA, SECOND, at, grounds, joining, manager, right
 from tests.broker.key_log_suite import KeyLogSuite, Opens
 from tests.trust.kit import NOW, who
 
-from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog
+from penstock.broker.key_log import KeyLog, KeyScribe, MemoryLog, SealedLog
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Append, Reply, Tell
 from penstock.errors import FailedError, PenstockError
@@ -285,5 +286,72 @@ def test_a_manager_that_is_killed_after_writing_starts_again_with_what_it_wrote(
         assert again.welcomed() == [who(20)]
         assert len(saved.records) == 1
         await again.scribe.stop()
+
+    asyncio.run(test())
+
+
+class TestSealedLog(KeyLogSuite):
+    DURABLE = False
+
+    def opens(self) -> Opens:
+        log = SealedLog(MemoryLog(), KEK, token_bytes)
+
+        async def open_it() -> KeyLog:
+            return log
+
+        return open_it
+
+
+def test_a_sealed_log_names_nobody_and_hides_how_long_names_are() -> None:
+    async def test() -> None:
+        below = MemoryLog()
+        log = SealedLog(below, KEK, token_bytes)
+        for number, name in enumerate((b"org.london.Sighting", b"a", b"x" * 200)):
+            assert await log.append(number, b"(key-record " + name + b")")
+            assert name not in below.records[number] or len(name) == 1
+        assert len({len(record) for record in below.records}) == 1
+        assert [len(record) for record in await log.read(0)] == [32, 14, 213]
+
+    asyncio.run(test())
+
+
+def test_a_log_from_before_records_were_sealed_goes_on() -> None:
+    async def test() -> None:
+        below = MemoryLog()
+        plain = Desk(below)
+        await plain.scribe.start()
+        plain.join(20)
+        await until(plain.welcomed)
+        await plain.scribe.stop()
+        assert below.records[0].startswith(b"(")
+        desk = Desk(SealedLog(below, KEK, token_bytes))
+        await desk.scribe.start()
+        assert desk.manager.position == 1
+        desk.join(21)
+        await until(desk.welcomed)
+        await desk.scribe.stop()
+        assert [record[:1] for record in below.records] == [b"(", b"\x02"]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (lambda record: record[:-1] + bytes((record[-1] ^ 1,)), "keys.wrong-kek"),
+        (lambda record: record[:10], "keys.wrong-kek"),
+        (lambda record: b"\x03" + record[1:], "keys.log-version"),
+        (lambda _record: b"", "keys.log-version"),
+    ],
+)
+def test_a_sealed_record_that_does_not_read_is_refused(spoil: Callable[[bytes], bytes], code: str) -> None:
+    async def test() -> None:
+        below = MemoryLog()
+        log = SealedLog(below, KEK, token_bytes)
+        assert await log.append(0, b"(record)")
+        below.records[0] = spoil(below.records[0])
+        with pytest.raises(PenstockError) as caught:
+            await Desk(log).scribe.start()
+        assert caught.value.code == code
 
     asyncio.run(test())

@@ -2,7 +2,10 @@
 
 That is compare-and-swap, and all that keeps replicas from splitting. Any store that has it will do: a folder with a
 file for each record (`penstock.store.key_folder`), a stream that takes an expected sequence (`penstock.fabric.
-nats_log`). No key can be read in it.
+nats_log`). No key can be read in it. Records name types and members, blinded ones too, so that a manager seals them to
+the managers before they go there (`SealedLog`):
+
+    0x02, salt (16 bytes), wrapped under the key-encryption key: length (4 bytes), record, zeros to a multiple of 256
 
 A manager is a plain state machine; a log may take its time. `KeyScribe` is between: nobody waits for it, and nobody is
 told anything before the log has it.
@@ -16,7 +19,10 @@ from typing import Protocol, TypeAlias
 
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Append, Forget, Noted, Output, Record, Reply, Sent, Tell
+from penstock.broker.key_sealing import open_record, seal_record
 from penstock.codec.sexp import parse_canonical
+from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.wrapping import SALT_BYTES, Secret
 from penstock.errors import PenstockError, RefusedError
 from penstock.fabric.tasks import keep_running
 from penstock.trust.key_records import KeyCheckpoint, KeyRecord
@@ -65,6 +71,31 @@ class MemoryLog:
 
     async def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
+
+
+class SealedLog:
+    """A log whose records only holders of the key-encryption key can read. Records that were not sealed still read."""
+
+    def __init__(self, log: KeyLog, kek: Secret, random: RandomBytes) -> None:
+        self._log = log
+        self._kek = kek
+        self._random = random
+
+    async def append(self, number: int, record: bytes) -> bool:
+        """Write a record, sealed, or say no."""
+        return await self._log.append(number, seal_record(self._kek, record, self._random(SALT_BYTES)))
+
+    async def read(self, number: int) -> Sequence[bytes]:
+        """Return the records from a place on. Raises `RefusedError` (`keys.unopened`, `keys.log-version`)."""
+        return [open_record(self._kek, stored) for stored in await self._log.read(number)]
+
+    async def forget(self, number: int) -> None:
+        """Keep no record before a place."""
+        await self._log.forget(number)
+
+    async def close(self) -> None:
+        """Let go of what the log needs."""
+        await self._log.close()
 
 
 Clock: TypeAlias = Callable[[], datetime]

@@ -8,7 +8,7 @@ from functools import partial
 from penstock.broker.core import Core
 from penstock.broker.key_claims import KeyClaims, KeyLook
 from penstock.broker.key_evidence import KeyEvidence
-from penstock.broker.key_log import KeyLog, KeyScribe
+from penstock.broker.key_log import KeyLog, KeyScribe, SealedLog
 from penstock.broker.key_manager import KeyManager
 from penstock.broker.key_outputs import Output, Reply, Tell
 from penstock.broker.key_refreshing import Refreshing
@@ -60,7 +60,7 @@ class ManagedGroups:
         )
         self._scribe = KeyScribe(
             self.manager,
-            managing.log,
+            SealedLog(managing.log, managing.kek, settings.random),
             core.now,
             send=self._send,
             failed=core.note,

@@ -4,11 +4,13 @@ Whatever does not open, or is not what it should be, is one error: `RefusedError
 """
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import Final
 
 from penstock.crypto.hpke import SealingKey, seal_to
 from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.wrapping import SECRET_BYTES, Secret, unopened, unwrap, wrap
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened, unwrap, wrap
+from penstock.errors import RefusedError
 from penstock.model.principals import Principal
 from penstock.trust.key_messages import KeyGroup
 
@@ -19,6 +21,13 @@ _MISSED: Final = b"missed"
 _SEED: Final = b"seed"
 _OVER: Final = b"over"
 _STATE: Final = b"state"
+_RECORD: Final = b"record"
+#: what a sealed record of a log begins with; one that is not sealed is an S-expression
+_SEALED: Final = b"\x02"
+_PLAIN: Final = b"("
+_LENGTH: Final = Struct(">I")
+#: records are padded to a multiple of this, so that their length does not tell names apart
+_PADDING: Final = 256
 
 
 def seal_welcome(group: KeyGroup, broker: Principal, public: bytes, content: bytes, random: RandomBytes) -> bytes:
@@ -94,6 +103,34 @@ def wrap_state(kek: Secret, state: bytes, salt: bytes, first: int) -> bytes:
 def open_state(kek: Secret, sealed: bytes, salt: bytes, first: int) -> bytes:
     """Return what a checkpoint holds."""
     return unwrap(kek, sealed, salt, _STATE, _number(first))
+
+
+def seal_record(kek: Secret, record: bytes, salt: bytes) -> bytes:
+    """Seal a record of a log to those who hold the key-encryption key."""
+    content = _LENGTH.pack(len(record)) + record
+    return _SEALED + salt + wrap(kek, content + bytes(-len(content) % _PADDING), salt, _RECORD)
+
+
+def open_record(kek: Secret, stored: bytes) -> bytes:
+    """Return a record of a log; one from before records were sealed is returned as it is.
+
+    Raises `RefusedError`: `keys.unopened`, and `keys.log-version` if it has another form.
+    """
+    kind, salt, sealed = stored[:1], stored[1 : 1 + SALT_BYTES], stored[1 + SALT_BYTES :]
+    if kind == _PLAIN:
+        return stored
+    if kind != _SEALED:
+        raise RefusedError(
+            "keys.log-version",
+            "a record of the key log has a form that this version does not read",
+            hint="run the version that wrote it, or begin with another log",
+        )
+    content = unwrap(kek, sealed, salt, _RECORD)
+    record = content[_LENGTH.size :]
+    (length,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (-1,)
+    if not 0 <= length <= len(record):
+        raise unopened()
+    return record[:length]
 
 
 def _secrets(octets: bytes) -> list[Secret]:

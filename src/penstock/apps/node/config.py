@@ -4,6 +4,7 @@
 names. The keys are described in docs/reference/node-file.md.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, timedelta, tzinfo
@@ -47,6 +48,7 @@ _LONGEST_KEPT: Final = 86_400
 _UNSAFE: Final = "unsafe"
 #: files that hold what a NATS server wants to see
 NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
+_INBOX: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _T = TypeVar("_T")
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 _LIMITS: Final = tuple(one.name for one in fields(Limits))
@@ -98,6 +100,8 @@ class NatsFile:
     servers: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     tls_hostname: str = ""
+    #: what this user's inboxes begin with, where the servers' permissions tell users apart by it
+    inbox: str = "_INBOX"
     listen: bool = True
 
 
@@ -260,7 +264,7 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[Peer, ...]) -> Fa
 
 
 def _nats(table: Mapping[str, object]) -> NatsFile:
-    _FILE.known("`nats`", table, {"servers", "listen", "tls_hostname", *NATS_FILES})
+    _FILE.known("`nats`", table, {"servers", "listen", "tls_hostname", "inbox", *NATS_FILES})
     servers = _FILE.texts("nats.servers", _FILE.needed("`nats`", table, "servers"))
     try:
         urls = tuple(address(server) for server in servers)
@@ -269,8 +273,12 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
         raise _FILE.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
     if not urls:
         raise _FILE.wrong("nats.servers", "one address at least")
+    inbox = _FILE.text("nats.inbox", table.get("inbox", "_INBOX"))
+    if not _INBOX.fullmatch(inbox):
+        raise _FILE.wrong("nats.inbox", "the beginning of a subject, such as `_INBOX.east`")
     return NatsFile(
         servers=urls,
+        inbox=inbox,
         files={key: _FILE.text(f"nats.{key}", table[key]) for key in NATS_FILES if key in table},
         tls_hostname=_FILE.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
         listen=_FILE.flag("nats.listen", table.get("listen", True)),

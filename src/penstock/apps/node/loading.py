@@ -252,7 +252,7 @@ def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
     files = {key: named.path(path) for key, path in file.nats.files.items()}
     for path in files.values():
         read_file(path)
-    return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, **files)
+    return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, inbox=file.nats.inbox, **files)
 
 
 def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
