@@ -169,13 +169,13 @@ def test_a_copy_is_ignored_and_a_forgery_ends_the_subscription(server: NatsServe
             await fabric.declare("topic", LOG)
             reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
             feed, seen = feed_of(reader), list[Msg]()
-            hear = feed._inbox._hear
+            hear, put = feed._hear, feed._arrived.put_nowait
 
-            async def listening(message: Msg) -> None:
+            def listening(message: Msg) -> None:
                 seen.append(message)
-                await hear(message)
+                put(message)
 
-            feed._inbox._hear = listening
+            feed._arrived.put_nowait = listening  # type: ignore[method-assign,assignment]  # to see what comes
             await writer.publish(b"1")
             assert await take(reader, 1) == [b"1"]
             # Each message once more, as it was. Servers of today let nobody send such a reply subject, older ones do.
@@ -374,3 +374,48 @@ def test_a_reply_subject_is_a_place_or_junk(reply: str) -> None:
 def test_a_sample_is_read_or_refused(data: bytes) -> None:
     with suppress(PenstockError):
         decode(b"\x01" + data)
+
+
+# Floods, and being used against others.
+
+
+def test_a_flood_in_the_inbox_of_a_reader_takes_bounded_room_and_loses_nothing(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            await fabric.declare("topic", LOG)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            feed, client = feed_of(reader), await fabric.link.client()
+            for number in range(5_000):
+                reply = f"$JS.ACK.{feed._stream}.another.1.{number + 1}.{number + 1}.1.0"
+                await feed._hear(Msg(client, "x", reply, b"junk", None))
+            assert feed._arrived.qsize() < 5_000
+            for number in range(3):
+                await writer.publish(str(number).encode())
+            assert await take(reader, 3) == [b"0", b"1", b"2"]
+
+    run(whole_test)
+
+
+def test_nobody_makes_a_service_speak_to_others(server: NatsServer) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, stranger):
+            await fabric.declare("asked", EVENTS)
+            heard: list[str] = []
+
+            async def hear(message: Msg) -> None:
+                heard.append(message.subject)
+
+            async def echo(sample: Sample) -> bytes:
+                return sample.data
+
+            await stranger.subscribe(f"{fabric.link.prefix}.victim", cb=hear)
+            async with await fabric.serve("asked", echo):
+                for reply in ("", f"{fabric.link.prefix}.victim", "$JS.API.STREAM.NAMES"):
+                    await stranger.publish(f"{fabric.link.prefix}.ask.asked", b"junk", reply=reply)
+                await stranger.flush()
+                # Requests are answered in order: those before this one have been heard.
+                assert await fabric.request("asked", b"hello", timeout=20) == b"hello"
+            await stranger.flush()
+            assert heard == []
+
+    run(whole_test)

@@ -22,7 +22,7 @@ from penstock.broker.requests import Detail, Missing
 from penstock.broker.ways import Address
 from penstock.codec.wire import HEADER_BYTES, Encoded, Wire, encode
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.tasks import in_background
+from penstock.fabric.tasks import in_background, report
 from penstock.guard import CapabilityAuthority, NetworkRequest, decide
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
@@ -183,6 +183,10 @@ class Connection:
         except PenstockError as error:
             await link.close(error.code)
             return error
+        except Exception as error:  # noqa: BLE001  # what the broker said trips us up: the link is over, not the client
+            report("a message of the broker", error)
+            await link.close("protocol.malformed")
+            return MalformedError("protocol.malformed", "the broker sent what cannot be read")
 
     def _lost(self, error: PenstockError) -> None:
         self._up.clear()

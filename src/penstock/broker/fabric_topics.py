@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
-from penstock.fabric.tasks import in_background, keep_running
+from penstock.fabric.tasks import in_background, keep_running, report
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -126,6 +126,8 @@ class Reading:
             await self._take(sample)
         except PenstockError as error:
             self._note(error)
+        except Exception as error:  # noqa: BLE001  # a sample that trips us up must not come again and again
+            report("a sample of a topic", error)
 
 
 class _Writing(ABC):

@@ -42,6 +42,8 @@ _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 #: messages of a consumer whose content is known, to tell copies from forgeries
 _REMEMBERED: Final = 2 * _BATCH
+#: messages that may wait here: more than was asked for is junk
+_WAITING: Final = 4 * _BATCH
 _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -150,7 +152,6 @@ class Feed:
         self._subscription = subscription
         self._priority = subscription.reader.qos.priority
         self._client = await self._link.client(self._priority)
-        # No limit on what waits here: it is no more than we asked for.
         self._reply = self._client.new_inbox()
         self._inbox = Listening(f"{self._reply}.*", self._hear, priority=self._priority)
         await self._link.listen(self._inbox)
@@ -182,8 +183,14 @@ class Feed:
         self._stir.set()
 
     async def _hear(self, message: Msg) -> None:
-        self._arrived.put_nowait(message)
-        self._stir.set()
+        status = (message.headers or {}).get("Status")
+        if read_place(message.reply) is None and (message.reply or not status):
+            self._subscription.counts.malformed += 1
+        elif self._arrived.qsize() < _WAITING:
+            self._arrived.put_nowait(message)
+            self._stir.set()
+        else:
+            self._returned()  # more than was asked for: something true may be among what is dropped
 
     async def _run(self) -> None:
         pause = _PAUSE
@@ -270,12 +277,9 @@ class Feed:
             if message.reply:
                 wanted -= await self._take(message)
                 continue
-            status = (message.headers or {}).get("Status", "")
-            if message.subject != ours or not status:
-                if not status:
-                    self._subscription.counts.malformed += 1
-                continue  # about a consumer that we left, or junk
-            if status in ("404", "408"):
+            if message.subject != ours:
+                continue  # about a consumer that we left
+            if (message.headers or {}).get("Status") in ("404", "408"):
                 return
             raise _Interrupted
 
@@ -289,7 +293,6 @@ class Feed:
         """Take in a message; say whether it is the next one of the consumer that we asked."""
         place = self._delivery.place(message)
         if place is None:
-            self._subscription.counts.malformed += read_place(message.reply) is None
             return False
         if self._volatile:
             await self._client.publish(message.reply, b"+ACK")

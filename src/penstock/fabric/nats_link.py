@@ -236,9 +236,10 @@ class NatsLink:
             await shut(client)
 
     async def _hear(self, error: Exception) -> None:
-        # Only the server says what is not permitted; nats-py also hands over what our own callbacks raise.
         if isinstance(error, nats.errors.Error):
             self._complaint = str(error).lower()
+        elif not isinstance(error, OSError):
+            report("a message from NATS", error)  # what one of our callbacks raised
 
     async def _back(self) -> None:
         self._complaint = ""
@@ -307,19 +308,12 @@ class Listening:
             self._inbox = await client.subscribe(
                 self.subject,
                 queue=self._queue,
-                cb=self._hear_safely,
+                cb=self._hear,
                 pending_msgs_limit=self._pending,
                 pending_bytes_limit=0,
             )
             self._of = client
         await _settle(client)
-
-    async def _hear_safely(self, message: Msg) -> None:
-        """Hear a message; an error would go to nats-py, which would keep it to itself."""
-        try:
-            await self._hear(message)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the next message is heard
-            report(f"a message on {self.subject}", error)
 
     async def detach(self) -> None:
         """Hear no more; the server knows when this returns, unless it is away."""

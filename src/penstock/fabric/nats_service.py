@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from nats.aio.msg import Msg
 
@@ -17,6 +18,7 @@ from penstock.fabric.tasks import in_background
 from penstock.model.limits import Limits
 
 _ANSWER, _FAILED = b"\0", b"\1"
+_INBOX: Final = "_INBOX."
 
 
 class NatsService(Service):
@@ -48,6 +50,8 @@ class NatsService(Service):
 
     async def hear(self, message: Msg) -> None:
         """Answer a request, once not too many others are under way."""
+        if not message.reply.startswith(_INBOX):
+            return  # nobody makes us send anything to a subject that is not an inbox
         while len(self._running) >= self._limits.fabric_requests:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         task = in_background(f"answering on {self._topic}", self._reply(message))

@@ -48,7 +48,7 @@ _LONGEST_KEPT: Final = 86_400
 _UNSAFE: Final = "unsafe"
 #: files that hold what a NATS server wants to see
 NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
-_INBOX: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_INBOX: Final = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _T = TypeVar("_T")
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 _LIMITS: Final = tuple(one.name for one in fields(Limits))
@@ -275,7 +275,7 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
         raise _FILE.wrong("nats.servers", "one address at least")
     inbox = _FILE.text("nats.inbox", table.get("inbox", "_INBOX"))
     if not _INBOX.fullmatch(inbox):
-        raise _FILE.wrong("nats.inbox", "the beginning of a subject, such as `_INBOX.east`")
+        raise _FILE.wrong("nats.inbox", "`_INBOX`, or a subject beneath it such as `_INBOX.east`")
     return NatsFile(
         servers=urls,
         inbox=inbox,
