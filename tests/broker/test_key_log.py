@@ -55,6 +55,27 @@ class TestNatsLog(KeyLogSuite):
 
         self.run(test)
 
+    @pytest.mark.parametrize("again", [True, False], ids=["made again", "gone"])
+    def test_a_stream_that_is_gone_is_told(self, again: bool) -> None:
+        async def test() -> None:
+            log = await NatsLog.open(self.url, self.name, patience=0.5, timeout=0.5)
+            for number in range(3):
+                assert await log.append(number, b"x")
+            await log._link.ask(f"STREAM.DELETE.{log._stream}")
+            if again:
+                await (await NatsLog.open(self.url, self.name)).close()
+            with pytest.raises(PenstockError) as caught:
+                await log.append(3, b"x")
+            # Nobody takes what is for a stream that is not there.
+            assert caught.value.code == ("keys.log-lost" if again else "fabric.unreachable")
+            for number in (3, 0):
+                with pytest.raises(PenstockError) as caught:
+                    await log.read(number)
+                assert caught.value.code == "keys.log-lost"
+            await log.close()
+
+        asyncio.run(test())
+
     def test_more_copies_than_servers(self) -> None:
         async def test() -> None:
             with pytest.raises(PenstockError) as caught:

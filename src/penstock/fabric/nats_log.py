@@ -2,9 +2,10 @@
 
     stream PREFIX-log-NAME     subject PREFIX.log.NAME, in files; nothing expires, and a full stream refuses
 
-The record with n before it has the sequence n + 1; forgetting purges sequences and never gives one out again. The
-servers are trusted to say the same to everybody: with servers that do not, replicas can be made to split, which stops
-what they do but shows nobody what is wrapped in a record.
+The record with n before it has the sequence n + 1; forgetting purges sequences and never gives one out again. A stream
+that is gone is not made again by a log that was opened: what it held is lost, and only an operator can say what to do.
+The servers are trusted to say the same to everybody: with servers that do not, replicas can be made to split, which
+stops what they do but shows nobody what is wrapped in a record.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,18 @@ from typing import Final, Self
 from nats.aio.client import Client
 
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
-from penstock.fabric.nats_api import NO_MESSAGE, WRONG_LAST, AnswerError, ApiError, ask, payload, store
+from penstock.fabric.nats_api import (
+    NO_MESSAGE,
+    NO_STREAM,
+    WRONG_LAST,
+    AnswerError,
+    ApiError,
+    ask,
+    payload,
+    store,
+    text,
+    whole,
+)
 from penstock.fabric.nats_link import NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
 
@@ -27,6 +39,7 @@ class NatsLog:
         self._link = link
         self._stream = f"{link.prefix}-log-{name}"
         self._subject = f"{link.prefix}.log.{name}"
+        self._created = ""  # when the stream was made
 
     @classmethod
     async def open(  # noqa: PLR0913  # named settings, each with a default
@@ -72,6 +85,7 @@ class NatsLog:
             )
         except ApiError as error:
             if error.number in WRONG_LAST:
+                await self._check(0)
                 return False
             raise _failed(error) from error
         return True
@@ -84,6 +98,8 @@ class NatsLog:
             record, sequence = message
             place = sequence + 1
             found.append(record)
+        if not found:
+            await self._check(number)
         return found
 
     async def forget(self, number: int) -> None:
@@ -106,7 +122,29 @@ class NatsLog:
             "discard": "new",
             "deny_delete": True,
         }
-        await self._link.ask(f"STREAM.CREATE.{self._stream}", config)
+        made = await self._link.ask(f"STREAM.CREATE.{self._stream}", config)
+        try:
+            self._created = text(made, "created")
+        except AnswerError as error:
+            raise self._link.unreachable(error) from error
+
+    async def _check(self, number: int) -> None:
+        """Check that it is the stream that was opened, and that it has not lost records.
+
+        Raises `FailedError` (`keys.log-lost`).
+        """
+        link = self._link
+
+        async def look(client: Client) -> bool:
+            info = await ask(client, f"{link.api}.STREAM.INFO.{self._stream}", timeout=link.timeout)
+            return text(info, "created") == self._created and whole(info, "state", "last_seq") >= number
+
+        try:
+            same = await link.call(look)
+        except ApiError as error:
+            raise _failed(error) from error
+        if not same:
+            raise _lost()
 
     async def _get(self, sequence: int) -> tuple[bytes, int] | None:
         """Return the first message from a sequence on, and its sequence."""
@@ -127,7 +165,17 @@ class NatsLog:
             raise _failed(error) from error
 
 
+def _lost() -> FailedError:
+    return FailedError(
+        "keys.log-lost",
+        "the stream of the key log is gone, or another one has its name",
+        hint="restore the servers' data from a backup and start the key managers again; what is sealed stays sealed",
+    )
+
+
 def _failed(error: ApiError) -> PenstockError:
+    if error.number == NO_STREAM:
+        return _lost()
     if error.status == 403:
         return RefusedError("fabric.unauthorized", "the servers do not let us write the log of keys")
     return FailedError(
