@@ -9,7 +9,7 @@ from http import HTTPStatus
 import pytest
 
 from penstock.apps.http.reading import Chunks, Wrong
-from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService, plain
+from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS
 
@@ -172,7 +172,7 @@ def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
     def admit(asked: Asked) -> Answer | str | None:
         if asked.headers.get(b"authorization") == b"good":
             return "app"
-        return plain(HTTPStatus.UNAUTHORIZED)
+        return Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED)
 
     async def test(server: HttpService) -> None:
         one = b"GET /a HTTP/1.1\r\n" + HEAD + b"Authorization: good\r\n\r\n"
@@ -201,7 +201,7 @@ def test_who_asks_is_settled_before_the_body_is_read(body: bytes) -> None:
         ask = b"GET /a HTTP/1.1\r\n" + HEAD + b"\r\n"
         assert (await sent(server, ask + ask)).count(b"HTTP/1.1 401 ") == 2
 
-    with_server(test, lambda _asked: plain(HTTPStatus.UNAUTHORIZED))
+    with_server(test, lambda _asked: Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED))
 
 
 def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:

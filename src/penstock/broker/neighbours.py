@@ -252,15 +252,12 @@ class Neighbours:
         if not disclosed.octets:
             self._core.disclose(broker, None)
             return
-        task = self._reading[broker] = asyncio.create_task(self._read(disclosed))
+        task = self._reading[broker] = in_background("reading what a broker discloses", self._read(disclosed))
         task.add_done_callback(partial(self._was_read, broker))
 
     def _was_read(self, broker: Principal, task: asyncio.Task[None]) -> None:
         if self._reading.get(broker) is task:
             del self._reading[broker]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            message = {"message": "reading what a broker discloses failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(message)
 
     async def _read(self, disclosed: Disclosed) -> None:
         core, broker, octets = self._core, disclosed.broker, disclosed.octets

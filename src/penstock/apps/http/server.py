@@ -284,8 +284,8 @@ class _Connection(asyncio.Protocol):
             while transport is not None and not self._full and not transport.is_closing():
                 try:
                     asked = self._next()
-                except _NotAdmitted as refused:
-                    self._refuse(transport, refused)
+                except _NotAdmitted as turned_away:
+                    self._refuse(transport, turned_away)
                     continue
                 if asked is None:
                     return
