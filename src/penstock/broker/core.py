@@ -505,8 +505,8 @@ class Core:
     def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:
         found = self._consider(broker, right, bag)
         permitted = settled(found.decision)
-        if permitted or broker in self.disclosed:
-            # One that has not shown anything yet has asked for nothing, and nothing is refused to it.
+        if broker != self.principal and (permitted or broker in self.disclosed):
+            # One that has not shown anything yet has asked for nothing, and nothing is refused to it. Nor has this one.
             self.recorder.write(found.record)
         return permitted
 

@@ -8,7 +8,7 @@ whether they go by time-stamps. Types that could not be installed are under `not
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -118,7 +118,7 @@ def _show_policy(policy: Mapping[str, Wire], names: Names) -> None:
     progress = [row for owner, state in policy.items() for row in _progress(owner, table(state), names)]
     if progress:
         paint.line()
-        paint.grid(("owner", "policy event", "revokes", "broker", "progress", "when", "why"), progress)
+        show_progress(("owner", "policy event", "revokes", "broker", "progress", "when", "why"), progress)
     for owner, state in policy.items():
         for name, problem in table(table(state).get("not installed")).items():
             what = f"{names.show_text(owner)}/{name}"
@@ -149,6 +149,12 @@ def _progress(owner: str, state: Mapping[str, Wire], names: Names) -> Iterator[t
                 )
                 why = "" if progress in _DONE else why_waited_for(state, broker)
                 yield "", str(number), "", names.show_text(broker), progress, when, why
+
+
+def show_progress(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Show how far policy events are; without the last column if there is nothing in it."""
+    last = len(head) if any(row[-1] for row in rows) else -1
+    paint.grid(head[:last], [row[:last] for row in rows])
 
 
 def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:

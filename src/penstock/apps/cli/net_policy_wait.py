@@ -10,7 +10,7 @@ from typing import Final
 from penstock.apps.cli import paint
 from penstock.apps.cli.describe import value_text
 from penstock.apps.cli.names import Names
-from penstock.apps.cli.net_answers import plain, why_waited_for
+from penstock.apps.cli.net_answers import plain, show_progress, why_waited_for
 from penstock.apps.cli.net_client import until
 from penstock.apps.cli.pub_progress import showing
 from penstock.apps.cli.told import listed, table
@@ -68,7 +68,7 @@ class Awaited:
         """Show it to people."""
         done = f"✓ complete since {value_text(self.complete)}" if self.complete else "✗ not complete"
         paint.line(f"policy event {self.number} {done}")
-        paint.grid(("broker", "progress", "when", "why"), self.rows(names))
+        show_progress(("broker", "progress", "when", "why"), list(self.rows(names)))
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
