@@ -96,7 +96,14 @@ async def during(work: "asyncio.Task[None]", pair: Honest) -> None:
 
 # Floods of requests.
 
-QUICK = replace(LIMITS, client_requests=1_000_000, client_requests_burst=1_000_000, client_work=1_000_000)
+QUICK = replace(
+    LIMITS,
+    client_requests=1_000_000,
+    client_requests_burst=1_000_000,
+    client_changes=1_000_000,
+    client_changes_burst=1_000_000,
+    client_work=1_000_000,
+)
 
 
 def junk(number: int) -> str:
