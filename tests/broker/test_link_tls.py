@@ -366,3 +366,24 @@ def test_a_connection_that_became_nothing_leaves_no_memory(speaks: bytes) -> Non
                 gc.enable()
 
     run(main())
+
+
+def test_a_peer_that_was_cut_leaves_no_memory() -> None:
+    limits = replace(LIMITS, hello_bytes=4_096, link_goodbye=100)
+
+    async def main() -> None:
+        async with guarded(limits) as at:
+            gc.collect()
+            gc.disable()
+            try:
+                async with strangers(at, 3) as clients:
+                    left = [weakref.ref(guest.channel) for guest in at.listener._greeting.values()]
+                    assert len(left) == 3
+                    for client in clients:
+                        client.write((5_000).to_bytes(HEADER_BYTES, "big") + bytes(5_000))
+                        assert await client.goodbye() == encode("frame.limit")
+                await until(lambda: not any(one() for one in left))
+            finally:
+                gc.enable()
+
+    run(main())

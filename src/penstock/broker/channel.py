@@ -76,6 +76,7 @@ class Channel(asyncio.BufferedProtocol):
         most = None if holding is None else limits.hello_bytes
         self._reader = FrameReader(opening=opening, most=most, limits=limits)
         self._transport: asyncio.Transport | None = None
+        self._was_connected = False
         self._inbox: deque[memoryview] = deque()
         self._inbox_size = 0
         self._reading = True
@@ -98,7 +99,7 @@ class Channel(asyncio.BufferedProtocol):
     @property
     def connected(self) -> bool:
         """Whether there ever was a connection."""
-        return self._transport is not None
+        return self._was_connected
 
     @property
     def held(self) -> int:
@@ -122,6 +123,7 @@ class Channel(asyncio.BufferedProtocol):
         if not isinstance(transport, asyncio.Transport):  # pragma: no cover  # connections are
             raise TypeError(type(transport).__name__)
         self._transport = transport
+        self._was_connected = True
         transport.set_write_buffer_limits(high=_BUFFER)
         self._heard = self._spoke = self._loop.time()
         self._plan_tick()
@@ -177,6 +179,8 @@ class Channel(asyncio.BufferedProtocol):
         self._end(FailedError("link.lost", "the connection ended without a goodbye", reason=type(exc).__name__))
         self._outbox.clear()
         self._outbox_size = 0
+        # TLS knows its channel as well: both would wait for the garbage collector, with all buffers.
+        self._transport = None
         self._gone.set()
 
     def pause_writing(self) -> None:

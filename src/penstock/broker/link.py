@@ -88,7 +88,7 @@ class Link:
     def __init__(self, channel: Channel, peer: Peer, endpoint: Endpoint) -> None:
         self.peer = peer
         self._channel = channel
-        self._admitted: Callable[[], None] = lambda: None
+        self._admitted: Callable[[Link], None] = lambda _link: None
         self._limits = endpoint.limits
         self._meter = endpoint.meter(peer)
         self._not_before = 0.0
@@ -109,9 +109,9 @@ class Link:
     def admit(self) -> None:
         """Let the peer in: it has shown that it may be here."""
         self._channel.widen()
-        self._admitted()
+        self._admitted(self)
 
-    def on_admitted(self, admitted: Callable[[], None]) -> None:
+    def on_admitted(self, admitted: "Callable[[Link], None]") -> None:
         """Call something when the peer is let in."""
         self._admitted = admitted
 
@@ -313,7 +313,7 @@ class Reception:
         try:
             link = await meet(self._endpoint, channel, shake)
             if task in self._greeting:
-                link.on_admitted(partial(self._let_in, task, link))
+                link.on_admitted(partial(self._let_in, task))
                 if not self._endpoint.guarded:
                     link.admit()
             try:
