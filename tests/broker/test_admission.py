@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from math import inf
 
 import pytest
 from tests.broker.node_kit import BROKERS, ending, peer, refused, run, running, until
@@ -161,9 +162,26 @@ def test_work_for_strangers_is_so_much_in_a_second_for_all_of_them() -> None:
     run(main())
 
 
+def occupied(**limits: int) -> StrangersQueue:
+    """Return a queue in which nobody has a turn until it is `released`."""
+    queue = StrangersQueue(Limits(stranger_work=10**12, **limits))
+    queue._not_before = inf
+    # No timer: whoever tests says when it is time.
+    queue._timer = asyncio.get_running_loop().call_later(10**6, lambda: None)
+    return queue
+
+
+async def release(queue: StrangersQueue, waiting: int) -> None:
+    await until(lambda: len(queue) == waiting)
+    assert queue._timer is not None
+    queue._timer.cancel()
+    queue._not_before = 0.0
+    queue._wake()
+
+
 def test_the_lightest_stranger_is_next() -> None:
     async def main() -> None:
-        queue = StrangersQueue(Limits(stranger_work=1_000_000, stranger_burst=0))
+        queue = occupied()
         order: list[int] = []
 
         async def stranger(weight: int) -> None:
@@ -171,8 +189,9 @@ def test_the_lightest_stranger_is_next() -> None:
             order.append(weight)
             queue.spent(1)
 
-        queue.spent(200_000)
-        await asyncio.gather(*(asyncio.create_task(stranger(weight)) for weight in (900, 5, 70, 5_000, 6)))
+        tasks = [asyncio.create_task(stranger(weight)) for weight in (900, 5, 70, 5_000, 6)]
+        await release(queue, 5)
+        await asyncio.gather(*tasks)
         assert order == [5, 6, 70, 900, 5_000]
 
     run(main())
@@ -180,29 +199,25 @@ def test_the_lightest_stranger_is_next() -> None:
 
 def test_the_heaviest_of_too_many_strangers_gives_way() -> None:
     async def main() -> None:
-        queue = StrangersQueue(Limits(handshake_pending=2, stranger_work=1_000_000, stranger_burst=0))
-        queue.spent(200_000)
+        queue = occupied(handshake_pending=2)
         tasks = [asyncio.create_task(queue.turn(weight)) for weight in (10, 5_000, 20, 30)]
+        await until(lambda: tasks[1].done() and tasks[3].done())
+        await release(queue, 2)
         found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [isinstance(one, PenstockError) and one.code == "link.busy" for one in found] == [
-            False,
-            True,
-            False,
-            True,
-        ]
+        busy = [isinstance(one, PenstockError) and one.code == "link.busy" for one in found]
+        assert busy == [False, True, False, True]
 
     run(main())
 
 
 def test_a_turn_that_nobody_takes_goes_to_the_next() -> None:
     async def main() -> None:
-        queue = StrangersQueue(Limits(stranger_work=1_000_000, stranger_burst=0))
-        queue.spent(50_000)
-        gone, next_ = (asyncio.create_task(queue.turn(weight)) for weight in (1, 2))
-        gone.add_done_callback(lambda _: None)
-        await asyncio.sleep(0)
+        queue = occupied()
+        gone, following = (asyncio.create_task(queue.turn(weight)) for weight in (1, 2))
+        await until(lambda: len(queue) == 2)
         gone.cancel()
-        await next_
+        await release(queue, 1)
+        await following
 
     run(main())
 

@@ -117,7 +117,7 @@ def test_operators_are_told_a_few_times_and_then_how_often() -> None:
 
 
 def test_a_stranger_who_tries_again_writes_no_more_to_the_log() -> None:
-    limits = Limits(link_goodbye=300, refusal_records=4, refusal_reports=3)
+    limits = Limits(link_goodbye=300, refusal_records=4, refusal_reports=3, refusal_period=10**9)
 
     async def main() -> None:
         async with running(limits=limits) as node:
