@@ -11,9 +11,11 @@ import pytest
 from penstock.apps.http.reading import Chunks, Wrong
 from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService
 from penstock.errors import FailedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 TIGHT = replace(DEFAULT_LIMITS, pdp_bytes=100, pdp_time=200, pdp_idle=400, pdp_connections=2)
+#: as few connections, and as much time as a busy machine takes
+PATIENT = replace(TIGHT, pdp_time=60_000, pdp_idle=60_000)
 HEAD = b"Host: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
@@ -24,10 +26,12 @@ def echo(asked: Asked) -> Answer:
     return Answer(asked.method + b" " + asked.path + b" " + asked.body)
 
 
-def with_server(test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None) -> None:
+def with_server(
+    test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None, limits: Limits = TIGHT
+) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
-        server = await HttpService(echo, Bounds.of_questions(TIGHT), "pdp.listen", admit).start("127.0.0.1", 0)
+        server = await HttpService(echo, Bounds.of_questions(limits), "pdp.listen", admit).start("127.0.0.1", 0)
         try:
             await test(server)
         finally:
@@ -165,7 +169,7 @@ def test_idle_strangers_give_way_to_whoever_comes() -> None:
         for _, writer in idle:
             writer.close()
 
-    with_server(test)
+    with_server(test, limits=PATIENT)
 
 
 def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
@@ -187,7 +191,7 @@ def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
             assert (await reader.readuntil(b"GET /a ")).startswith(b"HTTP/1.1 200 ")
             writer.close()
 
-    with_server(test, admit)
+    with_server(test, admit, PATIENT)
 
 
 @pytest.mark.parametrize("body", [b"Content-Length: 100\r\n\r\n", CHUNKED + b"\r\n", b"Content-Length: 4\r\n\r\nbody"])
@@ -198,10 +202,11 @@ def test_who_asks_is_settled_before_the_body_is_read(body: bytes) -> None:
         assert b"Connection: close" in answer
         assert server.counts.timed_out == 0
         # Without a body the connection goes on.
-        ask = b"GET /a HTTP/1.1\r\n" + HEAD + b"\r\n"
-        assert (await sent(server, ask + ask)).count(b"HTTP/1.1 401 ") == 2
+        ask = b"GET /a HTTP/1.1\r\n" + HEAD
+        answer = await sent(server, ask + b"\r\n" + ask + b"Connection: close\r\n\r\n")
+        assert answer.count(b"HTTP/1.1 401 ") == 2
 
-    with_server(test, lambda _asked: Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED))
+    with_server(test, lambda _asked: Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED), PATIENT)
 
 
 def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
@@ -221,7 +226,7 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
         assert len(buffers) <= 3
         writer.close()
 
-    with_server(test)
+    with_server(test, limits=PATIENT)
 
 
 def test_what_goes_wrong_is_told_to_nobody() -> None:
