@@ -3,7 +3,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.policy.kit import apply, designator, policy_text, rule, value
+from tests.policy.kit import FUNCTION, XS, apply, designator, policy_text, rule, value
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
@@ -71,6 +71,10 @@ MATCH = (
         (rule(apply("not", value("true", "boolean"))), rule("not" + value("true", "boolean"))),
         (rule(), rule().replace("<Rule ", '<Rule Enabled="false" ')),
         (rule(), rule(more="for ann only")),
+        (
+            rule(),
+            "<CombinerParameters><CombinerParameter/></CombinerParameters>",
+        ),
         (
             "<PolicyDefaults><XPathVersion>x</XPathVersion></PolicyDefaults>",
             "<PolicyDefaults><XPath/></PolicyDefaults>",
@@ -154,6 +158,30 @@ def test_white_space_around_the_uri_of_a_type_or_function_means_nothing() -> Non
     assert read_policy(spaced) == read_policy(WHOLE)
     asked = read_request(ASKED.replace(b'#integer"', b'#integer "').replace(b'AttributeId="', b'AttributeId="  '))
     assert asked.categories == read_request(ASKED).categories
+
+
+@pytest.mark.parametrize(
+    ("function", "of_type", "right", "wrong"),
+    [("rfc822Name-match", "rfc822Name", ".sun.com", "."), ("x500Name-match", "x500Name", "c=US", " ")],
+)
+def test_a_pattern_that_can_match_nothing_is_refused_when_it_is_read(
+    function: str, of_type: str, right: str, wrong: str
+) -> None:
+    kind = f"urn:oasis:names:tc:xacml:1.0:data-type:{of_type}"
+    attribute = designator("n").replace(f"{XS}integer", kind)
+
+    def matching(text: str) -> tuple[str, str]:
+        pattern = value(text) if function.startswith("rfc") else value(text).replace(f"{XS}string", kind)
+        match = f'<Match MatchId="{FUNCTION}{function}">{pattern}{attribute}</Match>'
+        one = apply(f"{of_type}-one-and-only", attribute)
+        target = f"<Target><AnyOf><AllOf>{match}</AllOf></AnyOf></Target>"
+        return rule(target=target), rule(apply(function, pattern, one))
+
+    for one, other in zip(matching(right), matching(wrong), strict=True):
+        read_policy(policy_text(one))
+        with pytest.raises(MalformedError) as caught:
+            read_policy(policy_text(other))
+        assert caught.value.code == "xacml.value"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,15 @@ class Whole:
         takes = [*function.takes]
         if function.repeated is not None:
             takes[-1:] = [takes[-1]] * self.random.randrange(function.repeated, function.repeated + 3)
+        if function.check is not None:
+            return apply(
+                function.id, [Literal(self.pattern(function, takes[0]), takes[0]), self.expression(takes[1], 0)]
+            )
         return apply(function.id, [self.expression(one, depth - 1) for one in takes])
+
+    def pattern(self, function: Function, of_type: DataType) -> Any:
+        """A value for the first argument of a match, which may have to be able to match something."""
+        return self.value(of_type) if function.check is None or of_type is not STRING else ".example.org"
 
     def each(self, depth: int) -> Expression:
         function = self.choose(matching())
@@ -146,7 +154,7 @@ class Whole:
         def match() -> Match:
             function = self.choose(matching())
             first, second = function.takes
-            return Match(function, self.value(first), first, self.attribute(second))
+            return Match(function, self.pattern(function, first), first, self.attribute(second))
 
         def several(made: Callable[[], Any], least: int) -> tuple[Any, ...]:
             return tuple(made() for _ in range(self.random.randrange(least, 3)))

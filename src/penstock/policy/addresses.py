@@ -44,13 +44,18 @@ def read_mailbox(text: str) -> Mailbox:
     return Mailbox(local, host.lower(), text)
 
 
+def check_mailbox_pattern(pattern: str) -> None:
+    """Check that a pattern can match a mailbox. Raises `MalformedError` (`xacml.value`)."""
+    if not _MAIL_PATTERN.fullmatch(pattern):
+        raise MalformedError("xacml.value", f"`{pattern[:80]}` is not an rfc822Name, a domain, or a dot and a domain")
+
+
 def mailbox_matches(pattern: str, mailbox: Mailbox) -> bool:
     """Say whether a mailbox matches a pattern (A.3.14). Raises `MalformedError` (`xacml.value`) for no pattern.
 
     `ann@sun.com` is that mailbox, `sun.com` any at that host, and `.sun.com` any at that host or at one below it.
     """
-    if not _MAIL_PATTERN.fullmatch(pattern):
-        raise MalformedError("xacml.value", f"`{pattern[:80]}` is not an rfc822Name, a domain, or a dot and a domain")
+    check_mailbox_pattern(pattern)
     if "@" in pattern:
         return read_mailbox(pattern) == mailbox
     domain = pattern.lower().removeprefix(".")
@@ -74,10 +79,14 @@ class DirectoryName:
     def __str__(self) -> str:
         return self.text
 
-    def ends(self, other: "DirectoryName") -> bool:
-        """Say whether it is how another name ends. Raises `MalformedError` (`xacml.value`) if it has no parts."""
+    def check_parts(self) -> None:
+        """Check that it has parts, by which other names end. Raises `MalformedError` (`xacml.value`)."""
         if not self.parts:
             raise MalformedError("xacml.value", "an x500Name without parts matches no names")
+
+    def ends(self, other: "DirectoryName") -> bool:
+        """Say whether it is how another name ends. Raises `MalformedError` (`xacml.value`) if it has no parts."""
+        self.check_parts()
         return other.parts[-len(self.parts) :] == self.parts
 
 

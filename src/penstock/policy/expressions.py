@@ -146,7 +146,7 @@ def function_of(function_id: str) -> Function:
 def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Apply | ApplyEach | ApplyPath":
     """Return a function applied to arguments, of which one may be a function.
 
-    Raises `MalformedError` (`xacml.function`, `xacml.arguments`).
+    Raises `MalformedError` (`xacml.function`, `xacml.arguments`; `xacml.value` for a pattern that can match nothing).
     """
     if function_id in _HIGHER:
         return _apply_each(_HIGHER[function_id], arguments)
@@ -155,6 +155,8 @@ def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Ap
     kinds = tuple(argument.gives for argument in plain)
     if not function.accepts(kinds):
         raise _unsuitable(function.name, kinds)
+    if function.check is not None and isinstance(plain[0], Literal):
+        function.check(plain[0].value)
     return ApplyPath(function.name, plain) if function.within else Apply(function, plain)
 
 

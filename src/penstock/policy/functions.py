@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from penstock.errors import EvaluationError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.policy.addresses import DirectoryName, mailbox_matches
+from penstock.policy.addresses import DirectoryName, check_mailbox_pattern, mailbox_matches
 from penstock.policy.datatypes import (
     ADDRESS,
     BASE64,
@@ -345,8 +345,16 @@ def _names(matches: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 def _patterns() -> Iterator[Function]:
     for one, version in ((STRING, V1), (URI, V2), (ADDRESS, V2), (HOST, V2), (MAILBOX, V2), (DIRECTORY, V2)):
         yield Function(f"{version}{one}-regexp-match", (STRING, one), BOOLEAN, _matches(one))
-    yield Function(f"{V1}x500Name-match", (DIRECTORY, DIRECTORY), BOOLEAN, _names(DirectoryName.ends))
-    yield Function(f"{V1}rfc822Name-match", (STRING, MAILBOX), BOOLEAN, _names(mailbox_matches))
+    yield Function(
+        f"{V1}x500Name-match",
+        (DIRECTORY, DIRECTORY),
+        BOOLEAN,
+        _names(DirectoryName.ends),
+        check=DirectoryName.check_parts,
+    )
+    yield Function(
+        f"{V1}rfc822Name-match", (STRING, MAILBOX), BOOLEAN, _names(mailbox_matches), check=check_mailbox_pattern
+    )
 
 
 # --- what looks into the request -------------------------------------------------------------------------------------

@@ -33,6 +33,10 @@ class Match:
     of: DataType
     attribute: Designator | Selector
 
+    def __post_init__(self) -> None:
+        if self.function.check is not None:
+            self.function.check(self.value)
+
 
 AllOf: TypeAlias = tuple[Match, ...]
 AnyOf: TypeAlias = tuple[AllOf, ...]

@@ -40,6 +40,8 @@ class Function:
     repeated: int | None = None
     #: what it gives depends on the request, and not on its arguments alone
     within: bool = False
+    #: refuses a first argument that can mean nothing, where it stands in a policy. Raises `MalformedError`
+    check: Callable[[Value], None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

@@ -290,9 +290,11 @@ _IN_SETS: Final = _COMMON | {
 
 def _check(element: Element, allowed: frozenset[str]) -> None:
     for child in element:
-        if named(child) not in allowed:
-            with at(child):
+        with at(child):
+            if named(child) not in allowed:
                 raise malformed("there is no such element here")
+            if named(child).endswith("CombinerParameters") and len(child):
+                raise malformed("no combining algorithm takes parameters here, and they would not count")
 
 
 def _designator(element: Element) -> Designator:

@@ -93,6 +93,7 @@ def _findings(document: Document) -> list[Finding]:
 def check(*, files: tuple[str, ...], output: str) -> None:
     """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
 
+    They are checked together: no two have one id and version, and what they refer to is in one of the files.
     The first thing that is wrong is told with its line, and with its element or its column. What is allowed but hardly
     meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
     """
