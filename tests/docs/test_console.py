@@ -3,17 +3,17 @@
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 from tests import java
 from tests.docs import forks
+
+from penstock.testing.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -29,10 +29,8 @@ PAGES = [
 
 def with_free_ports(text: str) -> str:
     """Return a page with other ports, which are free, so that it can be tested several times at once."""
-    with ExitStack() as stack:
-        # All are held until each has one, and so no two get the same.
-        held = {port: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for port in set(PORT.findall(text))}
-        free = {port: str(server.getsockname()[1]) for port, server in held.items()}
+    named = set(PORT.findall(text))
+    free = dict(zip(named, map(str, free_ports(len(named))), strict=True))
     return PORT.sub(lambda found: free[found.group()], text)
 
 

