@@ -1,9 +1,13 @@
 """One broker of the sports network as a process: `python -m tests.network.broker_process '<json>'`.
 
 The description has `key` (the number of a broker in `node_kit.BROKERS`), `port` (0 for any), `peers` (pairs of a port
-and the number of the broker that listens there), `policy` (base64 of credentials, added to what lets brokers in), and
-`folder`. In the folder it writes `deliveries.jsonl`, a line for every message that was handed to a client: when, to
-whom, and the ids of the events; and it keeps what owners have said. It says its port when it is ready.
+and the number of the broker that listens there), `policy` (base64 of credentials, added to what lets brokers in),
+`folder`, and for brokers with a fabric between them `nats` (the URL of a server). `clock` is the path of a file with
+seconds by which the broker's clock is wrong, read again at each use. It says its port when it is ready.
+
+In the folder it keeps what owners have said, its decision log, and `deliveries.jsonl`. That has numbered lines: one for
+each start, one for each time-stamp of an owner before the first delivery that relies on it, and one for each message
+that was handed to a client: when, to whom, and the ids of the events.
 """
 
 import asyncio
@@ -12,16 +16,21 @@ import json
 import signal
 import sys
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
 from tests.broker.node_kit import BROKERS, HOST, settings
 
 from penstock.broker import requests
+from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.node import Node
 from penstock.broker.ways import PeerAddress
+from penstock.fabric.nats import NatsFabric
 from penstock.guard import Recorder
+from penstock.store.decision_file import DecisionFile
 from penstock.store.policy_folder import PolicyFolder
 from penstock.trust.credentials import read_credentials
 
@@ -31,16 +40,40 @@ class LoggingNode(Node):
 
     def log_deliveries(self, file: Path) -> None:
         """Write to a file from now on."""
+        written = len(file.read_bytes().splitlines()) if file.exists() else 0
+        # Line by line, so that nothing is lost when the process is killed.
         stream = file.open("a", buffering=1, encoding="utf-8")
+        numbers = count(written + 1)
         give = self.core._handlers[requests.Given]
+        stamps: dict[str, datetime] = {}
+
+        def write(**line: object) -> None:
+            stream.write(json.dumps({"line": next(numbers), "at": time.time(), **line}) + "\n")
 
         def logged(given: requests.Given) -> None:
+            for owner, stamp in self.policies._stamped.items():
+                if stamps.get(str(owner)) != stamp.value.until:
+                    stamps[str(owner)] = stamp.value.until
+                    write(owner=str(owner), until=stamp.value.until.timestamp())
             principal = self.core.local._session(given.session).principal
-            line = {"at": time.time(), "to": str(principal), "ids": [event.id for event in given.events]}
-            stream.write(json.dumps(line) + "\n")
+            write(to=str(principal), ids=[event.id for event in given.events])
             give(given)
 
+        write(started=str(self.core.principal))
         self.core.handle({requests.Given: logged})
+
+
+def wrong_clock(file: Path) -> Callable[[], datetime]:
+    """Return a clock that is wrong by the seconds in a file; right while there is none."""
+
+    def now() -> datetime:
+        try:
+            off = float(file.read_text("ascii") or 0)
+        except FileNotFoundError:
+            off = 0.0
+        return datetime.now(UTC) + timedelta(seconds=off)
+
+    return now
 
 
 async def main(description: str) -> None:
@@ -54,19 +87,25 @@ async def main(description: str) -> None:
         port=told.get("port", 0),
         peers=tuple(PeerAddress(HOST, port, BROKERS[number].principal) for port, number in told.get("peers", [])),
     )
+    clock = wrong_clock(Path(told["clock"])) if told.get("clock") else lambda: datetime.now(UTC)
     numbers = count(1)
     recorder = Recorder(
         source="broker",
-        sink=lambda _record: None,
-        clock=lambda: datetime.now(UTC),
+        sink=DecisionFile(folder / "decisions.jsonl"),
+        clock=clock,
         timer=time.perf_counter_ns,
         ids=lambda: str(next(numbers)),
     )
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    node = LoggingNode(chosen, recorder, keep=PolicyFolder(folder))
-    node.log_deliveries(folder / "deliveries.jsonl")
-    async with node:
+    async with AsyncExitStack() as stack:
+        fabric = None
+        if told.get("nats"):
+            connected = await stack.enter_async_context(await NatsFabric.connect(told["nats"]))
+            fabric = FabricSettings(fabric=connected, unsafe_plaintext=True)
+        node = LoggingNode(chosen, recorder, clock=clock, keep=PolicyFolder(folder), fabric=fabric)
+        node.log_deliveries(folder / "deliveries.jsonl")
+        await stack.enter_async_context(node)
         sys.stdout.write(f"{node.port}\n")
         sys.stdout.flush()
         await stopping.wait()

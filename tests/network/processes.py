@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.testing.ports import free_port
 from penstock.trust.certificates import Certificate
@@ -27,6 +28,9 @@ class BrokerProcess:
     peers: list[tuple[int, int]] = field(default_factory=list)
     policy: tuple[Certificate, ...] = ()
     port: int = 0
+    #: a NATS server between the brokers, and a file that says by how many seconds this one's clock is wrong
+    nats: str = ""
+    clock: str = ""
     process: "subprocess.Popen[str] | None" = None
 
     async def start(self) -> int:
@@ -38,6 +42,8 @@ class BrokerProcess:
             "port": self.port,
             "peers": self.peers,
             "policy": policy,
+            "nats": self.nats,
+            "clock": self.clock,
             "folder": str(self.folder / f"broker{self.key}"),
         }
         self.process = subprocess.Popen(
@@ -74,10 +80,16 @@ class BrokerProcess:
                 self.process.stdout.close()
             self.process = None
 
-    def deliveries(self) -> list[dict[str, object]]:
+    def deliveries(self) -> list[dict[str, Any]]:
         """Return what it has handed to clients, as it wrote it down."""
-        file = self.folder / f"broker{self.key}" / "deliveries.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        file = self.log
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [line for line in lines if "to" in line]
+
+    @property
+    def log(self) -> Path:
+        """The file in which it writes down its starts, time-stamps and deliveries."""
+        return self.folder / f"broker{self.key}" / "deliveries.jsonl"
 
 
 async def started(stack: ExitStack, *brokers: BrokerProcess) -> None:

@@ -1,0 +1,41 @@
+"""What each attack may cost the honest parties: the one table that the suite goes by.
+
+Nothing may ever be delivered to a reader after its revocation is complete, and the revocation of each attack has to
+become complete: these two are not in the table. Events that were accepted and never arrived count in every run; what
+depends on the speed of the machine counts with `LONG=1` only.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Bounds of one attack."""
+
+    #: whether it is part of `make test`; all are part of `make soak`
+    short: bool = False
+    #: accepted events that never arrive; None where nothing is promised
+    lost: int | None = 0
+    #: the least part of the usual events in a second, and the longest pause in seconds
+    throughput: float = 0.9
+    pause: float = 2.0
+    #: seconds of processor time of all brokers for one blow: much more than it takes, much less than does harm
+    work: float = 1.0
+    #: megabytes by which the largest broker may grow, and kilobytes that all decision logs may
+    memory: int = 100
+    logged: int = 1024
+
+
+#: whoever has rights may cost others what the quotas of a principal allow: half of a broker's time (`client_work`)
+_QUOTA = 0.5
+
+STRANGERS = {
+    "heavy hellos": Bounds(short=True),
+    "empty hellos": Bounds(short=True),
+    "giant frames": Bounds(short=True),
+    "connection flood": Bounds(),
+    "TLS handshake flood": Bounds(),
+    "half-open connections": Bounds(),
+}
+
+LINKS = {**STRANGERS}
