@@ -30,7 +30,7 @@ java.tell()
 os.umask(0o077)
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
-GROUPS = ("spark", "cluster", "demo", "hostile_links", "postgres")
+GROUPS = ("spark", "cluster", "demo", "hostile_links", "hostile_nats", "postgres")
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
 #: commands of the documentation start Spark, each for itself

@@ -9,10 +9,11 @@ import json
 import sys
 import traceback
 
-from tests.network.hostile import strangers
+from tests.network.hostile import forgers, litter, members, strangers, subscribers
 from tests.network.hostile.target import Attack, Target
 
-ATTACKS: dict[str, Attack] = {**strangers.ATTACKS}
+LINKS: dict[str, Attack] = {**strangers.ATTACKS, **members.ATTACKS, **forgers.ATTACKS, **subscribers.ATTACKS}
+ATTACKS = {**LINKS, **litter.ATTACKS}
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ class Bounds:
 
     #: whether it is part of `make test`; all are part of `make soak`
     short: bool = False
+    #: whether a broker that starts after the attack must know what was revoked
+    newcomer: bool = False
     #: accepted events that never arrive; None where nothing is promised
     lost: int | None = 0
     #: the least part of the usual events in a second, and the longest pause in seconds
@@ -38,4 +40,43 @@ STRANGERS = {
     "half-open connections": Bounds(),
 }
 
-LINKS = {**STRANGERS}
+MEMBERS = {
+    "junk acknowledgements": Bounds(short=True),
+    "heavy disclosures": Bounds(short=True),
+    "junk types": Bounds(),
+    "endless questions": Bounds(throughput=_QUOTA),
+    "reconnect loops": Bounds(short=True),
+    "a broker that vanishes": Bounds(short=True),
+    "junk among policy": Bounds(short=True, newcomer=True),
+}
+
+FORGERS = {
+    "policy that is swallowed": Bounds(short=True),
+    "a key ground to be the rendezvous": Bounds(short=True),
+    "forged policy": Bounds(short=True),
+    "replayed policy": Bounds(),
+    "false heads": Bounds(),
+}
+
+SUBSCRIBERS = {
+    "narrow subscriptions": Bounds(short=True, throughput=_QUOTA),
+    "overlapping subscriptions": Bounds(throughput=_QUOTA),
+    "subscribing and unsubscribing": Bounds(short=True, throughput=_QUOTA),
+    "long selectors": Bounds(throughput=_QUOTA),
+    # Routes move when a broker comes or goes, and what is under way then may be lost.
+    "a broker link that flaps": Bounds(lost=None, throughput=_QUOTA),
+}
+
+LINKS = {**STRANGERS, **FORGERS, **SUBSCRIBERS, **MEMBERS}
+
+NATS = {
+    "empty messages to inboxes": Bounds(short=True),
+    "unreadable messages": Bounds(),
+    "repeated messages": Bounds(short=True),
+    "litter on every subject": Bounds(),
+    "forged answers of JetStream": Bounds(short=True),
+    "forged messages": Bounds(),
+    "subjects that are not UTF-8": Bounds(),
+    # What was in a stream is gone with it.
+    "streams that are deleted": Bounds(short=True, lost=None, throughput=0.0, pause=30.0),
+}

@@ -30,7 +30,7 @@ from typing import Any
 from tests.broker.node_kit import BROKERS, client_of
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
 from tests.network.hostile.bounds import Bounds
-from tests.network.hostile.target import MEMBER, SUBSCRIBER
+from tests.network.hostile.target import GROUND, MEMBER, SUBSCRIBER
 from tests.network.processes import BrokerProcess
 
 from penstock.broker.client import Client
@@ -42,6 +42,7 @@ from penstock.testing.nats import NatsServer
 from penstock.testing.ports import free_ports
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import PolicyEvent, Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue
@@ -65,6 +66,7 @@ POLICY = (
     grant(REPORTER, NEWS, Right.PUBLISH),
     grant(AGENCY, None, Right.CONNECT),
     grant(MEMBER, None, Right.CONNECT),
+    grant(GROUND, None, Right.CONNECT),
     grant(SUBSCRIBER, None, Right.CONNECT),
     grant(SUBSCRIBER, NEWS, Right.SUBSCRIBE),
 )
@@ -132,6 +134,7 @@ class Network:
     nats: NatsServer | None = None
     brokers: list[BrokerProcess] = field(default_factory=list)
     author: PolicyAuthor = field(default_factory=lambda: PolicyAuthor(AGENCY))
+    newcomers: list[BrokerProcess] = field(default_factory=list)
     #: all that the owner has said
     said: list[SignedValue[PolicyEvent]] = field(default_factory=list)
 
@@ -152,7 +155,7 @@ class Network:
 
     def close(self) -> None:
         self.attacker.close()
-        for broker in self.brokers:
+        for broker in (*self.brokers, *self.newcomers):
             broker.kill()
 
     @property
@@ -341,6 +344,27 @@ class Honest:
         """Revoke the victim's right to read; return the number of the policy event."""
         return await self.network.say(self.owner, Revoke((self.rights[1].id,)))
 
+    async def meet_newcomer(self) -> int:
+        """Start a broker that knows nothing; return how many events it delivers to the victim, who tries there."""
+        network = self.network
+        peers = [] if network.nats else [(network.brokers[1].port, 1)]
+        newcomer = BrokerProcess(len(BROKERS) - 1, network.folder, peers, POLICY, nats=network.first.nats)
+        network.newcomers.append(newcomer)
+        await newcomer.start()
+        reader, victim = Reader(), Reader()
+        async with (
+            client_of(newcomer.port, PDA, patience=PATIENCE) as honest,
+            client_of(newcomer.port, self.victim, credentials=Credentials.of(*self.rights)) as hostile,
+        ):
+            with suppress(PenstockError):
+                await hostile.subscribe(NEWS.name, callback=victim)
+            await honest.subscribe(NEWS.name, callback=reader)
+            async with asyncio.timeout(PATIENCE):
+                while len(reader.numbers) < 20:
+                    await self.publisher.publish(1)
+                    await asyncio.sleep(0.02)
+        return len(victim.numbers)
+
     def late(self, since: datetime) -> int:
         """Return how many events were handed to the victim after a time, by the brokers' own logs."""
         found = (line for broker in self.network.brokers for line in broker.deliveries())
@@ -425,7 +449,7 @@ class Figures:
         return found
 
 
-async def under_attack(network: Network, attack: str) -> Figures:
+async def under_attack(network: Network, attack: str, bounds: Bounds) -> Figures:
     """Measure what an attack costs, with a revocation in the middle of it."""
     async with honest_parties(network) as honest:
         begun, spent = time.time(), network.processor_time()
@@ -439,12 +463,18 @@ async def under_attack(network: Network, attack: str) -> Figures:
         ending = asyncio.create_task(network.attacker.end())
         await asyncio.sleep(SECONDS / 2)
         revoking = time.time()
-        complete = await completed(honest.owner, await honest.revoke())
+        try:
+            complete = await completed(honest.owner, await honest.revoke())
+        except AssertionError:
+            # Whatever the attacker could not do is the better explanation.
+            await ending
+            raise
         revocation = time.time() - revoking
         blows = await ending
         ended = time.time()
         lost = await honest.drain()
         work = network.processor_time() - spent - usual_work * (time.time() - begun)
+        late = honest.late(complete) + (await honest.meet_newcomer() if bounds.newcomer else 0)
         return Figures(
             attack=attack,
             blows=blows,
@@ -453,7 +483,7 @@ async def under_attack(network: Network, attack: str) -> Figures:
             ratio=honest.reader.rate(begun, ended) / usual,
             pause=honest.reader.longest_pause(begun, ended),
             revocation=revocation,
-            late=honest.late(complete),
+            late=late,
             work=max(0.0, work) / max(1, blows),
             memory=network.memory() - memory,
             logged=(network.decisions() - decisions) // 1024,
@@ -482,7 +512,7 @@ class Stage:
         self._folder, self._nats = folder, nats
         self._network: Network | None = None
 
-    def run(self, attack: str, bounds: Bounds, play: Callable[[Network, str], Any] = under_attack) -> None:
+    def run(self, attack: str, bounds: Bounds, play: Callable[[Network, str, Bounds], Any] = under_attack) -> None:
         """Let an attack take place, and check what it cost. Afterwards all brokers run and see each other."""
 
         async def played() -> None:
@@ -491,10 +521,13 @@ class Stage:
                 if network is None:
                     network = self._network = Network(self._folder(), None if self._nats is None else self._nats())
                     await network.start()
-                figures = await play(network, attack)
+                figures = await play(network, attack, bounds)
                 assert network.running() == [broker.key for broker in network.brokers]
                 await network.until_whole()
                 check(figures, bounds)
+                if network.newcomers:
+                    # The others would go on waiting for it.
+                    self.close()
 
         try:
             asyncio.run(played())

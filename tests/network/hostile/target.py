@@ -9,18 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import count
 from typing import Any, TypeAlias
 
 from tests.broker.node_kit import BROKERS, HOST, LIMITS, Broker, settings
-from tests.broker.sports import NETWORK
+from tests.broker.sports import AGENCY, NETWORK
 
 from penstock.broker.link import Endpoint, Link, connect
+from penstock.broker.membership import rendezvous
+from penstock.broker.policy_transport import POLICY
 from penstock.broker.protocol import Hello, Role
 from penstock.broker.ways import PeerAddress
 from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
+from penstock.model.names import TypeKey
 from penstock.trust.policy_events import PolicyEvent
 from penstock.trust.signed import UnverifiedValue, read_signed
 
@@ -30,8 +34,16 @@ def key_of(name: str) -> SigningKey:
     return SigningKey(sha256(name.encode()).digest())
 
 
-#: who may connect and nothing else, and who may read
-MEMBER, SUBSCRIBER = key_of("member"), key_of("subscriber")
+def _ground() -> SigningKey:
+    """Return a key for which the owner's policy meets at the attacker."""
+    of_policy = TypeKey(AGENCY.principal, POLICY)
+    honest = [broker.principal for broker in BROKERS]
+    keys = (key_of(f"ground {number}") for number in count())
+    return next(key for key in keys if rendezvous(of_policy, iter([*honest, key.principal])) == key.principal)
+
+
+#: who may connect and nothing else, the same with a key made for its place, and who may read
+MEMBER, GROUND, SUBSCRIBER = key_of("member"), _ground(), key_of("subscriber")
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.network.hostile.attacker import ATTACKS
+from tests.network.hostile.attacker import LINKS as ATTACKS
 from tests.network.hostile.bounds import LINKS
 from tests.network.hostile.network_kit import IN_LONG_RUN, Stage
 
