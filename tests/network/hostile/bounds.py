@@ -69,6 +69,12 @@ SUBSCRIBERS = {
 
 LINKS = {**STRANGERS, **FORGERS, **SUBSCRIBERS, **MEMBERS}
 
+FAULTS = {
+    # Documented: what is on its way through a broker that dies is lost, and what neighbours cannot pass on.
+    "kill -9 of a broker in the middle": Bounds(short=True, lost=None, throughput=0.0, pause=10.0, memory=200),
+    "a clock that jumps ahead and is corrected": Bounds(short=True, throughput=0.0, pause=10.0),
+}
+
 NATS = {
     "empty messages to inboxes": Bounds(short=True),
     "unreadable messages": Bounds(),

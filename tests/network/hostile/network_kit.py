@@ -19,16 +19,17 @@ import subprocess
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.broker.node_kit import BROKERS, client_of
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
+from tests.network.brokers import Lines
 from tests.network.hostile.bounds import Bounds
 from tests.network.hostile.target import GROUND, MEMBER, SUBSCRIBER
 from tests.network.processes import BrokerProcess
@@ -132,6 +133,8 @@ class Network:
 
     folder: Path
     nats: NatsServer | None = None
+    #: links between brokers that can be cut
+    lines: Lines | None = None
     brokers: list[BrokerProcess] = field(default_factory=list)
     author: PolicyAuthor = field(default_factory=lambda: PolicyAuthor(AGENCY))
     newcomers: list[BrokerProcess] = field(default_factory=list)
@@ -143,11 +146,14 @@ class Network:
         ports = free_ports(number)
         url = "" if self.nats is None else self.nats.url
         for key, port in enumerate(ports):
-            peers = [(ports[key - 1], key - 1)] if key and self.nats is None else []
+            peers = [(self._way_to(key - 1, ports[key - 1]), key - 1)] if key and self.nats is None else []
             clock = str(self.folder / f"clock{key}")
             self.brokers.append(BrokerProcess(key, self.folder, peers, POLICY, port, nats=url, clock=clock))
         self.attacker = Attacker()
         self._clients = count(1)
+
+    def _way_to(self, key: int, port: int) -> int:
+        return port if self.lines is None else self.lines.lay(line_to(key), port)
 
     async def start(self) -> None:
         await asyncio.gather(*(broker.start() for broker in self.brokers))
@@ -157,6 +163,8 @@ class Network:
         self.attacker.close()
         for broker in (*self.brokers, *self.newcomers):
             broker.kill()
+        if self.lines is not None:
+            self.lines.close()
 
     @property
     def first(self) -> BrokerProcess:
@@ -234,6 +242,11 @@ class Network:
         """Return the bytes of all decision logs."""
         files = [broker.log.with_name("decisions.jsonl") for broker in self.brokers]
         return sum(file.stat().st_size for file in files if file.exists())
+
+
+def line_to(key: int) -> tuple[str, str]:
+    """Return the name of the link that the next broker in the line has to this one."""
+    return str(key + 1), str(key)
 
 
 async def completed(owner: Client, number: int, patience: float = PATIENCE) -> datetime:
@@ -449,8 +462,12 @@ class Figures:
         return found
 
 
-async def under_attack(network: Network, attack: str, bounds: Bounds) -> Figures:
-    """Measure what an attack costs, with a revocation in the middle of it."""
+Fault: TypeAlias = Callable[[Network], Awaitable[int]]
+"""Does something to a network that nobody wants; returns how often."""
+
+
+async def under_attack(network: Network, attack: str, bounds: Bounds, fault: Fault | None = None) -> Figures:
+    """Measure what an attack of the attacker or a fault of our own costs, with a revocation in the middle of it."""
     async with honest_parties(network) as honest:
         begun, spent = time.time(), network.processor_time()
         await asyncio.sleep(CALM)
@@ -458,9 +475,10 @@ async def under_attack(network: Network, attack: str, bounds: Bounds) -> Figures
         calm = time.time() - begun
         usual, usual_work = honest.reader.rate(begun, time.time()), (network.processor_time() - spent) / calm
         memory, decisions, spent = network.memory(), network.decisions(), network.processor_time()
-        await network.attacker.begin(network.order(attack, SECONDS))
+        if fault is None:
+            await network.attacker.begin(network.order(attack, SECONDS))
         begun = time.time()
-        ending = asyncio.create_task(network.attacker.end())
+        ending = asyncio.ensure_future(network.attacker.end() if fault is None else fault(network))
         await asyncio.sleep(SECONDS / 2)
         revoking = time.time()
         try:
@@ -512,7 +530,7 @@ class Stage:
         self._folder, self._nats = folder, nats
         self._network: Network | None = None
 
-    def run(self, attack: str, bounds: Bounds, play: Callable[[Network, str, Bounds], Any] = under_attack) -> None:
+    def run(self, attack: str, bounds: Bounds, fault: Fault | None = None) -> None:
         """Let an attack take place, and check what it cost. Afterwards all brokers run and see each other."""
 
         async def played() -> None:
@@ -521,7 +539,7 @@ class Stage:
                 if network is None:
                     network = self._network = Network(self._folder(), None if self._nats is None else self._nats())
                     await network.start()
-                figures = await play(network, attack, bounds)
+                figures = await under_attack(network, attack, bounds, fault)
                 assert network.running() == [broker.key for broker in network.brokers]
                 await network.until_whole()
                 check(figures, bounds)
