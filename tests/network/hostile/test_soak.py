@@ -5,8 +5,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -102,15 +102,16 @@ class Soak:
             reader.connection = stack.pop_all()
         return True
 
-    async def revoke(self, between: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Revoke a reader's right, or give it a new one; `between` happens before it can be complete."""
+    async def revoke(self, trouble: AbstractAsyncContextManager[None] | None = None) -> None:
+        """Revoke a reader's right in the middle of some trouble, and wait until that is complete."""
         reader = self.choice.choice(self.readers)
         if reader.banned is not None:
             await self.grant(reader)
-        number = await self.network.say(self.owner, Revoke((reader.rights[1].id,)))
-        if between is not None:
-            await between()
+        async with trouble or nullcontext():
+            number = await self.network.say(self.owner, Revoke((reader.rights[1].id,)))
+            await asyncio.sleep(self.choice.random() * self.seconds)
         reader.banned = (await completed(self.owner, number)).timestamp()
+        await self.network.until_whole()
 
     async def revoke_and_grant(self) -> None:
         await self.revoke()
@@ -120,30 +121,27 @@ class Soak:
             await self.grant(self.choice.choice(banned))
 
     async def kill(self) -> None:
+        await self.revoke(self._killed())
+
+    @asynccontextmanager
+    async def _killed(self) -> AsyncIterator[None]:
         # The owner and the publisher are at the first.
         broker = self.choice.choice(self.network.brokers[1:])
         broker.kill()
-
-        async def restart() -> None:
-            await asyncio.sleep(self.choice.random() * self.seconds)
-            await broker.start()
-            self.account.starts[broker.log] += 1
-
-        await self.revoke(restart)
-        await self.network.until_whole()
+        yield
+        await broker.start()
+        self.account.starts[broker.log] += 1
 
     async def cut(self) -> None:
-        line = line_to(self.choice.randrange(len(self.network.brokers) - 1))
-        lines = self.network.lines
+        await self.revoke(self._cut())
+
+    @asynccontextmanager
+    async def _cut(self) -> AsyncIterator[None]:
+        line, lines = line_to(self.choice.randrange(len(self.network.brokers) - 1)), self.network.lines
         assert lines is not None
         lines.cut(line)
-
-        async def mend() -> None:
-            await asyncio.sleep(self.choice.random() * self.seconds)
-            lines.mend(line)
-
-        await self.revoke(mend)
-        await self.network.until_whole()
+        yield
+        lines.mend(line)
 
     async def attack(self) -> None:
         name = self.choice.choice(ATTACKS)
