@@ -55,6 +55,10 @@ class Reader:
     def __call__(self, event: Event) -> None:
         self.account.received.setdefault(str(self.key.principal), set()).add(event.id)
 
+    async def leave(self) -> None:
+        """End the connection that there is now."""
+        await self.connection.aclose()
+
     def renew(self) -> tuple[Certificate, ...]:
         """Return certificates that there were not before: revoked ones never count again."""
         end = now() + timedelta(days=1, seconds=next(_serials))
@@ -86,7 +90,7 @@ class Soak:
             reader.banned = None
         await completed(self.owner, await self.network.say(self.owner, publish(*reader.renew())))
         port = self.network.brokers[reader.broker].port
-        await reader.connection.aclose()
+        await reader.leave()
         # A broker whose stamps have run out counts as done, and gets to know of the right later.
         async with asyncio.timeout(PATIENCE):
             while not await self._subscribe(reader, port):
@@ -183,7 +187,7 @@ async def soak(network: Network, wanted: int, seed: int, seconds: float) -> Soak
         made.account.stamped, made.account.skew = True, SKEW
         for number in range(4):
             reader = Reader(key_of(f"reader {number}"), number % len(network.brokers), made.account)
-            stack.push_async_callback(reader.connection.aclose)
+            stack.push_async_callback(reader.leave)
             made.readers.append(reader)
             await made.grant(reader)
         publishing = asyncio.create_task(made.publish())
