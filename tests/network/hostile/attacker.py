@@ -10,10 +10,10 @@ import sys
 import traceback
 
 from tests.network.hostile import forgers, litter, members, strangers, subscribers
-from tests.network.hostile.target import Attack, Target
+from tests.network.hostile.target import LISTENING, Attack, Target
 
 LINKS: dict[str, Attack] = {**strangers.ATTACKS, **members.ATTACKS, **forgers.ATTACKS, **subscribers.ATTACKS}
-ATTACKS = {**LINKS, **litter.ATTACKS}
+ATTACKS = {**LINKS, **litter.ATTACKS, LISTENING: litter.listen}
 
 
 def main() -> None:

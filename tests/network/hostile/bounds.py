@@ -16,6 +16,8 @@ class Bounds:
     short: bool = False
     #: whether a broker that starts after the attack must know what was revoked
     newcomer: bool = False
+    #: whether it leaves something behind that the next attack would suffer from
+    stays: bool = False
     #: accepted events that never arrive; None where nothing is promised
     lost: int | None = 0
     #: the least part of the usual events in a second, and the longest pause in seconds
@@ -55,7 +57,6 @@ FORGERS = {
     "a key ground to be the rendezvous": Bounds(short=True),
     "forged policy": Bounds(short=True),
     "replayed policy": Bounds(),
-    "false heads": Bounds(),
 }
 
 SUBSCRIBERS = {
@@ -63,11 +64,16 @@ SUBSCRIBERS = {
     "overlapping subscriptions": Bounds(throughput=_QUOTA),
     "subscribing and unsubscribing": Bounds(short=True, throughput=_QUOTA),
     "long selectors": Bounds(throughput=_QUOTA),
-    # Routes move when a broker comes or goes, and what is under way then may be lost.
-    "a broker link that flaps": Bounds(lost=None, throughput=_QUOTA),
 }
 
-LINKS = {**STRANGERS, **FORGERS, **SUBSCRIBERS, **MEMBERS}
+#: brokers that have the rights of one; the others go on waiting for them when they are gone
+TRAITORS = {
+    "false heads": Bounds(short=True, lost=None, stays=True),
+    # Routes move when a broker comes or goes, and what is under way then may be lost.
+    "a broker link that flaps": Bounds(lost=None, throughput=_QUOTA, stays=True),
+}
+
+LINKS = {**STRANGERS, **FORGERS, **SUBSCRIBERS, **MEMBERS, **TRAITORS}
 
 FAULTS = {
     # Documented: what is on its way through a broker that dies is lost, and what neighbours cannot pass on.

@@ -14,6 +14,7 @@ from penstock.broker.link import Link
 from penstock.broker.policy_transport import POLICY, is_reserved, wrap
 from penstock.broker.protocol import Evolve, Role
 from penstock.broker.publications import Publications
+from penstock.broker.reading import principal_tree
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import encode
 from penstock.crypto import SigningKey
@@ -94,15 +95,18 @@ async def replayed_policy(target: Target) -> None:
 
 
 async def false_heads(target: Target) -> None:
-    """Say in the owner's name how far its policy is: not so far, and much farther."""
-    async with cheating_broker(target, MEMBER, _MIDDLE) as node:
+    """Be a broker with all rights, and say how far the owner's policy is: not so far, and much farther."""
+    async with cheating_broker(target, BROKERS[4], _MIDDLE, 2) as node:
         target.begin()
         while target.going_on:
             target.blows += 1
             number = 1 + 1_000 * (target.blows % 2)
             stamp = TimeStamp(AGENCY.principal, number, bytes([target.blows % 255 + 1]) * 32, _now(), 3_600_000)
             carried = CarriedStamp(forged(stamp, MEMBER).unverified())
-            node.neighbours.send_stamp(BROKERS[_MIDDLE].principal, canonical(carried.to_sexp()))
+            for peer in node.neighbours.up():
+                node.neighbours.post(peer, ["stamp", canonical(carried.to_sexp())])
+                head = [[principal_tree(AGENCY.principal), number, stamp.head, bytes(16)]]
+                node.neighbours.post(peer, ["policy", "heads", head, False])
             await asyncio.sleep(0.01)
 
 

@@ -1,11 +1,13 @@
 """Litter: what a second ordinary NATS client can do that shares the server with the brokers.
 
-It hears all subjects, and so it knows topics, inboxes and requests; and it can publish wherever it likes.
+It hears all subjects, also before the brokers start, and so it knows topics, inboxes and requests; and it can publish
+wherever it likes.
 """
 
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -31,13 +33,46 @@ _INBOX = "_INBOX"
 _SUBJECTS = "penstock"
 
 
+#: where brokers wait for samples and answers, by what they have asked so far
+_inboxes: dict[str, None] = {}
+
+
+async def listen(target: Target) -> None:
+    """Learn inboxes from now on: brokers name them when they ask, which may be long before an attack."""
+    ready = threading.Event()
+
+    async def hear() -> None:
+        async with _client(target) as client:
+            heard = await client.subscribe(f"{_API}.>", pending_msgs_limit=0, pending_bytes_limit=0)
+            await client.flush()
+            ready.set()
+            async for message in heard.messages:
+                if message.reply.startswith(_INBOX):
+                    _inboxes[message.reply] = None
+
+    _inboxes.clear()
+    threading.Thread(target=lambda: asyncio.run(hear()), daemon=True).start()
+    await asyncio.to_thread(ready.wait)
+    target.begin()
+
+
+async def _not_permitted(_error: Exception) -> None:
+    """Go on: the server lets a client do less than an attacker would like."""
+
+
 @asynccontextmanager
 async def _client(target: Target) -> AsyncIterator[Client]:
-    client = await nats.connect(target.nats, no_echo=True, allow_reconnect=False)
+    client = await nats.connect(target.nats, no_echo=True, allow_reconnect=False, error_cb=_not_permitted)
     try:
         yield client
     finally:
         await client.close()
+
+
+def _inbox(target: Target) -> str:
+    """Return one inbox after the other."""
+    known = list(_inboxes)
+    return known[target.blows % len(known)]
 
 
 async def _hearing(target: Target, strike: Callable[[Client, Msg], Awaitable[None]]) -> None:
@@ -59,11 +94,11 @@ async def empty_messages(target: Target) -> None:
     """Send empty messages to all inboxes, with and without a reply subject."""
 
     async def strike(client: Client, message: Msg) -> None:
-        for inbox in (message.subject, message.reply):
+        for inbox in (_inbox(target), message.reply):
             if inbox.startswith(_INBOX):
                 await client.publish(inbox, b"")
                 await client.publish(inbox, b"", reply="nowhere")
-                await client.publish(inbox, b"", reply="$JS.ACK.a.b.c.d.e.f.g")
+                await client.publish(inbox, b"", reply="a.b.c.d.e.f.g.h.i")
 
     await _hearing(target, strike)
 
@@ -72,10 +107,11 @@ async def unreadable_messages(target: Target) -> None:
     """Send bytes that are nothing at all to inboxes and topics, under replies that look right."""
 
     async def strike(client: Client, message: Msg) -> None:
-        if message.subject.startswith(_INBOX):
-            await client.publish(message.subject, b"\xc1\xff junk", reply=message.reply)
-            await client.publish(message.subject, b"\xc1\xff junk", headers={"Status": "x", "Nats-Msg-Id": "1"})
-        elif message.subject.startswith(_SUBJECTS):
+        inbox = _inbox(target)
+        reply = f"a.b.stream.{inbox.rpartition('.')[2]}.1.{target.blows}.{target.blows}.1.1"
+        await client.publish(inbox, b"\xc1\xff junk", reply=reply)
+        await client.publish(inbox, b"\xc1\xff junk", headers={"Status": "x", "Nats-Msg-Id": "1"})
+        if message.subject.startswith(_SUBJECTS):
             await client.publish(message.subject, b"\xc1\xff junk")
 
     await _hearing(target, strike)
@@ -107,8 +143,9 @@ async def forged_answers(target: Target) -> None:
     answers = (b"[", b"[]", b"null", b'{"stream": 7, "seq": "x"}', b'{"stream": "other", "seq": 1}', error)
 
     async def strike(client: Client, message: Msg) -> None:
-        if message.reply.startswith(_INBOX):
-            await client.publish(message.reply, answers[target.blows % len(answers)])
+        for inbox in (_inbox(target), message.reply):
+            if inbox.startswith(_INBOX):
+                await client.publish(inbox, answers[target.blows % len(answers)])
 
     await _hearing(target, strike)
 
@@ -156,7 +193,8 @@ async def other_subjects(target: Target) -> None:
 
         async def strike(_client: Client, message: Msg) -> None:
             stem = message.subject.rpartition(".")[0].encode("utf-8", "surrogateescape")
-            for subject in (stem + b".\xff\xfe", message.subject.encode("utf-8", "surrogateescape") + b"\xff"):
+            inbox = _inbox(target).rpartition(".")[0].encode()
+            for subject in (stem + b".\xff\xfe", inbox + b".\xff"):
                 raw.sendall(b"PUB " + subject + b" 2\r\nxx\r\n")
 
         await _hearing(target, strike)

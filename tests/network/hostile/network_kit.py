@@ -31,7 +31,7 @@ from tests.broker.node_kit import BROKERS, client_of
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
 from tests.network.brokers import Lines
 from tests.network.hostile.bounds import Bounds
-from tests.network.hostile.target import GROUND, MEMBER, SUBSCRIBER
+from tests.network.hostile.target import GROUND, LISTENING, MEMBER, SUBSCRIBER
 from tests.network.processes import BrokerProcess
 
 from penstock.broker.client import Client
@@ -156,6 +156,9 @@ class Network:
         return port if self.lines is None else self.lines.lay(line_to(key), port)
 
     async def start(self) -> None:
+        if self.nats is not None:
+            await self.attacker.begin(self.order(LISTENING, 0))
+            await self.attacker.end()
         await asyncio.gather(*(broker.start() for broker in self.brokers))
         await self.until_whole()
 
@@ -543,8 +546,7 @@ class Stage:
                 assert network.running() == [broker.key for broker in network.brokers]
                 await network.until_whole()
                 check(figures, bounds)
-                if network.newcomers:
-                    # The others would go on waiting for it.
+                if bounds.stays or bounds.newcomer:
                     self.close()
 
         try:

@@ -82,6 +82,8 @@ class Target:
         return PeerAddress(HOST, self.ports[broker], BROKERS[broker].principal)
 
 
+#: what an attacker on a NATS server does first
+LISTENING = "listening"
 Attack: TypeAlias = Callable[[Target], Awaitable[None]]
 
 
