@@ -16,7 +16,7 @@ from penstock.broker.protocol import Evolve, Role
 from penstock.broker.publications import Publications
 from penstock.broker.reading import principal_tree
 from penstock.codec.sexp import canonical
-from penstock.codec.wire import encode
+from penstock.codec.wire import Writable, encode
 from penstock.crypto import SigningKey
 from penstock.crypto.keys import digest
 from penstock.errors import PenstockError
@@ -105,7 +105,7 @@ async def false_heads(target: Target) -> None:
             carried = CarriedStamp(forged(stamp, MEMBER).unverified())
             for peer in node.neighbours.up():
                 node.neighbours.post(peer, ["stamp", canonical(carried.to_sexp())])
-                head = [[principal_tree(AGENCY.principal), number, stamp.head, bytes(16)]]
+                head: list[Writable] = [[principal_tree(AGENCY.principal), number, stamp.head, bytes(16)]]
                 node.neighbours.post(peer, ["policy", "heads", head, False])
             await asyncio.sleep(0.01)
 

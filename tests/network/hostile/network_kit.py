@@ -27,6 +27,8 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
+from _pytest.mark import ParameterSet
 from tests.broker.node_kit import BROKERS, client_of
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
 from tests.network.brokers import Lines
@@ -509,6 +511,13 @@ async def under_attack(network: Network, attack: str, bounds: Bounds, fault: Fau
             memory=network.memory() - memory,
             logged=(network.decisions() - decisions) // 1024,
         )
+
+
+def parameters(table: Mapping[str, Bounds]) -> list[ParameterSet]:
+    """Return the attacks of this run as parameters of a test: some of them, or in a long run all."""
+    if IN_LONG_RUN:
+        return [pytest.param(name, marks=pytest.mark.long) for name in table]
+    return [pytest.param(name) for name, bounds in table.items() if bounds.short]
 
 
 def record(figures: Figures) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.network.hostile.bounds import FAULTS
-from tests.network.hostile.network_kit import SECONDS, Fault, Network, Stage
+from tests.network.hostile.network_kit import SECONDS, Fault, Network, Stage, parameters
 
 _JUMP = 2 * 3_600
 
@@ -42,7 +42,7 @@ STRIKES: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", parameters(FAULTS))
 def test_honest_parties_lose_no_more_than_the_bounds_say(stage: Stage, fault: str) -> None:
     stage.run(fault, FAULTS[fault], STRIKES[fault])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.network.hostile.attacker import LINKS as ATTACKS
 from tests.network.hostile.bounds import LINKS
-from tests.network.hostile.network_kit import IN_LONG_RUN, Stage
+from tests.network.hostile.network_kit import Stage, parameters
 
 
 @pytest.fixture(scope="module", params=["hostile_links"])
@@ -15,7 +15,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     made.close()
 
 
-@pytest.mark.parametrize("attack", [name for name, bounds in LINKS.items() if bounds.short or IN_LONG_RUN])
+@pytest.mark.parametrize("attack", parameters(LINKS))
 def test_honest_parties_lose_no_more_than_the_bounds_say(stage: Stage, attack: str) -> None:
     stage.run(attack, LINKS[attack])
 

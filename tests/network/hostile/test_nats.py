@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 from tests.network.hostile.bounds import NATS
 from tests.network.hostile.litter import ATTACKS
-from tests.network.hostile.network_kit import IN_LONG_RUN, Stage
+from tests.network.hostile.network_kit import Stage, parameters
 
 from penstock.testing.nats import NatsServer
 
@@ -20,7 +20,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made.close()
 
 
-@pytest.mark.parametrize("attack", [name for name, bounds in NATS.items() if bounds.short or IN_LONG_RUN])
+@pytest.mark.parametrize("attack", parameters(NATS))
 def test_honest_parties_lose_no_more_than_the_bounds_say(stage: Stage, attack: str) -> None:
     stage.run(attack, NATS[attack])
 
