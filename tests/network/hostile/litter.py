@@ -6,7 +6,6 @@ wherever it likes.
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -186,18 +185,24 @@ async def deleted_streams(target: Target) -> None:
 
 
 async def other_subjects(target: Target) -> None:
-    """Publish under subjects that are not UTF-8: those of topics, and inboxes."""
+    """Publish under subjects that are not UTF-8: below those of topics, and to inboxes."""
+    stems: set[bytes] = {inbox.rpartition(".")[0].encode() for inbox in _inboxes}
+    async with _client(target) as client:
+        heard = await client.subscribe(f"{_SUBJECTS}.>")
+        for _ in range(20):
+            stems.add((await heard.next_msg(5)).subject.rpartition(".")[0].encode())
+    # The attacker's own client could not read these subjects either.
     host, _, port = target.nats.removeprefix("nats://").partition(":")
-    with socket.create_connection((host, int(port))) as raw:
-        raw.sendall(b'CONNECT {"verbose":false}\r\n')
-
-        async def strike(_client: Client, message: Msg) -> None:
-            stem = message.subject.rpartition(".")[0].encode("utf-8", "surrogateescape")
-            inbox = _inbox(target).rpartition(".")[0].encode()
-            for subject in (stem + b".\xff\xfe", inbox + b".\xff"):
-                raw.sendall(b"PUB " + subject + b" 2\r\nxx\r\n")
-
-        await _hearing(target, strike)
+    _reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b'CONNECT {"verbose":false}\r\n')
+    target.begin()
+    while target.going_on:
+        for stem in stems:
+            target.blows += 1
+            writer.write(b"PUB " + stem + b".\xff\xfe 2\r\nxx\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+    writer.close()
 
 
 ATTACKS: dict[str, Attack] = {
