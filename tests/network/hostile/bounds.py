@@ -68,8 +68,8 @@ SUBSCRIBERS = {
 
 #: brokers that have the rights of one; the others go on waiting for them when they are gone
 TRAITORS = {
-    "false heads": Bounds(short=True, lost=None, stays=True),
     # Routes move when a broker comes or goes, and what is under way then may be lost.
+    "false heads": Bounds(short=True, lost=None, throughput=_QUOTA, stays=True),
     "a broker link that flaps": Bounds(lost=None, throughput=_QUOTA, stays=True),
 }
 
