@@ -47,13 +47,13 @@ MEMBERS = {
     "heavy disclosures": Bounds(short=True),
     "junk types": Bounds(),
     "endless questions": Bounds(throughput=_QUOTA),
-    "reconnect loops": Bounds(short=True),
+    "reconnect loops": Bounds(),
     "a broker that vanishes": Bounds(short=True),
     "junk among policy": Bounds(short=True, newcomer=True),
 }
 
 FORGERS = {
-    "policy that is swallowed": Bounds(short=True),
+    "policy that is swallowed": Bounds(),
     "a key ground to be the rendezvous": Bounds(short=True),
     "forged policy": Bounds(short=True),
     "replayed policy": Bounds(),
@@ -69,7 +69,7 @@ SUBSCRIBERS = {
 #: brokers that have the rights of one; the others go on waiting for them when they are gone
 TRAITORS = {
     # Routes move when a broker comes or goes, and what is under way then may be lost.
-    "false heads": Bounds(short=True, lost=None, throughput=_QUOTA, stays=True),
+    "false heads": Bounds(lost=None, throughput=_QUOTA, stays=True),
     "a broker link that flaps": Bounds(lost=None, throughput=_QUOTA, stays=True),
 }
 

@@ -1,7 +1,6 @@
 """What goes wrong by itself: processes that die, and clocks that jump."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,6 @@ from tests.network.hostile.bounds import FAULTS
 from tests.network.hostile.network_kit import SECONDS, Fault, Network, Stage, parameters
 
 _JUMP = 2 * 3_600
-
-
-@pytest.fixture(scope="module", params=["hostile_links"])
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    made = Stage(lambda: tmp_path_factory.mktemp("line"))
-    yield made
-    made.close()
 
 
 async def kill_a_broker(network: Network) -> int:
@@ -43,8 +35,8 @@ STRIKES: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", parameters(FAULTS))
-def test_honest_parties_lose_no_more_than_the_bounds_say(stage: Stage, fault: str) -> None:
-    stage.run(fault, FAULTS[fault], STRIKES[fault])
+def test_honest_parties_lose_no_more_than_the_bounds_say(line: Stage, fault: str) -> None:
+    line.run(fault, FAULTS[fault], STRIKES[fault])
 
 
 def test_each_fault_has_bounds() -> None:
