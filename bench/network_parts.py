@@ -16,7 +16,7 @@ import nats
 from penstock import connect
 from penstock.broker import effective
 from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings
+from penstock.broker.node_settings import NodeSettings, TrustSettings
 from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.guard import Delivery, Publication, Recorder
@@ -107,6 +107,7 @@ async def broker(number: int, *called: int) -> None:
         peers=tuple(PeerAddress("127.0.0.1", port, BROKERS[0].principal) for port in called),
         credentials=credentials(),
         types=(SIGNED,),
+        trust=TrustSettings(strict=False),
     )
     recorder = Recorder(
         source="bench",

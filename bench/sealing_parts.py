@@ -27,7 +27,7 @@ from penstock.broker.gathering import LINGERING, Lingering
 from penstock.broker.key_log import MemoryLog
 from penstock.broker.key_managing import Managing
 from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings
+from penstock.broker.node_settings import NodeSettings, TrustSettings
 from penstock.broker.ways import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
@@ -126,6 +126,7 @@ async def broker(number: int, mode: str, width: int, *called: int) -> None:
         types=tuple(signed.values()),
         sealing=LINGERING if mode == "gathering" else Lingering(),
         limits=LIMITS,
+        trust=TrustSettings(strict=False),
     )
     recorder = Recorder(
         source="bench",

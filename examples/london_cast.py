@@ -217,7 +217,10 @@ def issue_credentials(plates: EventType) -> Issued:
         THAMES: [grant(PITO, THAMES.principal, tag, pass_on=True) for tag in (broker, route)],
         # Second tier, brokers: CCS issues a blanket capability, the Met a group (section 5.1.3).
         # PITO has its broker keep the keys.
-        PITO_BROKER: [grant(PITO, PITO_BROKER.principal, tag) for tag in (broker, route, on_plates(Right.KEYS))],
+        PITO_BROKER: [
+            grant(PITO, PITO_BROKER.principal, tag)
+            for tag in (broker, route, on_plates(Right.KEYS), event_tag(PITO.principal, None, None, [Right.STAMP]))
+        ],
         THAMES_BROKER: [grant(THAMES, THAMES_BROKER.principal, tag) for tag in (broker, route)],
         CCS_BROKER: [
             grant(CCS, CCS_BROKER.principal, network_tag(PITO.principal)),

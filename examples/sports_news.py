@@ -96,7 +96,7 @@ def credentials() -> list[Certificate]:
     members = [REPORTER, PARTNER, *READERS.values()]
     location = verify_type(sign_type(NEWS, AGENCY), now()).event_type.by_name["location"].id
     writing = [Right.PUBLISH]
-    carrying = event_tag(AGENCY.principal, None, None, [Right.ROUTE])
+    carrying = event_tag(AGENCY.principal, None, None, [Right.ROUTE, Right.STAMP])
     asking = event_tag(AGENCY.principal, None, None, [Right.RESTRICTIONS])
     return [
         *(grant(AGENCY, member.principal, connect) for member in members),

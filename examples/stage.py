@@ -205,7 +205,14 @@ async def brokers(  # noqa: PLR0913  # what a network is made of
             lambda: all(set(node.core.router.view.links) == whole for node in nodes.values()),
             "all brokers know of each other",
         )
+        await eventually(
+            lambda: all(_is_fresh(node, network.owner) for node in nodes.values()), "all brokers have a time-stamp"
+        )
         yield Stage(network, nodes, names, console)
+
+
+def _is_fresh(node: Node, owner: Principal) -> bool:
+    return _table(node.policies.status().get(str(owner))).get("state") == "fresh"
 
 
 def _recorder(broker: SigningKey) -> Recorder:

@@ -133,7 +133,8 @@ def sell(contracts: Contracts) -> Certificate:
     carry = event_tag(EXCHANGE.principal, None, None, [Right.ROUTE])
     # First tier: the exchange lets firms in, and sells flows to them, to pass on.
     contracts.add(FLOOR, grant(EXCHANGE, FLOOR.principal, connect))
-    for tag in (broker, carry):
+    stamp = event_tag(EXCHANGE.principal, None, None, [Right.STAMP])
+    for tag in (broker, carry, stamp):
         contracts.add(BROKERS["Exchange"], grant(EXCHANGE, BROKERS["Exchange"].principal, tag))
     writing = event_tag(EXCHANGE.principal, "StockTicker*", None, [Right.PUBLISH])
     contracts.add(FLOOR, grant(EXCHANGE, FLOOR.principal, writing))

@@ -64,6 +64,7 @@ def _make(shell: Shell) -> None:
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
     for who in ("east", "west"):
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect", "--right", "broker")
+    grant(shell, "stamp.cert", "east", "--type", "london/*", "--right", "stamp")
     grant(shell, "publish.cert", "camera", "--type-file", "types/s.type", "--right", "publish")
     grant(shell, "subscribe.cert", "reader", *("--type-file", "types/s.type"), *("--attribute", "speed", *RIGHTS))
 

@@ -7,9 +7,10 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import lay_out, node_file
 
-from penstock.apps.node.config import Brokers, Fabric, NatsFile, read_node_file
+from penstock.apps.node.config import Brokers, Fabric, NatsFile, Stamps, read_node_file
 from penstock.apps.node.managing import LogKind, find_kek
 from penstock.broker.gathering import LINGERING
+from penstock.broker.stamp_issuer import StampSettings
 from penstock.codec.blocks import Padding
 from penstock.crypto.aead import Algorithm
 from penstock.crypto.kek import new_kek, protect_kek
@@ -40,6 +41,17 @@ def test_limits_are_those_that_are_written_and_the_defaults() -> None:
     assert (found.client_rate, found.client_sessions) == (7, 64)
 
 
+def test_time_stamps_are_required_unless_the_file_says_otherwise() -> None:
+    assert read_node_file(LEAST).stamps is Stamps.REQUIRED
+    assert read_node_file(LEAST + '[trust]\nstamps = "optional"').stamps is Stamps.OPTIONAL
+
+
+def test_time_stamps_are_signed_as_the_file_says() -> None:
+    assert read_node_file(LEAST).issued == StampSettings()
+    found = read_node_file(LEAST + "[stamps]\nperiod = 6\nevery = 2\n").issued
+    assert (found.period, found.every) == (timedelta(seconds=6), timedelta(seconds=2))
+
+
 def test_events_linger_as_the_file_says() -> None:
     assert read_node_file(LEAST).sealing == LINGERING
     found = read_node_file(LEAST + "[sealing]\nlinger = 0\nevents = 7\n").sealing
@@ -59,6 +71,12 @@ def test_blocks_are_sealed_as_the_file_says() -> None:
         (LEAST + "colour = 1", "node.unknown-key", "`colour`"),
         (LEAST + "[trust]\nbroker = 1", "node.unknown-key", "`broker`"),
         (LEAST + '[trust]\nbrokers = "all"', "node.value", "`trust.brokers`"),
+        (LEAST + '[trust]\nstamps = "owner"', "node.value", "`trust.stamps`"),
+        (LEAST + "[stamps]\nfor = 30", "node.unknown-key", "`for`"),
+        (LEAST + "[stamps]\nperiod = 1", "node.value", "`stamps.period`"),
+        (LEAST + "[stamps]\nperiod = true", "node.value", "`stamps.period`"),
+        (LEAST + "[stamps]\nevery = 20", "node.value", "`stamps.every`"),
+        (LEAST + "[stamps]\nevery = 0.5", "node.value", "`stamps.every`"),
         (LEAST + "[sealing]\nlinger = 2", "node.value", "`sealing.linger`"),
         (LEAST + "[sealing]\nevents = 0", "node.value", "`sealing.events`"),
         (LEAST + "[sealing]\nevent = 1", "node.unknown-key", "`event`"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -49,7 +50,7 @@ def test_the_example_is_a_node_file(penstock: Shell) -> None:
 
 def test_check_starts_nothing_and_says_what_there_is(network: Shell) -> None:
     ran = network.ok("up", "--check", node_file(network), "-o", "json")
-    assert (ran.json["ok"], ran.json["types"], ran.json["certificates"]) == (True, 1, 7)
+    assert (ran.json["ok"], ran.json["types"], ran.json["certificates"]) == (True, 1, 8)
     assert network.ok("up", "--check", "east.toml").out.startswith("✓ east.toml can be started")
     assert not (network.folder / "east.state").exists()
     assert not (network.folder / "east.jsonl").exists()
@@ -59,6 +60,41 @@ def test_a_broker_runs_where_spark_is_not_installed(network: Shell) -> None:
     program = "import sys; sys.modules['pyspark'] = None; from penstock.apps.cli.main import main; main()"
     with running(network, node_file(network), [sys.executable, "-c", program]) as broker:
         assert broker.get("/ready") == "ready\n"
+
+
+def test_a_network_that_may_do_without_time_stamps_says_so_everywhere(network: Shell) -> None:
+    (network.folder / "certs" / "stamp.cert").unlink()
+    file = network.folder / node_file(network)
+    # Required, which is the default: nobody could stamp for the owner.
+    ran = network.ok("up", "--check", "east.toml", "-o", "json")
+    assert [warning["code"] for warning in ran.json["warnings"]] == ["node.no-stamps"]
+    with running(network, "east.toml") as strict:
+        assert ask(network, strict, "camera", "pub", "--type", TYPE, "speed=31").code == "broker.policy-stale"
+        assert strict.get("/ready") == "ready\n"
+        assert strict.saw("stamps-optional") is None
+    file.write_text(file.read_text() + 'stamps = "optional"\n')
+    ran = network.ok("up", "--check", "east.toml", "-o", "json")
+    assert [warning["code"] for warning in ran.json["warnings"]] == ["node.stamps-optional"]
+    with running(network, "east.toml") as broker:
+        assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+        ready, words, _ = broker.get("/ready").split("\n")
+        assert (ready, "optional" in words) == ("ready", True)
+        assert broker.saw("stamps-optional") is not None
+        shown = ask(network, broker, "ops", "net", "show")
+        assert "optional" in shown.out
+
+
+def test_a_broker_that_may_stamp_goes_on_after_a_restart_and_not_when_it_has_lost_its_state(network: Shell) -> None:
+    file = node_file(network)
+    for _ in range(2):
+        with running(network, file) as broker:
+            assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+    shutil.rmtree(network.folder / "east.state")
+    with running(network, file) as lost:
+        eventually(lambda: any(line.get("code") == "evolution.nothing-kept" for line in lost.logged()))
+        assert ask(network, lost, "camera", "pub", "--type", TYPE, "speed=31").code == "broker.policy-stale"
+        ask(network, lost, "london", "net", "stamp", "--for", "1m")
+        assert ask(network, lost, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
 
 
 def test_a_broker_without_the_rights_of_a_broker_is_warned_about(network: Shell) -> None:

@@ -10,8 +10,9 @@ from tests.broker.node_kit import BROKERS, settings
 from tests.broker.sports import AGENCY, NOW
 
 from penstock.broker.core import Core
-from penstock.broker.policy import Forgetful, Keep, Policies
+from penstock.broker.policy import Policies
 from penstock.broker.policy_gossip import PolicyGossip
+from penstock.broker.snapshot_writer import Forgetful, Keep
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

@@ -18,10 +18,10 @@ from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
 from penstock.broker.link_reports import LinkReport
 from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings
-from penstock.broker.policy import Keep
+from penstock.broker.node_settings import NodeSettings, TrustSettings
 from penstock.broker.protocol import Hello, Role
 from penstock.broker.requests import Report
+from penstock.broker.snapshot_writer import Keep
 from penstock.broker.ways import PeerAddress
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
@@ -129,6 +129,8 @@ def settings(*policy: Certificate, key: SigningKey = BROKERS[0], **more: object)
         "types": tuple(map(signed, TYPES)),
         "operators": frozenset([AGENCY.principal]),
         "limits": LIMITS,
+        # Most tests are not about time-stamps, and need none.
+        "trust": TrustSettings(strict=False),
         **more,
     }
     return NodeSettings(key=key, network=NETWORK, **chosen)  # type: ignore[arg-type]  # of the settings

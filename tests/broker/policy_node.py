@@ -33,6 +33,8 @@ class PolicyNode:
     skew: timedelta = NO_SKEW
     limits: Limits = DEFAULT_LIMITS
     trusted: set[int] = field(default_factory=set)
+    #: who may stamp for the owner
+    stampers: set[int] = field(default_factory=set)
     enforces: bool = True
     now: datetime = NOW
     said: list[Output] = field(default_factory=list)
@@ -41,6 +43,7 @@ class PolicyNode:
         self.keeper = PolicyKeeper(
             key(self.number),
             lambda _now, _owner, broker: any(broker == who(number) for number in self.trusted),
+            stampers=lambda _now, _owner: frozenset(map(who, self.stampers)),
             strict=self.strict,
             skew=self.skew,
             limits=self.limits,
@@ -55,6 +58,9 @@ class PolicyNode:
 
     def hear(self, sender: int, carried: CarriedStamp) -> list[Output]:
         return self._all([self.keeper.stamp(self.now, who(sender), carried)])
+
+    def weigh(self) -> list[Output]:
+        return self._all([self.keeper.weigh(self.now)])
 
     def restore(self, data: bytes) -> list[Output]:
         return self._all([self.keeper.restore(self.now, data)])

@@ -10,9 +10,10 @@ from penstock.broker.completeness import Completeness, Completion, Progress
 from penstock.model.limits import Limits
 from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue, sign_value
-from penstock.trust.stamps import Acknowledgement
+from penstock.trust.stamps import Acknowledgement, TimeStamp
 
 ONE, TWO = 31, 32
+STAMPER, OTHER_STAMPER = 33, 34
 SKEW = timedelta(seconds=2)
 
 
@@ -89,6 +90,67 @@ def test_the_longest_of_the_earlier_periods_counts() -> None:
     # An owner that stamps the old head after the revocation has made a mistake, and it is waited for.
     scene.completeness.stamped(policy.stamp(at(20), 1_000))
     assert scene.completeness.deadline(2) == at(20 + 30 + 2)
+
+
+class Delegated(Scene):
+    """The same, and somebody stamps for the owner: its clock shows three when it stamps the first event."""
+
+    def __init__(self) -> None:
+        super().__init__(stamps=False)
+        self.completeness.stamped(self.stamp(1, 3))
+
+    def stamp(self, number: int, seconds: float, by: int = STAMPER) -> SignedValue[TimeStamp]:
+        value = TimeStamp(who(OWNER), number, self.events[number - 1].digest, at(seconds), PERIOD, who(by))
+        return sign_value(value, key(by))
+
+
+def test_there_is_no_deadline_before_whoever_stamps_has_heard_of_the_event() -> None:
+    scene = Delegated()
+    scene.ack(ONE, 1, 1)
+    # It may go on stamping the event before, on the far side of a cut, for as long as it likes.
+    assert scene.progress(10**6, ONE) == (Progress.WAITING, None)
+    scene.completeness.stamped(scene.stamp(1, 40))
+    # On its own clock it said at 50 that it enforces the revocation: none of its stamps is later and speaks of less.
+    scene.ack(STAMPER, 2, 50, came=60)
+    assert scene.progress(62, ONE) == (Progress.WAITING, at(50 + 10 + 2))
+    assert scene.progress(62.1, ONE)[0] is Progress.RUN_OUT
+
+
+def test_a_stamp_says_as_much_as_an_acknowledgement() -> None:
+    scene = Delegated()
+    scene.ack(ONE, 1, 1)
+    scene.completeness.stamped(scene.stamp(2, 8))
+    scene.completeness.stamped(scene.stamp(2, 18))
+    assert scene.completeness.deadline(2) == at(8 + 10 + 2)
+
+
+def test_of_several_who_stamp_the_last_counts() -> None:
+    scene = Delegated()
+    scene.ack(ONE, 1, 1)
+    scene.completeness.stamped(scene.stamp(2, 8))
+    found = scene.completeness.of(at(10**6), 2, [who(ONE)], stampers=[who(OTHER_STAMPER)])
+    assert not found.complete
+    scene.ack(OTHER_STAMPER, 2, 30)
+    # How long its stamps are good is not known before one has come.
+    assert scene.completeness.deadline(2) is None
+    longer = TimeStamp(who(OWNER), 2, scene.events[1].digest, at(31), 3 * PERIOD, who(OTHER_STAMPER))
+    scene.completeness.stamped(sign_value(longer, key(OTHER_STAMPER)))
+    assert scene.completeness.deadline(2) == at(30 + 30 + 2)
+
+
+def test_whoever_lost_the_right_keeps_none_going_that_knows_it() -> None:
+    scene = Delegated()
+    scene.ack(ONE, 1, 1)
+    scene.completeness.stamps_no_longer(2, [who(STAMPER)])
+    # It never heard of the second event, and neither did one broker: they may be together.
+    assert scene.progress(10**6, ONE) == (Progress.WAITING, None)
+    scene.ack(ONE, 2, 6)
+    third = scene.policy.change(at(20))
+    scene.completeness.published(third)
+    (standing,) = scene.of(21, ONE, number=3).brokers
+    assert (standing.progress, standing.at) == (Progress.WAITING, at(20 + 10 + 2))
+    scene.completeness.stamps_again([who(STAMPER)])
+    assert scene.completeness.deadline(3, 2) is None
 
 
 def test_a_broker_that_does_not_go_by_stamps_is_waited_for() -> None:

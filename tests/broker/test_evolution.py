@@ -1,5 +1,6 @@
 """Policy evolution at one broker: what it applies, what it acknowledges, and when it stops."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -29,7 +30,7 @@ from penstock.model.types import TypeDefinition
 from penstock.trust.certificates import UnverifiedCertificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials
 from penstock.trust.policy_events import BEGINNING, PolicyEvent, Publish, RequireStamps
-from penstock.trust.policy_state import publish
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.stamps import CarriedStamp, HopStamp, TimeStamp
 
@@ -313,6 +314,124 @@ def test_a_stamp_is_taken_only_from_a_trusted_neighbour_that_signed_it_for_this_
             node.hear(NEIGHBOUR, carried)
     assert not list(node.keeper.owners())
     node.hear(NEIGHBOUR, hop(stamp, NEIGHBOUR, BROKER))
+
+
+# Stamps that others sign for the owner.
+
+DELEGATE, SECOND_DELEGATE = 41, 42
+
+
+def by(
+    policy: PolicyAuthor, seconds: float = 0, delegate: int = DELEGATE, head: bytes | None = None
+) -> SignedValue[TimeStamp]:
+    """Return a stamp of the author's head that somebody else has signed."""
+    value = TimeStamp(who(OWNER), policy.number, head or policy.head, at(seconds), PERIOD, who(delegate))
+    return sign_value(value, key(delegate))
+
+
+def test_a_stamp_of_whoever_may_sign_for_the_owner_is_as_good_as_its_own() -> None:
+    node, policy = PolicyNode(strict=True, stampers={DELEGATE}, now=at(6)), author()
+    assert not node.delivers()
+    node.stamp(by(policy))
+    assert node.delivers()
+    assert not node.delivers(at(10.1))
+    policy.change(NOW)
+    assert names(node.stamp(by(policy, 1)))[0] == "behind"
+
+
+def test_a_stamp_whose_signer_is_not_known_yet_waits_and_says_nothing() -> None:
+    node, policy = PolicyNode(), author()
+    node.event(policy.change(NOW, publish(RIGHTS[0])))
+    policy.change(NOW)
+    assert names(node.stamp(by(policy))) == []
+    # It neither raises the number nor makes anybody wait for stamps.
+    assert node.delivers()
+    assert node.keeper.known(who(OWNER)) == 1
+    assert node.keeper.stamps(who(OWNER)) == []
+    node.stampers.add(DELEGATE)
+    assert names(node.weigh()) == ["ack 1 stamped", "behind", "resubscribe"]
+    assert node.keeper.known(who(OWNER)) == 2
+    assert not node.delivers()
+
+
+def test_the_stamps_of_a_signer_who_lost_the_right_count_no_longer() -> None:
+    node, policy = PolicyNode(stampers={DELEGATE, SECOND_DELEGATE}, trusted={NEIGHBOUR}, now=at(6)), author()
+    node.event(policy.change(NOW))
+    ahead = replace(by(policy, 1).value, number=9, head=b"x" * 32)
+    node.stamp(by(policy, 0, SECOND_DELEGATE))
+    assert names(node.stamp(sign_value(ahead, key(DELEGATE))))[0] == "behind"
+    node.stampers = {SECOND_DELEGATE}
+    # What it claimed goes with it: another one still says that all is well.
+    assert names(node.weigh()) == ["fresh"]
+    assert node.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR), who(DELEGATE)) is None
+    assert node.keeper.hand_on(NOW, who(OWNER), who(NEIGHBOUR), who(SECOND_DELEGATE)) is not None
+    node.stampers = set()
+    assert names(node.weigh())[0] == "unstamped"
+    assert not node.delivers()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_signer_who_names_another_head_makes_no_fork_and_does_not_count(order: tuple[int, int]) -> None:
+    node, policy = PolicyNode(strict=True, stampers={DELEGATE}, now=at(6)), author()
+    event = policy.change(NOW, publish(RIGHTS[0]))
+    false = by(policy, head=b"x" * 32)
+    for i in order:
+        node.event(event) if i else node.stamp(false)
+    assert "forked" not in names(node.said)
+    assert not node.delivers()
+    assert names(node.stamp(by(policy, 1)))[-1] == "fresh"
+
+
+def test_of_several_signers_each_says_what_it_knows() -> None:
+    node, policy = PolicyNode(stampers={DELEGATE, SECOND_DELEGATE}, now=at(6)), author()
+    node.event(policy.change(NOW))
+    first = by(policy, 5)
+    policy.change(NOW)
+    # The clock of the second is behind, and it knows more.
+    node.stamp(first)
+    assert names(node.stamp(by(policy, 1, SECOND_DELEGATE)))[0] == "behind"
+    node.stamp(by(author(), 6))
+    assert not node.delivers()
+
+
+def test_after_a_restart_stamps_are_needed_though_their_signer_is_not_known_yet() -> None:
+    node, policy = PolicyNode(stampers={DELEGATE}), author()
+    node.event(policy.change(NOW))
+    node.stamp(by(policy))
+    again = PolicyNode(now=at(1))
+    assert "unstamped" in names(again.restore(node.keeper.snapshot(NOW, who(OWNER))))
+    assert not again.delivers()
+    again.stampers.add(DELEGATE)
+    assert names(again.weigh()) == ["fresh"]
+    assert again.delivers()
+
+
+def test_a_stamp_is_for_the_key_that_it_names() -> None:
+    policy = author()
+    forged = replace(by(policy).unverified(), key=key(SECOND_DELEGATE).public)
+    with refused("evolution.wrong-key"):
+        PolicyNode(stampers={DELEGATE, SECOND_DELEGATE}).keeper.stamp(NOW, who(OWNER), CarriedStamp(forged))
+
+
+def test_strangers_who_sign_stamps_push_out_nobody_who_may() -> None:
+    node, policy = PolicyNode(strict=True, stampers={DELEGATE}, now=at(6), limits=Limits(policy_stampers=2)), author()
+    node.stamp(by(policy))
+    for stranger in range(50, 60):
+        node.stamp(by(policy, 1, stranger))
+    assert node.delivers()
+    node.stampers = {DELEGATE, 59}
+    node.weigh()
+    with refused("evolution.stampers"):
+        node.stamp(by(policy, 2, 60))
+
+
+def test_a_stamp_from_a_clock_that_was_ahead_is_forgotten_when_it_is_set_right() -> None:
+    node, policy = PolicyNode(strict=True, now=at(7200)), author()
+    node.stamp(policy.stamp(at(7200), PERIOD))
+    assert node.delivers()
+    node.tick(at(1))
+    assert not node.delivers()
+    assert names(node.stamp(author().stamp(at(1), PERIOD)))[-1] == "fresh"
 
 
 # Forks.

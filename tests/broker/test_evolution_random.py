@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.policy_node import PolicyNode, names
 from tests.budget import examples
-from tests.trust.kit import NOW, who
+from tests.trust.kit import NOW, key, who
 from tests.trust.policy_kit import OWNER, RIGHTS, TYPES, author, install, remove, revoke
 
 from penstock.broker.completeness import Completeness
 from penstock.broker.evolution import Acknowledge, Output
-from penstock.trust.policy_events import Change, PolicyEvent
+from penstock.trust.policy_events import Change, PolicyEvent, Revoke
 from penstock.trust.policy_state import PolicyAuthor, PolicyState, publish
-from penstock.trust.signed import SignedValue
+from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.stamps import Acknowledgement, TimeStamp
 
 SEEDS = st.integers(0, 2**32).map(Random)
@@ -241,3 +241,59 @@ def test_revocations_do_become_complete_both_ways() -> None:
             run_out += sum(standing.progress == "run-out" for standing in found.brokers)
     assert acknowledged > 20
     assert run_out > 20
+
+
+#: brokers that stamp for the owner, for how long their stamps are good, and the certificate that lets them
+STAMPERS = {7: (500, RIGHTS[0]), 8: (3_000, RIGHTS[1])}
+
+
+class Delegated(World):
+    """The same, and two of the brokers stamp for the owner, until it revokes their right."""
+
+    def step(self) -> None:
+        stamper, (period, right) = self.random.choice([*STAMPERS.items()])
+        node = self.nodes[stamper]
+        head = node.keeper.head(who(OWNER))
+        if self.random.random() < 0.3 and head is not None and right.id not in node.state.revoked:
+            node.now = self.clock(stamper)
+            value = TimeStamp(who(OWNER), *head, node.now, period, who(stamper))
+            self.stamps.append(sign_value(value, key(stamper)))
+            self.heard(node.stamp(self.stamps[-1]))
+            # Not all of them come to whoever waits.
+            if self.random.random() < 0.5:
+                self.completeness.stamped(self.stamps[-1])
+        super().step()
+        if self.events:
+            for stamper, (_, right) in STAMPERS.items():
+                if any(
+                    right.id in change.certificates
+                    for change in self.events[-1].value.changes
+                    if isinstance(change, Revoke)
+                ):
+                    self.completeness.stamps_no_longer(self.events[-1].value.number, [who(stamper)])
+        for node in self.nodes.values():
+            node.stampers = {one for one, (_, right) in STAMPERS.items() if right.id not in node.state.revoked}
+            self.heard(node.weigh())
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(SEEDS)
+def test_nor_do_they_where_brokers_stamp_for_the_owner(random: Random) -> None:
+    world = Delegated(random)
+    for stamper in STAMPERS:
+        world.completeness.stamps_for(who(stamper))
+    for _ in range(60):
+        world.step()
+        world.complete()
+
+
+def test_revocations_do_become_complete_where_brokers_stamp() -> None:
+    run_out = 0
+    for seed in range(40):
+        world = Delegated(Random(seed))  # noqa: S311  # a simulation
+        for _ in range(60):
+            world.step()
+        for number in world.complete():
+            found = world.completeness.of(world.clock(OWNER), number, [who(broker) for broker in BROKERS])
+            run_out += sum(standing.progress == "run-out" for standing in found.brokers)
+    assert run_out > 10

@@ -15,7 +15,7 @@ from tests.broker.test_policy import complete_at
 
 from penstock.broker.fabric_network import FabricSettings
 from penstock.broker.feeds import Feed, Subscription
-from penstock.broker.policy import Keep
+from penstock.broker.snapshot_writer import Keep
 from penstock.crypto import SigningKey
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats import NatsFabric

@@ -28,7 +28,7 @@ TYPES = (signed(SEALED),)
 TWO = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH, Right.SUBSCRIBE))
 #: what is told before a link is there is told again soon
 HASTY = replace(LIMITS, key_retry=200, key_notice=300)
-EXACT = TrustSettings(skew=timedelta(0))
+EXACT = TrustSettings(skew=timedelta(0), strict=False)
 
 
 def start(managing: Managing, peer: Broker) -> AbstractAsyncContextManager[Broker]:

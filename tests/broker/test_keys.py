@@ -260,7 +260,9 @@ def ask_to_join(node: Broker, key: SigningKey, group: KeyGroup = KeyGroup(NEWS.n
     node.keys.forward(sign_value(KeyRequest(Wish.JOIN, key.principal, group, now(), 0, 0, public), key))
 
 
-@pytest.mark.parametrize("trust", [TrustSettings(), TrustSettings(unsafe_open=UnsafeOpen(everyone=True))])
+@pytest.mark.parametrize(
+    "trust", [TrustSettings(strict=False), TrustSettings(unsafe_open=UnsafeOpen(everyone=True), strict=False)]
+)
 def test_clients_get_no_keys_whatever_they_may_read_and_brokers_do(trust: TrustSettings) -> None:
     async def test() -> None:
         types, group = (signed(SEALED),), KeyGroup(NEWS.name.key)

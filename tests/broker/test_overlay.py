@@ -5,6 +5,7 @@ from tests.trust.kit import DAY, NOW, grant, name, naming, passing, tag, who
 from tests.trust.types_kit import PITO, PLATE, Registry
 
 from penstock.broker.overlay import Overlay, UnsafeOpen
+from penstock.model.instants import format_date
 from penstock.model.names import TypeKey
 from penstock.model.principals import THRESHOLD, Principal
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
@@ -132,3 +133,26 @@ def test_a_network_of_one_organisation_may_be_open() -> None:
     assert some.trusts(NOW, who(PITO), who(BROKER))
     assert not some.may_route(NOW, TypeKey(who(OTHER), "a.B"), who(BROKER))
     assert Overlay(unsafe_open=UnsafeOpen(everyone=True)).may_route(NOW, TypeKey(who(OTHER), "a.B"), who(BROKER))
+
+
+def test_who_stamps_for_an_owner_needs_the_right_on_all_of_its_types() -> None:
+    stamp, one_type = (event_tag(who(PITO), name, None, [Right.STAMP]) for name in (None, PLATES.name))
+    assert overlay(grant(PITO, BROKER, stamp)).stampers(NOW, who(PITO)) == {who(BROKER)}
+    assert overlay(grant(PITO, BROKER, one_type)).stampers(NOW, who(PITO)) == frozenset()
+    version = event_tag(who(PITO), None, "1", [Right.STAMP])
+    assert overlay(grant(PITO, BROKER, version)).stampers(NOW, who(PITO)) == frozenset()
+    assert overlay(grant(PITO, BROKER, ROUTE)).stampers(NOW, who(PITO)) == frozenset()
+    assert overlay(grant(OTHER, BROKER, stamp)).stampers(NOW, who(PITO)) == frozenset()
+    assert not overlay(grant(PITO, BROKER, stamp)).trusts(NOW, who(PITO), who(BROKER))
+
+
+def test_the_right_to_stamp_is_passed_on_ends_and_is_revoked_like_any_other() -> None:
+    stamp = event_tag(who(PITO), None, None, [Right.STAMP])
+    chain = passing(PITO, DOMAIN, stamp), grant(DOMAIN, BROKER, stamp)
+    assert who(BROKER) in overlay(*chain).stampers(NOW, who(PITO))
+    assert who(BROKER) not in overlay(*chain, revoked=(chain[0],)).stampers(NOW, who(PITO))
+    assert who(BROKER) not in overlay(*chain, revoked=(chain[1],)).stampers(NOW, who(PITO))
+    assert who(BROKER) not in overlay(*chain, revoked=(chain[1],), by=DOMAIN).stampers(NOW, who(PITO))
+    ending = overlay(grant(PITO, BROKER, stamp, validity=Validity(None, format_date(NOW))))
+    assert ending.stampers(NOW, who(PITO)) == {who(BROKER)}
+    assert ending.stampers(NOW + DAY, who(PITO)) == frozenset()

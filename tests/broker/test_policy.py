@@ -1,6 +1,7 @@
 """Policy evolution at nodes that run: owners change policy while events flow."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, settings, until
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, refused, run, running, settings, until
 from tests.broker.sports import (
     AGENCY,
     LIVE,
@@ -27,16 +28,21 @@ from tests.broker.sports import (
 from penstock.broker.client import Client
 from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.node_settings import TrustSettings
+from penstock.broker.stamp_issuer import StampSettings
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.model.names import TypeName
+from penstock.model.principals import Principal
 from penstock.model.types import TypeDefinition
 from penstock.store.policy_folder import PolicyFolder
-from penstock.trust.capabilities import BROKER_RIGHTS, Right
+from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag
+from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
-from penstock.trust.policy_events import Install, Remove, RequireStamps, Revoke
+from penstock.trust.policy_events import BEGINNING, Install, Remove, RequireStamps, Revoke
 from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.signed import sign_value
+from penstock.trust.stamps import TimeStamp
 
 READING = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITING = grant(REPORTER, NEWS, Right.PUBLISH)
@@ -231,6 +237,207 @@ def test_a_strict_broker_looks_at_the_owner_of_a_type_that_comes_before_it_takes
             await writer.evolve(PolicyAuthor(AGENCY).stamp(now(), 60_000).to_bytes())
             feed = await writer.advertise(STORY.definition.name)
             await refused("broker.policy-stale", feed.publish(headline="h"))
+
+    run(test())
+
+
+#: the first broker may stamp for the agency
+STAMPS = issue(
+    Authorisation(AGENCY.principal, BROKERS[0].principal, event_tag(AGENCY.principal, None, None, [Right.STAMP])),
+    AGENCY,
+)
+
+
+def test_a_broker_that_the_owner_lets_stamp_does_so_by_itself_for_all() -> None:
+    async def test() -> None:
+        required = TrustSettings(strict=True)
+        async with (
+            running(READING, WRITING, STAMPS, key=BROKERS[0], trust=required) as one,
+            # The other learns of the right from what the first one shows.
+            running(READING, WRITING, key=BROKERS[1], trust=required, peers=(one.address,)) as other,
+            client_of(one, PDA) as reader,
+            client_of(other, REPORTER) as writer,
+        ):
+            await until(lambda: policy_at(other)["state"] == "fresh")
+            assert policy_at(other)["stamped by"] == [str(BROKERS[0].principal)]
+            assert (policy_at(one)["stamps here"], policy_at(other)["stamps here"]) == (True, False)
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            await flow(feed, news)
+            # A change is stamped when it is enforced: brokers need not wait for the next stamp.
+            event = PolicyAuthor(AGENCY).change(now(), publish(grant(PDA, TENNIS, Right.SUBSCRIBE)))
+            await writer.evolve(event.to_bytes())
+            await until(lambda: [one_.value.number for one_ in other.policies._keeper.stamps(AGENCY.principal)] == [1])
+            assert policy_at(other)["state"] == "fresh"
+
+    run(test())
+
+
+def test_when_the_right_to_stamp_is_revoked_its_stamps_count_no_longer() -> None:
+    async def test() -> None:
+        required, author = TrustSettings(strict=True), PolicyAuthor(AGENCY)
+        async with (
+            running(STAMPS, key=BROKERS[0], trust=required) as one,
+            running(key=BROKERS[1], trust=required, peers=(one.address,)) as other,
+            client_of(other, REPORTER) as writer,
+        ):
+            await until(lambda: policy_at(other)["state"] == "fresh")
+            await writer.evolve(author.change(now(), Revoke((STAMPS.id,))).to_bytes())
+            await until(lambda: policy_at(one)["state"] == policy_at(other)["state"] == "unstamped")
+            # The owner can always sign by hand.
+            await writer.evolve(author.stamp(now(), 60_000).to_bytes())
+            await until(lambda: policy_at(one)["state"] == policy_at(other)["state"] == "fresh")
+
+    run(test())
+
+
+def test_the_stamps_of_a_broker_that_has_gone_are_good_until_they_are_over() -> None:
+    async def test() -> None:
+        required = TrustSettings(strict=True)
+        async with running(key=BROKERS[1], trust=required) as other:
+            async with running(STAMPS, key=BROKERS[0], trust=required, peers=(other.address,)):
+                await until(lambda: policy_at(other)["state"] == "fresh")
+            await until(other.sees)
+            other.core.trust_changed()
+            assert policy_at(other)["state"] == "fresh"
+
+    run(test())
+
+
+def test_a_client_cannot_hand_in_the_stamps_of_a_stranger() -> None:
+    async def test() -> None:
+        stamp = TimeStamp(AGENCY.principal, 0, BEGINNING, now(), 60_000, STRANGER.principal)
+        async with running(trust=TrustSettings(strict=True)) as one, client_of(one, REPORTER) as writer:
+            await refused("evolution.not-stamper", writer.evolve(sign_value(stamp, STRANGER).to_bytes()))
+            assert policy_at(one)["state"] == "unstamped"
+
+    run(test())
+
+
+def test_a_broker_that_has_lost_what_it_knew_stamps_nothing_before_it_has_heard_of_the_owner(tmp_path: Path) -> None:
+    async def test() -> None:
+        author, required = PolicyAuthor(AGENCY), TrustSettings(strict=True)
+        lost = StampSettings(begins=False)
+        async with (
+            running(STAMPS, trust=required, stamps=lost, keep=PolicyFolder(tmp_path)) as one,
+            client_of(one, REPORTER) as writer,
+        ):
+            assert policy_at(one)["state"] == "unstamped"
+            assert "evolution.nothing-kept" in one.codes
+            await writer.evolve(author.change(now(), publish(READING)).to_bytes())
+            await until(lambda: policy_at(one)["state"] == "fresh")
+            assert policy_at(one)["stamped by"] == [str(BROKERS[0].principal)]
+        async with running(STAMPS, trust=required, stamps=lost, keep=PolicyFolder(tmp_path)) as again:
+            await until(lambda: policy_at(again)["state"] == "fresh")
+
+    run(test())
+
+
+# What is safe on the disk.
+
+
+class SlowDisk:
+    """Keeps a snapshot when it is let, or fails; and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.asked = threading.Semaphore(0)
+        self.broken = False
+        self.saved: list[int] = []
+
+    def load(self) -> list[bytes]:
+        return []
+
+    def load_brokers(self) -> bytes:
+        return b""
+
+    def save_brokers(self, seen: bytes) -> None:
+        pass
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        self.asked.release()
+        assert self.free.wait(LONG)
+        if self.broken:
+            raise FailedError("file.unwritable", "the disk is broken")
+        self.saved.append(snapshot.count(b"12:policy-event"))
+
+
+def test_nobody_waits_for_a_slow_disk_but_who_has_to_know_that_a_change_is_safe() -> None:
+    async def test() -> None:
+        author, disk = PolicyAuthor(AGENCY), SlowDisk()
+        async with (
+            running(READING, WRITING, STAMPS, keep=disk) as one,
+            client_of(one, PDA) as reader,
+            client_of(one, REPORTER) as writer,
+            client_of(one, AGENCY) as owner,
+        ):
+            news = await reader.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            revoking = asyncio.create_task(owner.evolve(author.change(now(), Revoke((READING.id,))).to_bytes()))
+            # It is enforced though nothing is written, and everybody else is served.
+            await until(lambda: number_at(one) == 1)
+            await feed.publish(headline="secret")
+            await reader.type(NEWS.name)
+            await asyncio.to_thread(disk.asked.acquire)
+            assert not news.waiting
+            assert not disk.saved
+            assert not revoking.done()
+            assert not one.policies.completion(AGENCY.principal, 1).complete
+            # Nor is it stamped: a broker that forgot it would stamp an earlier one.
+            assert all(stamp.value.number == 0 for stamp in one.policies._keeper.stamps(AGENCY.principal))
+            disk.free.set()
+            await revoking
+            assert 1 in disk.saved
+            await until(lambda: complete_at(one, 1))
+            await until(lambda: one.policies._keeper.stamps(AGENCY.principal)[0].value.number == 1)
+
+    run(test())
+
+
+def test_changes_are_written_in_their_order_and_many_become_one() -> None:
+    async def test() -> None:
+        author, disk = PolicyAuthor(AGENCY), SlowDisk()
+        async with running(keep=disk) as one, client_of(one, AGENCY) as owner:
+            events = [author.change(now()).to_bytes() for _ in range(20)]
+            handed = [asyncio.create_task(owner.evolve(event)) for event in events]
+            await until(lambda: number_at(one) == 20)
+            disk.free.set()
+            await asyncio.gather(*handed)
+            await until(lambda: complete_at(one, 20))
+            assert disk.saved == sorted(disk.saved)
+            assert disk.saved[-1] == 20
+            assert len(disk.saved) < 20
+
+    run(test())
+
+
+def test_what_a_broken_disk_did_not_take_is_told_and_acknowledged_when_it_can_be() -> None:
+    async def test() -> None:
+        author, disk = PolicyAuthor(AGENCY), SlowDisk()
+        disk.broken = True
+        disk.free.set()
+        async with running(keep=disk) as one, client_of(one, AGENCY) as owner:
+            event = author.change(now(), Revoke((READING.id,))).to_bytes()
+            await refused("file.unwritable", owner.evolve(event))
+            assert "file.unwritable" in one.codes
+            assert number_at(one) == 1
+            assert not one.policies.completion(AGENCY.principal, 1).complete
+            disk.broken = False
+            await until(lambda: complete_at(one, 1))
+            await owner.evolve(event)
+
+    run(test())
+
+
+def test_stamps_are_written_some_ticks_later_and_nobody_waits_for_them() -> None:
+    async def test() -> None:
+        author, disk = PolicyAuthor(AGENCY), SlowDisk()
+        async with running(keep=disk, trust=TrustSettings(strict=True)) as one, client_of(one, AGENCY) as owner:
+            await owner.evolve(author.stamp(now(), 60_000).to_bytes())
+            assert policy_at(one)["state"] == "fresh"
+            await asyncio.to_thread(disk.asked.acquire)
+            disk.free.set()
+            await until(lambda: disk.saved)
 
     run(test())
 

@@ -1,7 +1,7 @@
 """Whatever is decided through a recorder is recorded before it is answered, or not answered."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -182,3 +182,28 @@ def test_everybody_is_at_home_in_one_domain() -> None:
     with pytest.raises(MalformedError) as caught:
         recorder(print, (*DOMAINS, Domain("other", BILLING.principal)))
     assert caught.value.code == "domain.duplicate"
+
+
+def test_each_decision_is_safe_before_it_is_answered_and_many_together_at_once() -> None:
+    log: list[str] = []
+    made = replace(recorder(lambda entry: log.append(entry.id)), safe=lambda: log.append("safe"))
+    first = made.decide(EventRequest(SMITH.principal, Right.SUBSCRIBE, V8516, NOW), AUTHORITIES, "r1")
+    assert log == ["d1", "safe"]
+    with made.together():
+        made.decide(EventRequest(SMITH.principal, Right.SUBSCRIBE, V8516, NOW), AUTHORITIES, "r1")
+        with made.together():
+            made.decide(EventRequest(SMITH.principal, Right.SUBSCRIBE, V8516, NOW), AUTHORITIES, "r1")
+        assert log == ["d1", "safe", "d2", "d3"]
+    assert log[4:] == ["safe"]
+    # Nobody waits for the disk because of counts.
+    made.enforced(first.record, Counts(passed=1, refused=0))
+    assert log[5:] == ["d4"]
+
+
+def test_what_was_decided_together_does_not_count_where_it_is_not_safe() -> None:
+    def full() -> None:
+        raise FailedError("log.write", "the disk is full")
+
+    made = replace(recorder(lambda _entry: None), safe=full)
+    with pytest.raises(FailedError), made.together():
+        made.decide(EventRequest(SMITH.principal, Right.SUBSCRIBE, V8516, NOW), AUTHORITIES, "r1")

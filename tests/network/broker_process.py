@@ -51,10 +51,11 @@ class LoggingNode(Node):
             stream.write(json.dumps({"line": next(numbers), "at": time.time(), **line}) + "\n")
 
         def logged(given: requests.Given) -> None:
-            for owner, stamp in self.policies._stamped.items():
-                if stamps.get(str(owner)) != stamp.value.until:
-                    stamps[str(owner)] = stamp.value.until
-                    write(owner=str(owner), until=stamp.value.until.timestamp())
+            for owner in self.policies.owners():
+                until = max((stamp.value.until for stamp in self.policies._keeper.stamps(owner)), default=None)
+                if until is not None and stamps.get(str(owner)) != until:
+                    stamps[str(owner)] = until
+                    write(owner=str(owner), until=until.timestamp())
             principal = self.core.local._session(given.session).principal
             write(to=str(principal), ids=[event.id for event in given.events])
             give(given)

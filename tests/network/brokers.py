@@ -82,7 +82,7 @@ def policy() -> Iterator[Certificate]:
         yield _issue(name, network_tag(OWNER.principal, NETWORK.name, [Right.CONNECT]))
     for name in BROKERS:
         yield _issue(name, network_tag(OWNER.principal, NETWORK.name, BROKER_RIGHTS))
-        yield _issue(name, event_tag(OWNER.principal, None, None, [Right.ROUTE]))
+        yield _issue(name, event_tag(OWNER.principal, None, None, [Right.ROUTE, Right.STAMP]))
     yield _issue("camera", event_tag(OWNER.principal, None, None, [Right.PUBLISH]))
     yield _issue("officer", event_tag(OWNER.principal, None, None, [Right.SUBSCRIBE]))
     for made in TYPES:

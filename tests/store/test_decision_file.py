@@ -80,3 +80,36 @@ def test_a_place_that_cannot_be_written_to_is_an_error(tmp_path: Path, name: str
     with pytest.raises(FailedError) as caught:
         DecisionFile(tmp_path / name)(RECORD)
     assert caught.value.code == "log.write"
+
+
+def test_many_records_are_made_safe_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "decisions.jsonl", []
+    fsync = os.fsync
+
+    def noted(file: int) -> None:
+        synced.append(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    sink = DecisionFile(path)
+    for _ in range(5):
+        sink.append(RECORD)
+    assert synced == []
+    first = path.stat().st_ino
+    # What was written before the file was moved away is made safe too.
+    path.rename(tmp_path / "yesterday.jsonl")
+    sink.append(RECORD)
+    sink.sync()
+    assert synced[:2] == [first, path.stat().st_ino]
+    synced.clear()
+    sink.sync()
+    assert synced == []
+
+
+def test_what_could_not_be_made_safe_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = DecisionFile(tmp_path / "decisions.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        with pytest.raises(FailedError):
+            sink(RECORD)
+    sink.sync()

@@ -51,3 +51,13 @@ def test_a_stamp_is_carried_with_the_word_of_whoever_hands_it_on() -> None:
 def test_what_is_no_stamp_on_its_way_is_refused(written: str) -> None:
     with refused("evolution.malformed"):
         CarriedStamp.from_sexp(parse(written.encode()))
+
+
+def test_whoever_signs_for_the_owner_is_named_and_signs_with_its_own_key() -> None:
+    value = TimeStamp(who(OWNER), 0, BEGINNING, NOW, PERIOD, who(BROKER))
+    signed = sign_value(value, key(BROKER))
+    assert read_signed(signed.to_sexp(), TimeStamp).verify() == signed
+    with refused("evolution.wrong-key"):
+        sign_value(value, key(OWNER))
+    with refused("evolution.malformed"):
+        sign_value(TimeStamp(who(OWNER), 0, BEGINNING, NOW, PERIOD, who(OWNER)), key(OWNER))

@@ -36,7 +36,7 @@ class Answers:
         return None if known is None or now >= known.until or known.by != by else known.answer
 
     def forget(self) -> None:
-        """Forget all answers: the clock was corrected, and dates that had passed are still to come."""
+        """Forget all answers: the clock was corrected, and dates may lie ahead again; or they could not be recorded."""
         self._known.clear()
 
     def keep(

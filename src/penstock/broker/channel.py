@@ -229,6 +229,11 @@ class Channel(asyncio.BufferedProtocol):
         elif self._outbox_size > self._limits.link_outbox:
             raise self.cut(_slow_reader())
 
+    def flush(self) -> None:
+        """Send what was posted immediately, as far as the peer reads; otherwise it goes when others had their turn."""
+        if self._stalled is None:
+            self._flush()
+
     async def room(self) -> None:
         """Wait until the peer reads what was posted. Raises what the channel ended with, when it has."""
         if self._flushed:

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
@@ -54,7 +55,9 @@ _NOTHING: Final = Credentials()
 class Core:
     """See the module. Parts of the node say with `handle` which outputs are theirs to carry out."""
 
-    def __init__(self, settings: NodeSettings, recorder: Recorder, clock: Clock, reported: Reported) -> None:
+    def __init__(  # noqa: PLR0915  # what the parts share, one after the other
+        self, settings: NodeSettings, recorder: Recorder, clock: Clock, reported: Reported
+    ) -> None:
         self.settings = settings
         self.principal = settings.key.principal
         #: what happened how often; sealed blocks that were refused, by the code; and where these are kept
@@ -148,6 +151,8 @@ class Core:
         self._due: datetime | None = None
         self._wanted: deque[Iterable[Inward]] = deque()
         self._settling = False
+        #: whether what a broker has shown still counts when it has gone: it has signed for others
+        self.remembers: Callable[[Principal], bool] = lambda _broker: False
         #: told when policy has changed, or what brokers show
         self.rights_changed: list[Callable[[], None]] = []
 
@@ -386,7 +391,8 @@ class Core:
         """Take in what a broker shows for itself, or forget it."""
         if bag is None:
             self.disclosed.pop(broker, None)
-            self.overlay.leave(broker)
+            if not self.remembers(broker):
+                self.overlay.leave(broker)
         elif self.disclosed.get(broker) == bag:
             return
         else:
@@ -395,11 +401,26 @@ class Core:
         self.trust_changed()
 
     def change_sources(self, sources: Sources) -> None:
-        """Go by another policy from now on: everything is decided anew."""
+        """Go by another policy from now on: everything is decided anew. Raises what recording it raises."""
         self.sources = sources
         self.overlay.change(sources.credentials, sources.revocations)
-        self.settle(self.local.change(self.now(), sources=sources))
-        self.trust_changed()
+        with self.recording():
+            self.settle(self.local.change(self.now(), sources=sources))
+            self.trust_changed()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Make all decisions safe at the end that are made within: one wait for the disk instead of many.
+
+        Raises what that raises. Nothing counts then that was decided: it is decided again before anything passes.
+        """
+        try:
+            with self.recorder.together():
+                yield
+        except PenstockError:
+            self._answers.forget()
+            self.local.recheck()
+            raise
 
     def relabel(self) -> None:
         """Let what clients want stand under the labels that there are now, and show nothing that names them."""

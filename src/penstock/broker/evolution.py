@@ -4,8 +4,9 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
 
 1. Policy events are taken from anybody: the owner's signature and the chain say what they are worth. `Changed` says
    what holds now; once that is enforced the driver says so (`enforced`), and only then is it acknowledged.
-2. A time-stamp is taken from its owner, or from a neighbour that is trusted with the owner's types and signed for this
-   broker. It says how far the owner is, and for how long that is good.
+2. A time-stamp is taken from its signer, or from a neighbour that is trusted with the owner's types and signed for this
+   broker. It says how far the owner is, and for how long that is good. Its signer is the owner, or somebody who holds
+   the right `stamp`; one whose signer does not (yet) is held and does not count, until `weigh` finds that it does.
 3. A broker that has not enforced all that the owner has signed, whose last stamp is over, or whose owner forked its
    policy delivers none of the owner's types and asks for its policy anew. `delivers` is asked with each delivery, so
    that no tick has to come in time.
@@ -103,6 +104,14 @@ Output: TypeAlias = Changed | Acknowledge | Stale | Fresh | Resubscribe | Forked
 Trusts: TypeAlias = Callable[[datetime, Principal, Principal], bool]
 """Says whether a broker goes by what an owner says: whether stamps may come from it. `Core.goes_by`."""
 
+Stampers: TypeAlias = Callable[[datetime, Principal], frozenset[Principal]]
+"""Returns who may sign time-stamps for an owner now. `Overlay.stampers`."""
+
+
+def nobody_else(_now: datetime, _owner: Principal) -> frozenset[Principal]:
+    """Return nobody: owners sign their time-stamps themselves."""
+    return frozenset()
+
 
 class _Followed:
     """An owner's log, and what was said about it last."""
@@ -132,6 +141,7 @@ class PolicyKeeper:
         key: SigningKey,
         trusts: Trusts,
         *,
+        stampers: Stampers = nobody_else,
         skew: timedelta = NO_SKEW,
         strict: bool = False,
         verifier: CertificateVerifier | None = None,
@@ -139,6 +149,7 @@ class PolicyKeeper:
     ) -> None:
         self._key = key
         self._trusts = trusts
+        self._stampers = stampers
         self._skew = skew
         self._strict = strict
         self._verifier = verifier or CertificateCache()
@@ -190,16 +201,17 @@ class PolicyKeeper:
         return self._take(now, events[0].value.owner, events=events)
 
     def stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> list[Output]:
-        """Take in a time-stamp from a neighbour, or from the owner itself.
+        """Take in a time-stamp from a neighbour, or from whoever signed it.
 
-        (1) The owner signed it. (2) The sender may hand it on, and did so for this broker. (3) Neither lies in the
-        future, or a clock that is wrong would keep a broker going for longer than the owner wants.
+        (1) Its signer signed it. (2) The sender may hand it on, and did so for this broker. (3) Neither lies in the
+        future, or a clock that is wrong would keep a broker going for longer than the owner wants. (4) Its signer is
+        the owner, or may stamp for it: otherwise it is held, and counts once the signer's credentials have come.
 
         Raises `RefusedError`: as `receive` does, `evolution.untrusted`, `evolution.not-for-us`, `evolution.future`.
         """
         stamp = carried.stamp.verify()
         times = [stamp.value.time]
-        if sender != stamp.value.owner:
+        if sender not in (stamp.value.owner, stamp.value.signer):
             times.append(self._check_hop(now, sender, stamp, carried.hop))
         if max(times) - self._skew > in_utc(now):
             raise RefusedError(
@@ -222,6 +234,15 @@ class PolicyKeeper:
             raise RefusedError("evolution.not-for-us", f"{sender.short} did not sign this time-stamp for this broker")
         return said.time
 
+    def weigh(self, now: datetime) -> list[Output]:
+        """Ask again who may stamp for whom: credentials have come or gone, or were revoked."""
+        said: list[Output] = []
+        for owner, followed in self._owners.items():
+            # What is being enforced is asked when that is done.
+            if followed.log.applied == followed.log.enforced:
+                said += self._take(now, owner)
+        return said
+
     def enforced(self, now: datetime, owner: Principal, number: int, *, whole: bool = True) -> list[Output]:
         """Take note that what `Changed` said is enforced from now on.
 
@@ -232,6 +253,7 @@ class PolicyKeeper:
             return []
         log = followed.log
         log.enforced = max(log.enforced, min(number, log.applied))
+        self._authorise(now, log)
         followed.until = log.fresh_until(strict=self._strict)
         if not whole:
             return list(self._tell(now, followed, log.enforced))
@@ -242,6 +264,8 @@ class PolicyKeeper:
         """Notice what has not come, and say when to call again at the latest."""
         said: list[Output] = []
         for followed in self._owners.values():
+            followed.log.forget_future(in_utc(now) + self._skew)
+            followed.until = followed.log.fresh_until(strict=self._strict)
             said += self._tell(now, followed, followed.log.enforced)
         return said, self.turns()
 
@@ -316,13 +340,39 @@ class PolicyKeeper:
             if state.agreements:
                 yield Announced(owner, state.agreements, state.profiles)
 
-    def hand_on(self, now: datetime, owner: Principal, receiver: Principal) -> CarriedStamp | None:
-        """Return the owner's last stamp, signed for a neighbour; None where there is none or it is not trusted."""
+    def stamps(self, owner: Principal) -> list[SignedValue[TimeStamp]]:
+        """Return the last time-stamps for an owner that count, one of each signer; none where the owner forked."""
         log = self._log(owner)
-        if log.stamp is None or log.fork is not None or not self._trusts(now, owner, receiver):
+        return [] if log.fork is not None else log.counting()
+
+    def kept_stamps(self, owner: Principal) -> list[SignedValue[TimeStamp]]:
+        """Return the last time-stamps for an owner that count, or once did."""
+        return list(self._log(owner).all_stamps())
+
+    def signers(self, owner: Principal) -> set[Principal]:
+        """Return everybody who signs time-stamps for an owner, or once did, besides the owner."""
+        return self._log(owner).signers()
+
+    def head(self, owner: Principal) -> tuple[int, bytes] | None:
+        """Return number and digest of the last event, where that is enforced and nothing later is known."""
+        log = self._log(owner)
+        digest = log.digest_at(log.enforced)
+        if log.fork is not None or digest is None or log.enforced < log.known:
             return None
-        hop = sign_value(HopStamp(log.stamp.digest, self._key.principal, receiver, in_utc(now)), self._key)
-        return CarriedStamp(log.stamp.unverified(), hop.unverified())
+        return log.enforced, digest
+
+    def hand_on(
+        self, now: datetime, owner: Principal, receiver: Principal, signer: Principal | None = None
+    ) -> CarriedStamp | None:
+        """Return a signer's last stamp, the owner's unless it is said, signed for a neighbour.
+
+        None where there is none that counts, or the neighbour is not trusted.
+        """
+        found = [stamp for stamp in self.stamps(owner) if stamp.value.signer == (signer or owner)]
+        if not found or not self._trusts(now, owner, receiver):
+            return None
+        hop = sign_value(HopStamp(found[0].digest, self._key.principal, receiver, in_utc(now)), self._key)
+        return CarriedStamp(found[0].unverified(), hop.unverified())
 
     # What is kept.
 
@@ -340,7 +390,7 @@ class PolicyKeeper:
         if events or stamps:
             # It goes on where it was: what has been said since then, neighbours say when they are linked.
             self._follow(owner).log.learned = True
-        return self._take(now, owner, events=events, stamps=stamps)
+        return self._take(now, owner, events=events, stamps=stamps, kept=True)
 
     def forget(self, owner: Principal) -> None:
         """Forget an owner, for an operator who has settled a fork. With its revocations, so that care is needed."""
@@ -355,6 +405,7 @@ class PolicyKeeper:
         *,
         events: Iterable[SignedValue[PolicyEvent]] = (),
         stamps: Iterable[SignedValue[TimeStamp]] = (),
+        kept: bool = False,
     ) -> list[Output]:
         followed = self._follow(owner)
         log = followed.log
@@ -362,7 +413,9 @@ class PolicyKeeper:
         for event in events:
             log.take_event(event)
         for stamp in stamps:
-            log.take_stamp(stamp)
+            log.take_stamp(stamp, kept=kept)
+        log.forget_future(in_utc(now) + self._skew)
+        self._authorise(now, log)
         followed.until = log.fresh_until(strict=self._strict)
         said: list[Output] = [Unusable(owner, number, error.code, error.message) for number, error in log.unusable]
         log.unusable.clear()
@@ -373,6 +426,11 @@ class PolicyKeeper:
             said += self._acknowledge(now, followed)
         # What was applied a moment ago is about to be enforced: that alone is no news.
         return [*said, *self._tell(now, followed, log.applied if log.applied != applied else log.enforced)]
+
+    def _authorise(self, now: datetime, log: PolicyLog) -> None:
+        # Most owners are stamped by themselves or by nobody, and who else might does not matter.
+        if log.delegated:
+            log.authorise(self._stampers(now, log.owner))
 
     def _log(self, owner: Principal) -> PolicyLog:
         followed = self._owners.get(owner)

@@ -122,6 +122,10 @@ class Link:
         """
         self._channel.post(message)
 
+    def flush(self) -> None:
+        """Send what was posted immediately: before work that keeps the event loop busy."""
+        self._channel.flush()
+
     async def send(self, message: Encoded) -> None:
         """Send a message, and wait first while the peer does not read. Raises what the link ended with."""
         await self._channel.room()

@@ -317,7 +317,10 @@ class LocalBroker:
         return self._said(), self._turn
 
     def recheck(self) -> None:
-        """Have everything worked out again before anything passes: the clock was corrected, and `now` is earlier."""
+        """Have everything worked out again before anything passes.
+
+        The clock was corrected and `now` is earlier, or what was decided could not be recorded.
+        """
         self._sources_turn = self._turn = datetime.min.replace(tzinfo=UTC)
         self._all_stale()
 
@@ -334,12 +337,18 @@ class LocalBroker:
             self._stale.update(dict.fromkeys(due))
             self._next_turn()
         if self._stale:
-            while self._stale:
-                # What fails stays stale: no event passes before everything is worked out.
-                session = next(iter(self._stale))
-                if session in self._sessions:
-                    self._renew(self._sessions[session], now)
-                del self._stale[session]
+            waiting = dict(self._stale)
+            try:
+                with self._door.recorder.together():
+                    while self._stale:
+                        session = next(iter(self._stale))
+                        if session in self._sessions:
+                            self._renew(self._sessions[session], now)
+                        del self._stale[session]
+            except PenstockError:
+                # What fails stays stale: no event passes before everything is worked out, and recorded.
+                self._stale = {**waiting, **self._stale}
+                raise
             self._next_turn()
 
     def _next_turn(self) -> None:

@@ -236,6 +236,13 @@ class Neighbours:
             return True
         return False
 
+    def post_now(self, peer: Principal, message: Writable) -> None:
+        """Send a message to a neighbour before anything else is done here: policy, which takes time to enforce."""
+        self.post(peer, message)
+        neighbour = self._neighbours.get(peer)
+        if neighbour is not None:
+            neighbour.link.flush()
+
     def _cut(self, cut: Cut) -> None:
         neighbour = self._neighbours.get(cut.peer)
         if neighbour is not None:

@@ -24,10 +24,11 @@ from penstock.broker.keys import Keys
 from penstock.broker.link import Endpoint, Link, Listener, listen
 from penstock.broker.neighbours import Neighbours
 from penstock.broker.node_settings import NodeSettings
-from penstock.broker.policy import Forgetful, Keep, Policies
+from penstock.broker.policy import Policies
 from penstock.broker.policy_gossip import PolicyGossip
 from penstock.broker.protocol import Hello, Role, read_request
 from penstock.broker.serving import Clients
+from penstock.broker.snapshot_writer import Forgetful, Keep
 from penstock.broker.steady_clock import Clock
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
@@ -81,7 +82,7 @@ class Node:
             self.core.now,
             monotonic,
             self.core.goes_by,
-            self.neighbours.post,
+            self.neighbours.post_now,
             self.core.note,
             peers=len(settings.peers),
             limits=settings.limits,
@@ -141,6 +142,7 @@ class Node:
         self.core.settle(self.core.router.give_up())
         self.core.settle(self.core.local.tick(self.core.now())[0])
         self.core.refusals.flush(self.core.recorder, self.core.note)
+        await self.policies.stop(self.settings.limits.link_goodbye / 1000)
 
     def _send_last(self) -> None:
         """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
@@ -226,6 +228,7 @@ class Node:
     async def _open(self) -> None:
         if self.on_fabric is not None:
             await self.on_fabric.start()
+        self.policies.begin_stamps()
         if self.settings.nats is not None:
             self._across_nats = await self._listen_nats(self.settings.nats)
         # Whoever finds the port open finds a node that is ready.
@@ -307,6 +310,7 @@ class Node:
             "subscriptions": size.subscriptions,
             "told": size.told,
             "trees": size.trees,
+            "stamps": "required" if self.settings.trust.strict else "optional",
             "policy": self.policies.status(),
             "keys": self.keys.status(),
             "held back": core.local.held_back,

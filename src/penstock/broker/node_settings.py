@@ -7,6 +7,7 @@ from datetime import UTC, timedelta, tzinfo
 from penstock.broker.gathering import LINGERING, Lingering
 from penstock.broker.outputs import Settings as RouterSettings
 from penstock.broker.overlay import CLOSED, UnsafeOpen
+from penstock.broker.stamp_issuer import StampSettings
 from penstock.broker.ways import Address
 from penstock.crypto.keyfile import RandomBytes
 from penstock.crypto.keys import SigningKey
@@ -28,8 +29,8 @@ class TrustSettings:
     unsafe_open: UnsafeOpen = CLOSED
     #: the most that any two clocks of the network differ
     skew: timedelta = timedelta(seconds=1)
-    #: whether an owner without time-stamps is not delivered at all
-    strict: bool = False
+    #: whether an owner without time-stamps is not delivered at all; without, a broker that is cut off may go on
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class NodeSettings:
     zone: tzinfo = UTC
     router: RouterSettings = field(default_factory=RouterSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
+    #: how time-stamps are signed here for owners that let this broker do so
+    stamps: StampSettings = field(default_factory=StampSettings)
     #: how long events of sealed types wait for others to be sealed with, and how many are sealed together
     sealing: Lingering = LINGERING
     #: with which algorithm that is done, and how lengths are hidden

@@ -5,6 +5,9 @@ certificate chains, as capabilities. Brokers that have no such right are to rout
 type has an overlay of its own. The answer comes from the reduction that decides everything else. The right is
 unconditional: it covers all versions of a type, and one that depends on attributes, events or the environment does not
 count, because nobody asks those at each hop.
+
+`stamp` is asked in the same way: who signs time-stamps for an owner. It says how far the owner's whole policy is, so it
+counts only where it covers all of the owner's types.
 """
 
 from collections.abc import Iterable
@@ -28,6 +31,7 @@ from penstock.trust.validity import ALWAYS
 
 #: of a tag about event types: its head, owner, name, version and right
 _PLACES: Final = 5
+_NAME: Final = 2
 _VERSION: Final = 3
 _NOTHING: Final = Credentials()
 
@@ -73,8 +77,8 @@ class Overlay:
         self._turn: datetime | None = None
         self._bag: Credentials | None = None
         self._closures: dict[Principal, Closure] = {}
-        #: the brokers that may carry a type, or one of an owner's types at least
-        self._answers: Recent[TypeKey | str, frozenset[Principal]] = Recent(limits.cache_entries)
+        #: the brokers that may carry a type, or one of an owner's types at least; and those that may stamp for it
+        self._answers: Recent[tuple[Right, TypeKey | str], frozenset[Principal]] = Recent(limits.cache_entries)
 
     # What the answers rest on.
 
@@ -119,27 +123,31 @@ class Overlay:
         if not len(shown):
             return False
         before = self._closure_of(_together(self._policy, shown), now, owner)
-        return any(broker == grant.subject for grant in _routes(before, owner, ANY))
+        return any(broker == grant.subject for grant in _granted(before, owner, ANY))
+
+    def stampers(self, now: datetime, owner: Principal) -> frozenset[Principal]:
+        """Return those who may sign time-stamps for an owner, besides the owner itself."""
+        return self._trusted(now, owner, Right.STAMP) - {owner}
 
     def turns(self) -> datetime | None:
         """Return when answers may change by themselves, as far as they have been asked for."""
         return self._turn
 
-    def _trusted(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
+    def _trusted(self, now: datetime, about: TypeKey | Principal, right: Right = Right.ROUTE) -> frozenset[Principal]:
         if self._turn is not None and now >= self._turn:
             self._forget()
         # Of an owner as it is written: so it is asked for, and the same digest may be written in another way.
-        key = about if isinstance(about, TypeKey) else str(about)
+        key = right, about if isinstance(about, TypeKey) else str(about)
         known = self._answers.get(key)
         if known is None:
-            known = self._ask(now, about)
+            known = self._ask(now, about, right)
             self._answers.put(key, known)
         return known
 
-    def _ask(self, now: datetime, about: TypeKey | Principal) -> frozenset[Principal]:
+    def _ask(self, now: datetime, about: TypeKey | Principal, right: Right) -> frozenset[Principal]:
         """Find all brokers at once: authority flows from the owner to whomever it reaches."""
         owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
-        whole = _routes(self._closure(now, owner), owner, name)
+        whole = _granted(self._closure(now, owner), owner, name, right)
         self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
         return frozenset(grant.subject for grant in whole if isinstance(grant.subject, Principal))
 
@@ -163,16 +171,17 @@ class Overlay:
         self._answers = Recent(self._limits.cache_entries)
 
 
-def route_request(owner: Principal, name: Tag = ANY) -> Tag:
-    """Return what is asked about carrying an owner's types: one of them, or any."""
-    return (EVENT_TYPE, str(owner).encode(), name, ANY, Right.ROUTE.encode())
+def route_request(owner: Principal, name: Tag = ANY, right: Right = Right.ROUTE) -> Tag:
+    """Return what is asked about carrying an owner's types: one of them, or any; or about stamping for the owner."""
+    return (EVENT_TYPE, str(owner).encode(), name, ANY, right.encode())
 
 
-def _routes(closure: Closure, owner: Principal, name: Tag) -> list[FiveTuple]:
-    """Return the unconditional rights to carry an owner's types of some name."""
-    request = route_request(owner, name)
+def _granted(closure: Closure, owner: Principal, name: Tag, right: Right = Right.ROUTE) -> list[FiveTuple]:
+    """Return the unconditional rights to carry an owner's types of some name, or to stamp for it."""
+    request = route_request(owner, name, right)
     grants = closure.follow([FiveTuple(None, owner, True, request, ALWAYS)])
-    return [grant for grant in grants if any(map(_unconditional, _members(grant.tag)))]
+    enough = _of_all_types if right is Right.STAMP else _unconditional
+    return [grant for grant in grants if any(map(enough, _members(grant.tag)))]
 
 
 def _members(tag: Tag) -> Iterable[Tag]:
@@ -182,6 +191,11 @@ def _members(tag: Tag) -> Iterable[Tag]:
 def _unconditional(tag: Tag) -> bool:
     """Say whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
     return isinstance(tag, tuple) and len(tag) == _PLACES and tag[_VERSION] is ANY
+
+
+def _of_all_types(tag: Tag) -> bool:
+    """Say whether a right depends on nothing, and covers all types of an owner."""
+    return isinstance(tag, tuple) and _unconditional(tag) and tag[_NAME] is ANY
 
 
 def _together(*bags: Credentials) -> Credentials:

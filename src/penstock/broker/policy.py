@@ -1,14 +1,19 @@
 """Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
 
 Policy events and acknowledgements travel through a `PolicyNetwork`, which serves to others what is kept here and brings
-what they say. Time-stamps go from neighbour to neighbour, signed for each; on a fabric, straight from their owner. What
-must not be forgotten is kept by a `Keep`: a broker that starts again knows immediately what was revoked.
+what they say. Time-stamps go from neighbour to neighbour, signed for each; on a fabric, straight from their signer.
+What must not be forgotten is kept by a `Keep`: a broker that starts again knows immediately what was revoked.
+
+A change is enforced immediately and written down off the event loop. It is acknowledged, and its owner answered, when
+that is safe; a broker that stamps for the owner stamps it then, too, and not before. A stamp is written down with the
+next change, or some seconds later: a broker that loses the last one goes on by an earlier one, which is over sooner.
+Only the first one is waited for, with the acknowledgement that says that this broker goes by stamps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from penstock.broker.broker_roster import granting
 from penstock.broker.completeness import Completeness, Completion
@@ -27,6 +32,9 @@ from penstock.broker.evolution import (
 from penstock.broker.overlay import route_request
 from penstock.broker.policy_network import PolicyNetwork
 from penstock.broker.policy_transport import Statement, unwrap
+from penstock.broker.sessions import earliest
+from penstock.broker.snapshot_writer import Keep, SnapshotWriter, Told
+from penstock.broker.stamp_issuer import StampIssuer
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.wire import Wire
@@ -43,40 +51,6 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.stamps import Acknowledgement, CarriedStamp, TimeStamp
 
 _Spoken: TypeAlias = UnverifiedValue[PolicyEvent] | UnverifiedValue[Acknowledgement]
-
-
-class Keep(Protocol):
-    """Where a node keeps what must not be forgotten about owners' policies."""
-
-    def load(self) -> Iterable[bytes]:
-        """Return all snapshots. Raises `FailedError`."""
-
-    def save(self, owner: Principal, snapshot: bytes) -> None:
-        """Put a snapshot in the place of the last one about an owner; return when it is safe. Raises `FailedError`."""
-
-    def load_brokers(self) -> bytes:
-        """Return the brokers that were seen; nothing if none were. Raises `FailedError`."""
-
-    def save_brokers(self, seen: bytes) -> None:
-        """Put the brokers that were seen in the place of those before. Raises `FailedError`."""
-
-
-class Forgetful:
-    """Keeps nothing: for tests, and for nodes that start from nothing."""
-
-    def load(self) -> Iterable[bytes]:
-        """Return nothing."""
-        return ()
-
-    def save(self, owner: Principal, snapshot: bytes) -> None:
-        """Do nothing."""
-
-    def load_brokers(self) -> bytes:
-        """Return nothing."""
-        return b""
-
-    def save_brokers(self, seen: bytes) -> None:
-        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -102,10 +76,12 @@ class Policies:
         settings = core.settings
         self._core = core
         self._keep = keep
+        self._writer = SnapshotWriter(keep, lambda owner: self._keeper.snapshot(core.now(), owner))
         self._network = network
         self._keeper = PolicyKeeper(
             settings.key,
             core.goes_by,
+            stampers=core.overlay.stampers,
             skew=settings.trust.skew,
             strict=settings.trust.strict,
             verifier=core.certificates,
@@ -113,10 +89,23 @@ class Policies:
         )
         self._followed: dict[Principal, Completeness] = {}
         self._stale: dict[Principal, str] = {}
-        self._stamped: dict[Principal, SignedValue[TimeStamp]] = {}
+        self._issuer = StampIssuer(settings.key, settings.stamps, self._safe_head, settings.trust.skew)
+        self._issuer_turn: datetime | None = None
+        self._stamping = False
+        #: owners whose heads were compared with neighbours since this broker has started
+        self._compared: set[Principal] = set()
+        #: owners of whom something is to be written down that nobody waits for, and ticks until then
+        self._unsaved: set[Principal] = set()
+        self._ticks = 0
+        #: acknowledgements that could not be made safe: each tick tries again
+        self._unsafe: dict[Principal, list[SignedValue[Acknowledgement]]] = {}
+        #: by owner, the last event that is safe on the disk
+        self._safe: dict[Principal, int] = {}
+        #: when the last stamp that each neighbour was handed, by owner and signer, was signed
+        self._handed: dict[tuple[Principal, Principal, Principal], datetime] = {}
+        #: owners for whom this broker may stamp and does not dare to, as operators were told
+        self._waited_for: set[Principal] = set()
         self._acknowledged: dict[Principal, SignedValue[Acknowledgement]] = {}
-        #: when each neighbour's last stamp of an owner was signed
-        self._handed: dict[tuple[Principal, Principal], datetime] = {}
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
         self._due: dict[Principal, _Due] = {}
         self._agreements = AgreementReader()
@@ -129,6 +118,8 @@ class Policies:
         self._uninstalled: dict[Principal, _Uninstalled] = {}
         network.attach(self)
         core.on_turn = self.tick
+        core.rights_changed.append(self._weigh)
+        core.remembers = self._stamps_by
         core.rights_changed.append(self._notice_brokers)
         self._types_changed, core.library.changed = core.library.changed, self._look_again
 
@@ -138,14 +129,38 @@ class Policies:
         """Take up what was kept, and follow the owners of all types that are here. Raises what the keep raises."""
         for owner in self._owners():
             self.follow(owner)
+        now = self._core.now()
         for snapshot in self._keep.load():
-            self._carry_out(self._keeper.restore(self._core.now(), snapshot))
+            # What is kept was not lost: an owner of whom nothing is there is new.
+            self._issuer.begins = True
+            self._carry_out(self._keeper.restore(now, snapshot))
         for owner in list(self._keeper.owners()):
-            for event in self._keeper.log(owner):
+            log = self._keeper.log(owner)
+            if log:
+                self._issuer.heard(owner)
+                self._safe[owner] = log[-1].value.number
+            for event in log:
                 self._publish(event.unverified())
                 self._completeness(owner).published(event)
+            for signer in self._keeper.signers(owner):
+                self._completeness(owner).stamps_for(signer)
+            for stamp in self._keeper.kept_stamps(owner):
+                self._issuer.stamped(stamp.value)
         self._restore_brokers()
         self._check_myself()
+
+    def begin_stamps(self) -> None:
+        """Sign time-stamps from now on, for owners that let this broker do so: all that a fabric keeps is known."""
+        self._stamping = True
+        self._sign_stamps()
+
+    async def stop(self, patience: float) -> None:
+        """Write down what was not yet; what takes longer than so many seconds is told to operators."""
+        self._save_rest()
+        try:
+            await self._writer.finish(patience)
+        except PenstockError as error:
+            self._core.note(error)
 
     def follow(self, owner: Principal) -> None:
         """Ask for what an owner says about policy, now and from now on."""
@@ -165,6 +180,10 @@ class Policies:
         self._carry_out(outputs)
         for due in list(self._due.values()):
             self._enforce(due)
+        for acknowledgements in list(self._unsafe.values()):
+            self._unsafe.pop(acknowledgements[0].value.owner)
+            for acknowledgement in acknowledgements:
+                self._acknowledge(acknowledgement)
         for owner in list(self._uninstalled):
             self._install_again(owner)
         self._check_myself()
@@ -172,6 +191,10 @@ class Policies:
         turn = self._core.overlay.turns()
         if turn is not None and self._core.now() >= turn:
             self._core.trust_changed()
+        self._sign_stamps()
+        self._ticks += 1
+        if self._ticks % _LAZINESS == 0:
+            self._save_rest()
 
     def _look_again(self) -> None:
         """See before anything else whether a type that has come has an owner who is new here."""
@@ -190,27 +213,40 @@ class Policies:
 
     # What comes.
 
-    def hand_in(self, client: Principal, signed: bytes) -> None:
+    def hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
         """Take what an owner has signed from whoever brings it: a policy event, or a time-stamp.
 
-        Raises `MalformedError`, `RefusedError`, `LimitError` (`evolution.*`).
+        Who brings a policy event is told when it is safe on the disk, or that it is not. Raises `MalformedError`,
+        `RefusedError`, `LimitError` (`evolution.*`).
         """
         written = parse_canonical(signed, limits=self._core.settings.limits)
         now = self._core.now()
         if isinstance(written, tuple) and sexp_head(written[1:2][0] if written[1:] else b"") == TimeStamp.HEAD:
             stamp = read_signed(written, TimeStamp)
             self._let_in(client, stamp.value.owner)
+            self._check_stamper(now, stamp.value)
             self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
             self._network.stamped(stamp.verify())
+            if told is not None:
+                told(None)
         else:
             event = read_signed(written, PolicyEvent)
             self._let_in(client, event.value.owner)
             verified = event.verify()
             # Before it is enforced here, since that takes time.
             self._publish(event)
-            self.take_events(now, (verified,))
+            self.take_events(now, (verified,), told)
             if client == event.value.owner:
                 self._carry_out(self._keeper.learned(now, client))
+
+    def _check_stamper(self, now: datetime, stamp: TimeStamp) -> None:
+        """Keep clients from stamps that do not count; neighbours' wait, since credentials may come later."""
+        if stamp.by is not None and stamp.by not in self._core.overlay.stampers(now, stamp.owner):
+            raise RefusedError(
+                "evolution.not-stamper",
+                f"{stamp.by.short} may not sign time-stamps for {stamp.owner.short}",
+                hint="the owner grants `stamp` on all of its types: `penstock cert issue --right stamp`",
+            )
 
     def _let_in(self, client: Principal, owner: Principal) -> None:
         if owner not in self._followed and client != owner:
@@ -231,9 +267,10 @@ class Policies:
 
     def linked(self, peer: Principal) -> None:
         """Hand on the stamps of all owners to a neighbour to whom there is a new link."""
-        for owner in self._stamped:
-            self._handed.pop((owner, peer), None)
-            self._hand_on_to(peer, owner)
+        for key in [key for key in self._handed if key[2] == peer]:
+            del self._handed[key]
+        for owner in self._keeper.owners():
+            self._hand_on(owner, [peer])
 
     def arrived(self, now: datetime, event: TransitEvent) -> None:
         """Take a statement that came as an event. One that does not count is passed over, and noted."""
@@ -244,21 +281,27 @@ class Policies:
                 case UnverifiedValue(Acknowledgement()) as told:
                     self.take_acknowledgement(now, cast("UnverifiedValue[Acknowledgement]", told).verify())
                 case CarriedStamp(stamp):
-                    # Nobody stands between its owner and this broker who would have to sign for it.
+                    # Nobody stands between its signer and this broker who would have to sign for it.
                     self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
 
-    def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
-        """Take in verified events of one owner that is followed. Raises `FailedError` if they cannot be kept."""
-        owner = events[0].value.owner
+    def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]], told: Told | None = None) -> None:
+        """Take in verified events of one owner that is followed. Whoever asks is told when they are safe, or not."""
+        owner, number = events[0].value.owner, events[-1].value.number
         outputs = self._keeper.take(now, events)
         if outputs:
-            # Before anything comes of it, and before anybody is told: a broker that starts again knows as much.
-            self._save(owner)
+            self._unsaved.add(owner)
+        self._issuer.heard(owner)
         for event in events:
             self._completeness(owner).published(event)
         self._carry_out(outputs)
+        if told is not None and number <= self._safe.get(owner, 0):
+            told(None)
+        elif told is not None or owner in self._unsaved:
+            # A broker that starts again knows as much, also of what it cannot enforce yet.
+            self._save(owner, told)
+        self._sign_stamps()
 
     def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
         """Take in a verified acknowledgement of a broker that goes by what its owner says; no other takes space."""
@@ -270,26 +313,76 @@ class Policies:
 
     def _stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> None:
         outputs = self._keeper.stamp(now, sender, carried)
-        stamp = carried.stamp.verify()
-        owner = stamp.value.owner
-        self._completeness(owner).stamped(stamp)
-        self._save(owner)
+        stamp = carried.stamp.value
+        self._handed[stamp.owner, stamp.signer, sender] = stamp.time
+        self._unsaved.add(stamp.owner)
         self._carry_out(outputs)
-        known = self._stamped.get(owner)
-        if known is None or known.value.time < stamp.value.time:
-            self._stamped[owner] = stamp
-            for peer in self._network.neighbours():
-                if peer != sender:
-                    self._hand_on_to(peer, owner)
+        self._hand_on(stamp.owner, self._network.neighbours())
 
-    def _hand_on_to(self, peer: Principal, owner: Principal) -> None:
-        stamp = self._stamped[owner]
-        handed = self._handed.get((owner, peer))
-        if handed is None or handed < stamp.value.time:
-            carried = self._keeper.hand_on(self._core.now(), owner, peer)
+    def _weigh(self) -> None:
+        """Look again whose stamps count: rights have changed."""
+        outputs = self._keeper.weigh(self._core.now())
+        self._carry_out(outputs)
+        for owner in list(self._keeper.owners()):
+            self._hand_on(owner, self._network.neighbours())
+
+    def _hand_on(self, owner: Principal, peers: Iterable[Principal]) -> None:
+        """Hand on all stamps for an owner that count, to neighbours that have not had them."""
+        stamps = self._keeper.stamps(owner)
+        for stamp in stamps:
+            self._completeness(owner).stamped(stamp)
+            self._issuer.stamped(stamp.value)
+        for peer in peers if stamps else ():
+            for stamp in stamps:
+                self._hand_on_to(peer, stamp.value)
+
+    def _hand_on_to(self, peer: Principal, stamp: TimeStamp) -> None:
+        place = stamp.owner, stamp.signer, peer
+        handed = self._handed.get(place)
+        if handed is None or handed < stamp.time:
+            carried = self._keeper.hand_on(self._core.now(), stamp.owner, peer, stamp.signer)
             if carried is not None:
-                self._handed[owner, peer] = stamp.value.time
+                self._handed[place] = stamp.time
                 self._network.hand_on(peer, canonical(carried.to_sexp()))
+
+    # Stamps that are signed here.
+
+    def _sign_stamps(self) -> None:
+        """Sign the time-stamps that are due, for all owners that let this broker do so."""
+        core = self._core
+        if not self._stamping:
+            return
+        now = core.now()
+        owners = frozenset(owner for owner in self._followed if self._stamps_for(now, owner))
+        signed, self._issuer_turn = self._issuer.due(now, owners)
+        for stamp in signed:
+            self._stamp(now, core.principal, CarriedStamp(stamp.unverified()))
+            self._network.stamped(stamp)
+            if stamp.value.owner not in self._safe:
+                # Without it, this broker could not tell after its next start that it had begun.
+                self._save(stamp.value.owner)
+        for owner in owners:
+            if self._issuer.waits(owner) and owner not in self._waited_for:
+                self._waited_for.add(owner)
+                core.note(_nothing_kept(owner))
+        core.turn = earliest(self._keeper.turns(), self._issuer_turn)
+
+    def _stamps_for(self, now: datetime, owner: Principal) -> bool:
+        return owner == self._core.principal or self._core.principal in self._core.overlay.stampers(now, owner)
+
+    def _stamps_by(self, signer: Principal) -> bool:
+        """Say whether stamps of somebody count: what it has shown is needed, also when it has gone."""
+        return any(signer in self._keeper.signers(owner) for owner in self._keeper.owners())
+
+    def _safe_head(self, owner: Principal) -> tuple[int, bytes] | None:
+        """Return the head to be stamped. A broker that forgot it would stamp an earlier one after its next start."""
+        if owner not in self._compared:
+            if not self._network.is_compared(owner):
+                # It may have missed something while it was away.
+                return None
+            self._compared.add(owner)
+        head = self._keeper.head(owner)
+        return head if head is not None and head[0] <= self._safe.get(owner, 0) else None
 
     # What follows.
 
@@ -301,9 +394,7 @@ class Policies:
                 case Changed(owner):
                     self._enforce(self._begun(output, self._due.get(owner)))
                 case Acknowledge(acknowledgement):
-                    self._acknowledged[acknowledgement.value.owner] = acknowledgement
-                    self._publish(acknowledgement.unverified())
-                    self._completeness(acknowledgement.value.owner).acknowledged(core.now(), acknowledgement)
+                    self._acknowledge(acknowledgement)
                 case Stale(owner, reason):
                     self._stale[owner] = str(reason)
                     core.local.suspend(owner)
@@ -320,7 +411,21 @@ class Policies:
                         self._publish(event.unverified())
                 case Unusable(owner, number, code, _):
                     core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
-        core.turn = self._keeper.turns()
+        core.turn = earliest(self._keeper.turns(), self._issuer_turn)
+
+    def _acknowledge(self, acknowledgement: SignedValue[Acknowledgement]) -> None:
+        """Say what is enforced here, once a broker that starts again would know as much."""
+        owner = acknowledgement.value.owner
+
+        def told(error: PenstockError | None) -> None:
+            if error is not None:
+                self._unsafe.setdefault(owner, []).append(acknowledgement)
+                return
+            self._acknowledged[owner] = acknowledgement
+            self._publish(acknowledgement.unverified())
+            self._completeness(owner).acknowledged(self._core.now(), acknowledgement)
+
+        self._save(owner, told)
 
     def _begun(self, changed: Changed, due: _Due | None) -> _Due:
         """Return what is to be enforced: the change, and what has been left of earlier ones."""
@@ -334,12 +439,17 @@ class Policies:
         """Go by another policy: due until it is done. Raises what the recorder's sink raises."""
         core, changed = self._core, due.changed
         self._due[changed.owner] = due
+        stampers = core.overlay.stampers(core.now(), changed.owner)
         for name in changed.removed:
             core.settle(core.local.change(core.now(), removed=[name]))
         whole = self._install(changed)
-        self.settings_changed()
-        self._record(changed, changed.state.revoked - due.revoked)
+        with core.recording():
+            self.settings_changed()
+            self._record(changed, changed.state.revoked - due.revoked)
         self._due.pop(changed.owner, None)
+        left = core.overlay.stampers(core.now(), changed.owner)
+        self._completeness(changed.owner).stamps_again(left)
+        self._completeness(changed.owner).stamps_no_longer(changed.number, stampers - left)
         self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number, whole=whole))
 
     def _install(self, changed: Changed) -> bool:
@@ -394,8 +504,28 @@ class Policies:
                 order = f"{changed.owner}/{event.value.number}"
                 self._core.recorder.revoked(changed.owner, order, tuple(sorted(ids & revoked)), event.value.time)
 
-    def _save(self, owner: Principal) -> None:
-        self._keep.save(owner, self._keeper.snapshot(self._core.now(), owner))
+    def _save(self, owner: Principal, told: Told | None = None) -> None:
+        """Write down what is known of an owner. Whoever asks is told when that is safe; operators, if it is not."""
+        log = self._keeper.log(owner)
+        number = log[-1].value.number if log else 0
+
+        def done(error: PenstockError | None) -> None:
+            if error is not None:
+                self._core.note(error)
+                self._unsaved.add(owner)
+            else:
+                self._safe[owner] = max(number, self._safe.get(owner, 0))
+            if told is not None:
+                told(error)
+            if error is None:
+                self._sign_stamps()
+
+        self._unsaved.discard(owner)
+        self._writer.save(owner, done)
+
+    def _save_rest(self) -> None:
+        for owner in list(self._unsaved):
+            self._save(owner)
 
     def _publish(self, statement: _Spoken) -> None:
         """Send a statement to all brokers that follow its owner."""
@@ -491,8 +621,7 @@ class Policies:
         """Yield what this broker knows of all owners' policies, and has acknowledged: for others who lack it."""
         for owner in self._followed:
             yield from (event.unverified() for event in self._keeper.log(owner))
-            if owner in self._stamped:
-                yield CarriedStamp(self._stamped[owner].unverified())
+            yield from (CarriedStamp(stamp.unverified()) for stamp in self._keeper.stamps(owner))
             if owner in self._acknowledged:
                 yield self._acknowledged[owner].unverified()
 
@@ -505,6 +634,7 @@ class Policies:
         for owner in self._keeper.unlearned():
             if self._network.is_compared(owner):
                 self._carry_out(self._keeper.learned(self._core.now(), owner))
+        self._sign_stamps()
 
     # What owners and operators look at.
 
@@ -537,7 +667,8 @@ class Policies:
         trusted = core.roster.trusted(owner)
         if core.goes_by(now, owner, core.principal):
             trusted |= {core.principal}
-        return self._completeness(owner).of(now, number, trusted, self._stopping(now, owner))
+        stampers = core.overlay.stampers(now, owner) & trusted
+        return self._completeness(owner).of(now, number, trusted, self._stopping(now, owner), stampers)
 
     def _stopping(self, now: datetime, owner: Principal) -> dict[Principal, datetime]:
         """Return the brokers that are trusted no longer and may still deliver, and when each has stopped by itself.
@@ -600,15 +731,17 @@ class Policies:
 
     def _status_of(self, owner: Principal) -> dict[str, Wire]:
         now, log = self._core.now(), self._keeper.log(owner)
-        stamp = self._stamped.get(owner)
-        age = None if stamp is None else (now - stamp.value.time) / timedelta(seconds=1)
-        until = None if stamp is None else stamp.value.until
+        stamps = sorted(self._keeper.stamps(owner), key=lambda stamp: stamp.value.until)
+        age = (now - stamps[-1].value.time) / timedelta(seconds=1) if stamps else None
+        until = stamps[-1].value.until if stamps else None
         events: list[Wire] = [self._progress_of(owner, event) for event in log[-_SHOWN:]]
         return {
             "number": log[-1].value.number if log else 0,
             "state": self._state_of(owner),
             "stamp age": age,
             "stamp until": until,
+            "stamped by": [str(stamp.value.signer) for stamp in stamps],
+            "stamps here": self._stamps_for(now, owner),
             "events": events,
             "brokers": self._brokers_of(owner),
             "not installed": self._not_installed(owner),
@@ -654,6 +787,16 @@ class Policies:
         }
 
 
+def _nothing_kept(owner: Principal) -> RefusedError:
+    return RefusedError(
+        "evolution.nothing-kept",
+        f"this broker has run before and knows nothing of {owner.short}'s policy: it signs no time-stamps for it",
+        hint="let the owner sign one, `penstock net stamp --for 1m`, or wait for a neighbour that knows more",
+    )
+
+
 _FRESH: Final = "fresh"
+#: ticks after which stamps are written down
+_LAZINESS: Final = 10
 #: policy events that the status shows of each owner
 _SHOWN: Final = 16

@@ -10,6 +10,9 @@ The rules, in the order in which they are asked:
 3. A checkpoint needs nothing that came before it.
 4. What the owner says exists and is not enforced here, leaves the broker behind: every number that it signed counts,
    in an event or in a time-stamp, before anything else in it is looked at.
+5. A time-stamp of somebody else than the owner counts while its signer is authorised, and while its head is that of the
+   event under its number. One that does not count is held: credentials may come later than the stamp that rests on
+   them. A signer who is authorised no longer takes back with its stamps whatever they said.
 """
 
 from collections.abc import Iterator
@@ -49,6 +52,16 @@ class Fork:
     stamp: SignedValue[TimeStamp] | None = None
 
 
+@dataclass(slots=True)
+class _Held:
+    """The last time-stamp of one signer, and the highest number in any of them."""
+
+    stamp: SignedValue[TimeStamp]
+    number: int
+    #: whether it ever counted; what never did is worth no place on the disk
+    counted: bool = False
+
+
 class PolicyLog:
     """See the module."""
 
@@ -60,11 +73,17 @@ class PolicyLog:
         self.pending: dict[int, SignedValue[PolicyEvent]] = {}
         #: what was left out although the owner signed it, to be told to the operator
         self.unusable: list[tuple[int, PenstockError]] = []
+        #: of the stamps that count, the one that lasts longest
         self.stamp: SignedValue[TimeStamp] | None = None
+        #: whether any stamp ever counted here: from then on they are needed
+        self.stamped = False
         self.fork: Fork | None = None
-        #: the highest number that the owner has signed, and that which is enforced here
+        #: the highest number that is signed, as far as is known here, and that which is enforced
         self.known = 0
         self.enforced = 0
+        self._events_known = 0
+        self._held: dict[Principal, _Held] = {}
+        self._authorised: frozenset[Principal] = frozenset()
         #: the event with the highest number that the owner has signed: whoever shows it shows how far the chain goes
         self.top: SignedValue[PolicyEvent] | None = None
         #: whether it is known how far the chain goes, as far as a broker can know that without time-stamps
@@ -105,33 +124,99 @@ class PolicyLog:
         checkpoint goes past it.
         """
         number = event.value.number
-        self.known = max(self.known, number)
-        if self.fork is not None or self._contradicts(event):
-            return
-        if self.top is None or number > self.top.value.number:
+        self._events_known = max(self._events_known, number)
+        if self.fork is None and not self._contradicts(event) and (self.top is None or number > self.top.value.number):
             self.top = event
-        if number > self.applied:
+        if self.fork is None and number > self.applied:
             self.pending[number] = event
             self._sizes[number] = len(event.to_bytes())
             self._apply()
             self._forget_far()
+        self._weigh()
 
-    def take_stamp(self, stamp: SignedValue[TimeStamp]) -> None:
-        """Take in a time-stamp; one that is older than the last still says how far the owner was."""
-        self.known = max(self.known, stamp.value.number)
-        if self.fork is not None:
+    def take_stamp(self, stamp: SignedValue[TimeStamp], *, kept: bool = False) -> None:
+        """Take in a time-stamp; one that is older than the last still says how far the owner was.
+
+        `kept` is for one that counted before this broker started again, whether its signer is known by now or not.
+        Raises `LimitError` (`evolution.stampers`).
+        """
+        value, found = stamp.value, self._event_at(stamp.value.number)
+        held = self._held.get(value.signer)
+        if held is None:
+            self._make_room(value.signer)
+            held = self._held[value.signer] = _Held(stamp, value.number)
+        held.number = max(held.number, value.number)
+        held.counted |= kept
+        self.stamped |= kept
+        if value.by is None and self.fork is None and found is not None and found.digest != value.head:
+            self.fork = Fork(value.number, (found,), stamp)
+        elif value.time > held.stamp.value.time:
+            held.stamp = stamp
+        self._weigh()
+
+    def authorise(self, signers: frozenset[Principal]) -> None:
+        """Go by the time-stamps of these, and of the owner, from now on; and of nobody else."""
+        if signers != self._authorised:
+            self._authorised = signers
+            self._weigh()
+
+    def forget_future(self, latest: datetime) -> None:
+        """Forget time-stamps that lie in the future: the clock was wrong when they were taken, and is set right."""
+        for signer in [one for one, held in self._held.items() if held.stamp.value.time > latest]:
+            held = self._held.pop(signer)
+            if signer == self.owner:
+                self._events_known = max(self._events_known, held.number)
+            self._weigh()
+
+    def counting(self) -> list[SignedValue[TimeStamp]]:
+        """Return the last time-stamps of all whose stamps count."""
+        return [held.stamp for held in self._held.values() if self._counts(held)]
+
+    @property
+    def delegated(self) -> bool:
+        """Whether a stamp is held that somebody else than the owner has signed."""
+        return any(signer != self.owner for signer in self._held)
+
+    def signers(self) -> set[Principal]:
+        """Return everybody besides the owner whose stamps count, or once did."""
+        return {signer for signer, held in self._held.items() if held.counted and signer != self.owner}
+
+    def _counts(self, held: _Held) -> bool:
+        value = held.stamp.value
+        if value.by is None:
+            return True
+        found = self._event_at(value.number)
+        return value.by in self._authorised and (found is None or found.digest == value.head)
+
+    def _weigh(self) -> None:
+        """Work out which stamps count, and what they say."""
+        counting = [held for held in self._held.values() if self._counts(held)]
+        for held in counting:
+            held.counted = True
+        self.stamped |= bool(counting)
+        self.known = max([self._events_known, *(held.number for held in counting)])
+        if self.fork is None:
+            self.stamp = max((held.stamp for held in counting), key=lambda stamp: stamp.value.until, default=None)
+
+    def _make_room(self, signer: Principal) -> None:
+        """Let one give way who was never authorised, or is so no longer, where there are too many."""
+        if len(self._held) < self._limits.policy_stampers or signer == self.owner:
             return
-        found = self._event_at(stamp.value.number)
-        if found is not None and found.digest != stamp.value.head:
-            self.fork = Fork(stamp.value.number, (found,), stamp)
-        elif self.stamp is None or stamp.value.time > self.stamp.value.time:
-            self.stamp = stamp
+        others = [one for one in self._held if one != self.owner and one not in self._authorised]
+        if not others:
+            raise LimitError(
+                "evolution.stampers",
+                f"more than {self._limits.policy_stampers} sign time-stamps for {self.owner.short}",
+                hint="the owner revokes `stamp` from some of them",
+            )
+        del self._held[min(others, key=lambda one: self._held[one].counted)]
 
     def _contradicts(self, event: SignedValue[PolicyEvent]) -> bool:
         """Note a fork where an event and something that is here cannot both be true."""
         value = event.value
         same, before, after = (self._event_at(value.number + step) for step in (0, -1, 1))
-        stamp = self.stamp
+        held = self._held.get(self.owner)
+        stamp = None if held is None else held.stamp
         if same is not None and same.digest != event.digest:
             self.fork = Fork(value.number, (same, event))
         elif before is not None and before.digest != value.previous:
@@ -210,7 +295,7 @@ class PolicyLog:
 
     def bound(self, *, strict: bool) -> bool:
         """Say whether this broker stops by itself where the owner's stamps fail to come."""
-        return strict or self.stamp is not None or self.state.stamps_required
+        return strict or self.stamped or self.state.stamps_required
 
     def staleness(self, now: datetime, reached: int, *, strict: bool) -> Reason | None:
         """Say why a broker that has reached a number is not to deliver the owner's types; None where it is."""
@@ -240,8 +325,7 @@ class PolicyLog:
             yield from self.fork.events
 
     def all_stamps(self) -> Iterator[SignedValue[TimeStamp]]:
-        """Yield the time-stamps that must not be forgotten."""
-        if self.stamp is not None:
-            yield self.stamp
+        """Yield the time-stamps that must not be forgotten: of all who sign them, or once did."""
+        yield from (held.stamp for held in self._held.values() if held.counted)
         if self.fork is not None and self.fork.stamp is not None:
             yield self.fork.stamp

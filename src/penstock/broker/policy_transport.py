@@ -100,7 +100,8 @@ def _read(name: str, value: SExp) -> Statement:
 
 def _place(statement: Statement) -> tuple[TypeKey, str]:
     if isinstance(statement, CarriedStamp):
-        return TypeKey(statement.stamp.value.owner, STAMP), "stamp"
+        stamp = statement.stamp.value
+        return TypeKey(stamp.owner, STAMP), "stamp" if stamp.by is None else str(stamp.by)
     value = statement.value
     if isinstance(value, PolicyEvent):
         return TypeKey(value.owner, POLICY), f"{value.number:0{_DIGITS}}"

@@ -17,6 +17,7 @@ from penstock.broker.link import Link, Rate
 from penstock.broker.protocol import read_request
 from penstock.broker.requests import Detail, ToClient
 from penstock.broker.rows import Row, row_of, write_rows
+from penstock.broker.snapshot_writer import Told
 from penstock.broker.turns import Turns
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
@@ -32,8 +33,11 @@ from penstock.trust.event_types import UnverifiedType, read_type
 Question: TypeAlias = Callable[[Principal], Wire]
 """Answers what operators ask. Raises `RefusedError` for others."""
 
-Evolve: TypeAlias = Callable[[Principal, bytes], None]
-"""Takes what an owner has signed, from a client. Raises `RefusedError` and `MalformedError` for what is no owner's."""
+Evolve: TypeAlias = Callable[[Principal, bytes, Told], None]
+"""Takes what an owner has signed, from a client, and says when that is safe on the disk, at once or later.
+
+Raises `RefusedError` and `MalformedError` for what is no owner's.
+"""
 
 Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 """Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
@@ -270,8 +274,14 @@ class Clients:
                 asker = Asker(client.link.peer.principal, client.shown)
                 self._keys(asker, request, partial(self._answer, client, number))
             case protocol.Evolve(number, signed):
-                self._evolve(client.link.peer.principal, signed)
-                self._post(client, protocol.Accepted(number))
+                self._evolve(client.link.peer.principal, signed, partial(self._evolved, client, number))
+
+    def _evolved(self, client: _Client, number: int, error: PenstockError | None) -> None:
+        """Tell an owner that what it has signed will not be forgotten here, or that it is not safe yet."""
+        if error is None:
+            self._post(client, protocol.Accepted(number))
+        else:
+            self._post(client, protocol.Refused(number, error.code, error.message, error.hint))
 
     def _answer(self, client: _Client, number: int, answer: Outcome) -> None:
         """Send an answer that may have taken its time."""

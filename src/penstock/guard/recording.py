@@ -3,9 +3,14 @@
 A `Recorder` stands before the one door. It asks `decide()`, takes the time, and hands the record to a sink before the
 answer goes to anyone. What a sink raises goes through, and an error is no permission: where a decision cannot be
 written down, nothing is allowed. Clock, timer and ids are given, since guard has none of its own.
+
+A sink may take records before they are safe (`safe` then makes them so). Each decision is safe before it is answered;
+of many that belong together, all are made safe in one go (`together`). Counts need not be safe: what a power cut takes
+of them is missing from a sum, and allows nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -18,7 +23,7 @@ from penstock.model.domains import Domain
 from penstock.model.principals import Principal
 
 Sink: TypeAlias = Callable[[DecisionRecord], None]
-"""Where records go. It returns when a record is safe, and raises when it is not."""
+"""Where records go. It raises when a record cannot be taken; it is safe now, or when `safe` has returned."""
 
 RevocationSink: TypeAlias = Callable[[RevocationRecord], None]
 """Where records of revocations go: the same place, where they are wanted."""
@@ -48,6 +53,10 @@ class Recorder:
     ids: Callable[[], str]
     domains: tuple[Domain, ...] = ()
     revocations: RevocationSink = lambda _record: None
+    #: makes safe whatever the sinks have taken, and raises if it cannot
+    safe: Callable[[], None] = lambda: None
+    #: how many are writing several together, one within the other
+    _together: list[None] = field(init=False, default_factory=list, repr=False, compare=False)
     _homes: dict[Principal, str] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -86,15 +95,33 @@ class Recorder:
         return Recorded(decision, made)
 
     def write(self, entry: DecisionRecord) -> None:
-        """Hand a record to the sink. Raises what the sink raises."""
+        """Hand a record to the sink, and make it safe. Raises what the sink raises."""
         self.sink(entry)
+        self._make_safe()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make all records safe at the end that are written within. What was decided does not count before.
+
+        Raises what making them safe raises.
+        """
+        self._together.append(None)
+        try:
+            yield
+        finally:
+            self._together.pop()
+            self._make_safe()
+
+    def _make_safe(self) -> None:
+        if not self._together:
+            self.safe()
 
     def enforced(self, entry: DecisionRecord, counts: Counts) -> None:
-        """Record what a decision was enforced on since the last time.
+        """Record what a decision was enforced on since the last time; nobody waits until that is safe.
 
         Raises what the sink raises, and `MalformedError` (`log.field`) for counts that cannot be.
         """
-        self.write(entry.enforced(id=self.ids(), at=self.clock(), counts=counts))
+        self.sink(entry.enforced(id=self.ids(), at=self.clock(), counts=counts))
 
     def revoked(self, owner: Principal, revocation: str, because: tuple[str, ...], ordered: datetime) -> None:
         """Record that a revocation, which was ordered then, is carried out now. Raises what its sink raises."""
@@ -110,6 +137,7 @@ class Recorder:
             ordered=ordered,
         )
         self.revocations(made)
+        self._make_safe()
 
 
 def _homes(domain: Domain) -> Iterator[tuple[Principal, str]]:

@@ -261,10 +261,12 @@ class Limits:
     agreed_branches: int = 1_024
     policy_log_bytes: int = 6 << 20
     policy_pending_bytes: int = 8 << 20
-    #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, the longest that a broker
-    #: may go on without a newer time-stamp, and how often one that is behind asks again
+    #: owners whose policy a broker keeps, acknowledgements of one broker that are remembered, who signs time-stamps for
+    #: one owner, the longest that a broker may go on without a newer time-stamp, and how often one that is behind asks
+    #: again
     policy_owners: int = 4_096
     policy_acknowledgements: int = 1_024
+    policy_stampers: int = 16
     stamp_period: int = 7 * 24 * 3_600_000
     policy_retry: int = 5_000
     #: policy between neighbours: time between two comparisons of heads, time after which another neighbour is asked,

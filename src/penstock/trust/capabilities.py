@@ -11,7 +11,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
 | `version`    | a version                                                                                             |
-| `right`      | `connect`, `broker`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `(manage)` …      |
+| `right`      | `connect`, `broker`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `stamp` …         |
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
@@ -43,11 +43,12 @@ _STAR: Final[SExp] = (b"*",)
 
 
 class Right(StrEnum):
-    """The ten rights, and the four single operations of `manage`.
+    """The rights, and the four single operations of `manage`.
 
     `connect` lets somebody onto a network, as a client; `broker` lets somebody who may connect be a broker of it.
     `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type. `history` gives
-    the keys of epochs that are over, and `keys` lets somebody manage the key groups of a type.
+    the keys of epochs that are over, and `keys` lets somebody manage the key groups of a type. `stamp` lets somebody
+    sign time-stamps for an owner; it counts where it covers all types of the owner.
     """
 
     CONNECT = "connect"
@@ -59,6 +60,7 @@ class Right(StrEnum):
     ROUTE = "route"
     HISTORY = "history"
     KEYS = "keys"
+    STAMP = "stamp"
     MANAGE = "manage"
     MANAGE_ADD = "manage-add"
     MANAGE_REMOVE = "manage-remove"

@@ -1,12 +1,14 @@
 """Time-stamps, and who has seen what (Belokosztolszki et al., section 6.3).
 
-    (time-stamp (owner <principal>) (number <n>) (head <octets>) (time <date>) (period <milliseconds>))
+    (time-stamp (owner <principal>) (number <n>) (head <octets>) (time <date>) (period <milliseconds>) (by <principal>))
     (hop-stamp (stamp <octets>) (from <principal>) (to <principal>) (time <date>))
     (acknowledgement (broker <principal>) (owner <principal>) (number <n>) (head <octets>) (time <date>) (stamped))
 
-An owner's time-stamp says how far its policy is, and for how long a broker may go on without a newer one. Each broker
-that hands one on signs for the neighbour that gets it; one that is trusted no longer gets none. A broker acknowledges
-what it enforces; `stamped` adds that it stops by itself where stamps fail to come.
+A time-stamp says how far an owner's policy is, and for how long a broker may go on without a newer one. The owner signs
+it, or somebody who holds the right `stamp` on all of the owner's types: `by` says who, and is left out of the owner's
+own. Whether that signer holds the right is for whoever goes by the stamp to find out. Each broker that hands one on
+signs for the neighbour that gets it; one that is trusted no longer gets none. A broker acknowledges what it enforces;
+`stamped` adds that it stops by itself where stamps fail to come.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +35,7 @@ from penstock.trust.signed import (
 
 @dataclass(frozen=True, slots=True)
 class TimeStamp:
-    """At `time` the owner's chain ended with `number` and `head`; good for `period` milliseconds."""
+    """At `time` the owner's chain ended with `number` and `head`, as far as the signer knew; good for `period` ms."""
 
     HEAD: ClassVar = b"time-stamp"
     owner: Principal
@@ -41,11 +43,13 @@ class TimeStamp:
     head: bytes = field(repr=False)
     time: datetime
     period: int
+    #: who signs for the owner; None for the owner itself
+    by: Principal | None = None
 
     @property
     def signer(self) -> Principal:
-        """The owner."""
-        return self.owner
+        """The owner, or who signs for it."""
+        return self.owner if self.by is None else self.by
 
     @property
     def until(self) -> datetime:
@@ -56,7 +60,8 @@ class TimeStamp:
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
         period = (b"period", str(self.period).encode())
-        return (self.HEAD, *_place(self.owner, self.number, self.head), time_field(self.time), period)
+        by: tuple[SExp, ...] = () if self.by is None else ((b"by", str(self.by).encode()),)
+        return (self.HEAD, *_place(self.owner, self.number, self.head), time_field(self.time), period, *by)
 
     @classmethod
     def from_sexp(cls, body: SExp) -> "TimeStamp":
@@ -64,7 +69,10 @@ class TimeStamp:
         period = read_count(one(body, b"period"), DEFAULT_LIMITS.stamp_period)
         if not period:
             raise malformed("a time-stamp is good for at least a millisecond")
-        return cls(*_read_place(body), read_time(body), period)
+        made = cls(*_read_place(body), read_time(body), period, _read_signer(body))
+        if made.by == made.owner:
+            raise malformed("the owner's own time-stamp names nobody else who signs it")
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class CarriedStamp:
-    """A time-stamp as it travels, with the word of the broker that hands it on; the owner's own needs none."""
+    """A time-stamp as it travels, with the word of the broker that hands it on; its signer needs none."""
 
     stamp: UnverifiedValue[TimeStamp]
     hop: UnverifiedValue[HopStamp] | None = None
@@ -144,6 +152,10 @@ class CarriedStamp:
             case (b"carried", stamp, hop):
                 return cls(read_signed(stamp, TimeStamp), read_signed(hop, HopStamp))
         raise malformed("not a time-stamp on its way")
+
+
+def _read_signer(body: SExp) -> Principal | None:
+    return None if sexp_field(body, b"by") is None else read_owner(one(body, b"by"))
 
 
 def _place(owner: Principal, number: int, head: bytes) -> tuple[SExp, ...]:

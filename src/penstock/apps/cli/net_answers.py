@@ -1,10 +1,10 @@
 """What `penstock net show` answers: the state of a broker in words, trees and tables.
 
-Of each owner's policy a broker tells the `number` of the last event, its `state`, the `stamp age` in seconds, and how
-far the last `events` are: how many certificates each `revokes`, since when it is `complete`, and for each of the
-`brokers` its `progress`, and in `at` since when it is done or until when to wait at the latest. Of the other `brokers`
-that an owner's changes wait for it tells since when they are known (`since`) or `away`, when their rights end, and
-whether they go by time-stamps. Types that could not be installed are under `not installed`.
+Of each owner's policy a broker tells the `number` of the last event, its `state`, the `stamp age` in seconds and who
+it is `stamped by`, and how far the last `events` are: how many certificates each `revokes`, since when it is
+`complete`, and for each of the `brokers` its `progress`, and in `at` since when it is done or until when to wait at the
+latest. Of the other `brokers` that an owner's changes wait for it tells since when they are known (`since`) or `away`,
+when their rights end, and whether they go by time-stamps. Types that could not be installed are under `not installed`.
 """
 
 from collections import deque
@@ -28,6 +28,7 @@ _SIZES: Final = {
     "trees": "trees",
     "held back": "events held back",
 }
+_STAMPS: Final = {"optional": "optional: a broker that is cut off goes on for owners that sign none"}
 _FRESH: Final = "fresh"
 _DONE: Final = ("acknowledged", "run-out")
 
@@ -51,6 +52,8 @@ def show_status(status: Mapping[str, Wire], names: Names) -> None:
     me = str(status.get("broker", ""))
     counts = table(status.get("counts"))
     facts: Facts = [("broker", names.show_text(me)), ("network", _network(str(status.get("network", "")), names))]
+    if "stamps" in status:
+        facts.append(("time-stamps", _STAMPS.get(str(status["stamps"]), str(status["stamps"]))))
     facts += [(words, str(status[key])) for key, words in _SIZES.items() if key in status]
     facts += [(name, str(number)) for name, number in counts.items()]
     paint.facts(facts)

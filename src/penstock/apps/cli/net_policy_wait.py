@@ -20,7 +20,8 @@ from penstock.codec.wire import Wire
 from penstock.errors import FailedError, RefusedError
 from penstock.model.principals import Principal
 
-_PAUSE: Final = 0.2
+#: seconds between two questions: at first, and at most
+_PAUSES: Final = (0.01, 0.2)
 _DONE: Final = (Progress.ACKNOWLEDGED, Progress.RUN_OUT)
 
 
@@ -96,10 +97,12 @@ async def wait_for(awaited: Awaited, client: Client, names: Names, stop: asyncio
 
 
 async def _complete(awaited: Awaited, client: Client) -> None:
+    pause, longest = _PAUSES
     while True:
         # A broker that starts again comes back, and what it knew with it.
         with suppress(FailedError):
             awaited.take(await client.status())
         if awaited.complete is not None:
             return
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(pause)
+        pause = min(longest, 2 * pause)

@@ -15,10 +15,11 @@ from penstock.apps.cli.describe import counted
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.options import JSON, open_key
 from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
+from penstock.apps.node.config import Fabric, Stamps
 from penstock.apps.node.example import EXAMPLE
 from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
-from penstock.apps.node.running import Ready, World, run_node
+from penstock.apps.node.running import WITHOUT_STAMPS, Ready, World, run_node
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.model.names import TypeName
@@ -99,6 +100,12 @@ def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], 
     for right in loaded.missing(key.principal, now):
         text = f"{who} does not have the right `{right}` on its network: it delivers nothing, and others refuse it"
         found.append(Warned(_MISSING[right], text))
+    unstamped = [loaded.names.show(owner) for owner, own in loaded.stamped(key.principal, now).items() if not own]
+    if loaded.file.stamps is Stamps.OPTIONAL:
+        found.append(Warned("node.stamps-optional", WITHOUT_STAMPS))
+    elif unstamped and not loaded.peers and loaded.file.fabric.kind is Fabric.ROUTED:
+        text = f"{who} may not stamp for {', '.join(unstamped)}: nothing of theirs is delivered unless others do"
+        found.append(Warned("node.no-stamps", text))
     if loaded.file.keys is not None and not managed:
         text = f"{who} has no right `keys` to any sealed type that its file names, and manages nothing"
         found.append(Warned("node.no-keys", text))

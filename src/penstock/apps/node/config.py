@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from penstock.apps.node.managing import KeysFile, read_keys
 from penstock.broker.gathering import LINGERING, Lingering
+from penstock.broker.stamp_issuer import StampSettings
 from penstock.broker.ways import PeerAddress
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
 from penstock.crypto.sealer import Settings as SealSettings
@@ -38,11 +39,13 @@ _KEYS: Final = frozenset(
     (
         *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
         *("decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
-        *("sealing", "keys", "policies"),
+        *("sealing", "keys", "policies", "stamps"),
     )
 )
 #: seconds: clocks that differ by more than this are wrong
 _LONGEST_SKEW: Final = 3600
+#: seconds: stamps that are over sooner would be so before the next one has come
+_SHORTEST_STAMP: Final = 2.0
 #: seconds: events that are kept for longer are for a log
 _LONGEST_KEPT: Final = 86_400
 _UNSAFE: Final = "unsafe"
@@ -62,10 +65,10 @@ class Brokers(StrEnum):
 
 
 class Stamps(StrEnum):
-    """Whether owners' time-stamps are needed: where the owner uses them, or always."""
+    """Whether time-stamps are needed: always, or only of owners that use them."""
 
-    OWNER = "owner"
     REQUIRED = "required"
+    OPTIONAL = "optional"
 
 
 class Fabric(StrEnum):
@@ -131,8 +134,9 @@ class NodeFile:
     guards: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = DEFAULT_LIMITS
     brokers: Brokers = Brokers.ROUTE_RIGHT
-    stamps: Stamps = Stamps.OWNER
+    stamps: Stamps = Stamps.REQUIRED
     skew: timedelta = timedelta(seconds=1)
+    issued: StampSettings = field(default_factory=StampSettings)
     sealing: Lingering = LINGERING
     seals: SealSettings = field(default_factory=SealSettings)
     fabric: FabricFile = FabricFile()
@@ -174,8 +178,9 @@ def read_node_file(data: str | bytes) -> NodeFile:
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
         limits=limits,
         brokers=_choice("trust.brokers", trust.get("brokers", Brokers.ROUTE_RIGHT), Brokers),
-        stamps=_choice("trust.stamps", trust.get("stamps", Stamps.OWNER), Stamps),
+        stamps=_choice("trust.stamps", trust.get("stamps", Stamps.REQUIRED), Stamps),
         skew=_skew(trust.get("skew", 1.0)),
+        issued=_issued(_FILE.table("stamps", table.get("stamps", {}))),
         sealing=_sealing(_FILE.table("sealing", table.get("sealing", {}))),
         seals=_seals(_FILE.table("sealing", table.get("sealing", {}))),
         fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
@@ -199,6 +204,18 @@ def _skew(value: object) -> timedelta:
     if type(value) not in (int, float) or not 0 <= value <= _LONGEST_SKEW:  # type: ignore[operator]  # a number
         raise _FILE.wrong("trust.skew", f"seconds, from 0 to {_LONGEST_SKEW}")
     return timedelta(seconds=value)  # type: ignore[arg-type]  # a number
+
+
+def _issued(table: Mapping[str, object]) -> StampSettings:
+    """Read how time-stamps are signed here for owners that let this broker do so."""
+    _FILE.known("`stamps`", table, {"period", "every"})
+    longest = DEFAULT_LIMITS.stamp_period / 1000
+    period, every = (table.get(name, getattr(StampSettings(), name).total_seconds()) for name in ("period", "every"))
+    if type(period) not in (int, float) or not _SHORTEST_STAMP <= period <= longest:  # type: ignore[operator]  # a number
+        raise _FILE.wrong("stamps.period", f"seconds, from {_SHORTEST_STAMP:.0f} to {longest:.0f}")
+    if type(every) not in (int, float) or not 1 <= every <= period / 2:  # type: ignore[operator]  # numbers
+        raise _FILE.wrong("stamps.every", "seconds, from 1 to half of `stamps.period`")
+    return StampSettings(period=timedelta(seconds=period), every=timedelta(seconds=every))  # type: ignore[arg-type]  # numbers
 
 
 def _sealing(table: Mapping[str, object]) -> Lingering:

@@ -44,8 +44,13 @@ operators = ["operator"]        # who may ask for its state with `penstock net s
 # may connect to the network, who then read every event.
 [trust]
 brokers = "route-right"
-# stamps = "owner"              # or "required": nothing is delivered of an owner who signs no time-stamps
+# stamps = "required"           # or "optional": a broker that is cut off goes on for owners without time-stamps
 # skew = 1.0                    # seconds by which any two clocks of the network may differ
+
+# Time-stamps that this broker signs for owners that grant it `stamp`, and for its own principal's types.
+# [stamps]
+# period = 30                   # seconds for which one is good: brokers that are cut off stop after that
+# every = 10                    # seconds between two of them; a change of policy is stamped immediately
 
 # [sealing]                     # events of sealed types are sealed together, which costs less
 # linger = 0.002                # seconds for which one waits for others; 0 seals what a client sends at once

@@ -14,7 +14,7 @@ from penstock.broker.library import Library
 from penstock.broker.node_settings import NodeSettings, TrustSettings
 from penstock.broker.outcomes import settled
 from penstock.broker.outputs import Settings as RouterSettings
-from penstock.broker.overlay import UnsafeOpen
+from penstock.broker.overlay import Overlay, UnsafeOpen
 from penstock.broker.ways import Address, NatsAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
@@ -44,6 +44,7 @@ from penstock.store.named_principals import NamedPrincipals, Naming
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
+from penstock.trust.revocations import Revocations
 
 _NAMING: Final = Naming(
     file="node file",
@@ -81,6 +82,8 @@ class LoadedNode:
     #: where keys are managed: what they lie under, and the other managers that write to the log
     kek: Secret | None = field(default=None, repr=False)
     replicas: frozenset[Principal] = frozenset()
+    #: whether this broker has never run before: it has recorded nothing
+    new: bool = True
 
     @property
     def key_file(self) -> str:
@@ -124,6 +127,7 @@ class LoadedNode:
                 skew=self.file.skew,
                 strict=self.file.stamps is Stamps.REQUIRED,
             ),
+            stamps=replace(self.file.issued, begins=self.new),
             sealing=self.file.sealing,
             seals=self.file.seals,
             limits=self.file.limits,
@@ -134,6 +138,13 @@ class LoadedNode:
         authority = CapabilityAuthority(self.credentials)
         asked = ((right, NetworkRequest(broker, right, self.network, now)) for right in BROKER_RIGHTS)
         return [right for right, request in asked if not settled(decide(request, (authority,)))]
+
+    def stamped(self, broker: Principal, now: datetime) -> dict[Principal, bool]:
+        """Return the owners whose time-stamps the broker needs, and whether it may sign them itself."""
+        overlay = Overlay(limits=self.file.limits)
+        overlay.change(self.credentials, Revocations())
+        owners = {one.definition.name.owner for one in self.types} | {self.network.owner}
+        return {owner: broker == owner or broker in overlay.stampers(now, owner) for owner in sorted(owners)}
 
     def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
         """Return the sealed types whose keys a broker manages by its file and by its rights."""
@@ -190,6 +201,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
         replicas,
     )
+    loaded = replace(loaded, new=not loaded.decisions.exists())
     _check_writable(loaded.decisions, loaded.decisions.parent)
     _check_writable(loaded.state, loaded.state if loaded.state.is_dir() else loaded.state.parent)
     return loaded

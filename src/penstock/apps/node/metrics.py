@@ -1,6 +1,7 @@
 """What a node counts, for Prometheus. Nothing here names a principal, a type or a value."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -55,17 +56,31 @@ class Metrics:
         """Return a sink that counts what it hands on."""
 
         def count(entry: DecisionRecord) -> None:
-            try:
+            with self._watching():
                 sink(entry)
-            except PenstockError as error:
-                self.failing = error
-                raise
             self.failing = None
             if entry.counts is None:
                 self._decisions.labels(entry.effect.value).inc()
                 self._took.observe(entry.took / 1_000_000)
 
         return count
+
+    def saving(self, safe: Callable[[], None]) -> Callable[[], None]:
+        """Return what makes records safe, and notices where it cannot."""
+
+        def save() -> None:
+            with self._watching():
+                safe()
+
+        return save
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        try:
+            yield
+        except PenstockError as error:
+            self.failing = error
+            raise
 
     def watch(self, node: Node) -> None:
         """Tell of a node."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.apps.http.server import Answer
-from penstock.apps.node.config import Fabric
+from penstock.apps.node.config import Fabric, Stamps
 from penstock.apps.node.http import pages_service
 from penstock.apps.node.loading import LoadedNode, load_node
 from penstock.apps.node.logs import Log
@@ -70,8 +70,9 @@ class RunningNode:
         decisions = DecisionFile(loaded.decisions)
         self._recorder = Recorder(
             source=str(key.principal),
-            sink=self._metrics.recording(decisions),
-            revocations=decisions,
+            sink=self._metrics.recording(decisions.append),
+            revocations=decisions.append,
+            safe=self._metrics.saving(decisions.sync),
             clock=world.clock,
             timer=world.timer,
             ids=lambda: world.random(16).hex(),
@@ -98,6 +99,8 @@ class RunningNode:
             listen = self._loaded.file.listen
             ready(Ready(self._key.principal, PeerAddress(listen.host, self._node.port), http))
             self._log.say("info", "started", principal=self._key.principal, network=str(self._loaded.network))
+            if self._loaded.file.stamps is Stamps.OPTIONAL:
+                self._log.say("warning", "stamps-optional", message=WITHOUT_STAMPS)
             self._reloading = keep_running("reloading", self._keep_reloading)
             await self._stopping.wait()
             self._log.say("info", "stopping", sessions=len(self._node.clients))
@@ -219,13 +222,17 @@ class RunningNode:
             return Answer(b"policy is being reconciled with the other brokers\n", HTTPStatus.SERVICE_UNAVAILABLE)
         if broken := failing():
             return Answer(f"failing: {', '.join(broken)}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._loaded.file.stamps is Stamps.OPTIONAL:
+            return Answer(f"ready\n{WITHOUT_STAMPS}\n".encode())
         return Answer(b"ready\n")
 
 
+#: what operators are told of a network that may do without time-stamps
+WITHOUT_STAMPS = "time-stamps are optional: a broker that is cut off goes on for owners that sign none"
 #: what a node takes from its file when it starts, and not again
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
-    *("fabric", "nats", "sealing", "seals", "keys"),
+    *("fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
 )
 #: hexadecimal digits of the network in the subjects of its fabric
 _PREFIX = 16
