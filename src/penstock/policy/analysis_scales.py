@@ -106,7 +106,8 @@ def _times(low: Time | None, high: Time | None, count: int) -> Sequence[Time]:
     # The first time, in the zone that is furthest ahead, is always named.
     if low is None:
         return ()
-    beyond = Decimal(DAY + _FURTHEST * 60)
+    # Times of the day in UTC where there are some: those are what people write.
+    beyond = Decimal(DAY if low.order < DAY - 1 else DAY + _FURTHEST * 60)
     return [_time(order) for order in _orders(low.order, beyond if high is None else high.order, count)]
 
 
