@@ -42,7 +42,7 @@ _TOTAL: Final = frozenset(
 )
 #: a condition has so many tests at most, and all together so many distinct ones
 _MOST_OF_ONE: Final = 16
-_MOST: Final = 4_096
+_MOST: Final = 16_384
 
 Needed: TypeAlias = Mapping[Designator, int]
 """What is needed of each attribute, so that nothing fails."""
