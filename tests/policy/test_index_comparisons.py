@@ -15,15 +15,16 @@ from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.compiled import CompiledPolicy
 from penstock.policy.datatypes import BOOLEAN, INTEGER, STRING
 from penstock.policy.evaluate import evaluate
-from penstock.policy.expressions import Designator, Expression, Literal, Reference, apply
+from penstock.policy.expressions import Designator, Expression, Literal, Reference, apply, function_of
 from penstock.policy.functions import V1
 from penstock.policy.index_comparisons import Comparisons, leads_of_policy, leads_of_rule
 from penstock.policy.lookup import Context, NoSources
-from penstock.policy.policies import Effect, Policy, PolicySet, Rule
+from penstock.policy.policies import Duties, Duty, Effect, Match, Policy, PolicySet, Rule
 from penstock.policy.repository import Repository
 from penstock.policy.requests import SUBJECT, Facts, Request
 from penstock.policy.straight import Involved, straight
 
+NONE = Duties()
 FIRST = "urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"
 
 
@@ -53,14 +54,15 @@ class Comparing(Maker):
         target = self.target() if self.rarely(4) else ()
         effect, duties = (
             self.random.choice([*Effect]),
-            self.duties() if self.rarely(5) else Rule("", Effect.DENY).duties,
+            self.duties() if self.rarely(5) else NONE,
         )
         return Rule(f"r{place}", effect, target, condition, duties)
 
     def compared_policy(self, rules: int) -> Policy:
         made = tuple(self.compared_rule(place) for place in range(rules))
         variables = {"v": self.condition(variables=False), "w": Reference("v", BOOLEAN)}
-        return Policy("p", "1.0", self.random.choice([*RULE_ALGORITHMS]), made, (), variables)
+        target, duties = self.target() if self.rarely(4) else (), self.duties() if self.rarely(5) else NONE
+        return Policy("p", "1.0", self.random.choice([*RULE_ALGORITHMS]), made, target, variables, duties)
 
     def many(self) -> Policy | PolicySet:
         if self.rarely(3):
@@ -134,6 +136,24 @@ def test_of_those_that_say_the_same_the_first_is_enough() -> None:
     asked = facts(a=("x",), b=("x",), c=("x",), d=("y",))
     assert found(index, asked) == [0, 2]
     assert [*index.places(Context(None, NOW, NoSources(), asked), whole=True)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_more_than_tests_decides_is_not_left_out_beside_others() -> None:
+    """A policy with a target, with obligations or with several rules says something else than its rule alone."""
+    holds, denies = ruled(equal("a", "b")), replace(ruled(equal("a", "b")), effect=Effect.DENY)
+    plain = Policy("p", "1.0", FIRST, (holds,))
+    told = Duties((Duty("log", Effect.PERMIT),))
+    target = (((Match(function_of(f"{V1}string-equal"), "x", STRING, attribute("c")),),),)
+    others = [
+        replace(plain, rules=(denies, holds)),
+        replace(plain, duties=told),
+        replace(plain, target=target),
+        replace(plain, rules=(replace(holds, duties=told),)),
+        replace(plain, rules=(replace(holds, target=target),)),
+    ]
+    for one in others:
+        index = Comparisons([leads_of_policy(policy) for policy in (one, plain, one, plain)])
+        assert found(index, facts(a=("x",), b=("x",), c=("y",))) == [0, 1, 2]
 
 
 def test_what_may_fail_is_looked_at() -> None:
