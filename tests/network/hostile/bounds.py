@@ -86,9 +86,9 @@ NATS = {
     "unreadable messages": Bounds(),
     "repeated messages": Bounds(short=True),
     "litter on every subject": Bounds(),
-    "forged answers of JetStream": Bounds(short=True),
     "forged messages": Bounds(),
     "subjects that are not UTF-8": Bounds(),
-    # What was in a stream is gone with it.
+    # What was in a stream is gone with it, and what somebody else says is stored is not.
+    "forged answers of JetStream": Bounds(short=True, lost=None, throughput=0.0, pause=30.0),
     "streams that are deleted": Bounds(short=True, lost=None, throughput=0.0, pause=30.0),
 }

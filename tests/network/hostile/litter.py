@@ -137,7 +137,10 @@ async def litter(target: Target) -> None:
 
 
 async def forged_answers(target: Target) -> None:
-    """Answer requests to JetStream before it does: errors, other streams, and what is no JSON."""
+    """Answer requests in the place of JetStream: errors, other streams, and what is no JSON.
+
+    The server is quicker. So the attacker takes streams away for a moment: then nobody else answers.
+    """
     error = json.dumps({"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}).encode()
     answers = (b"[", b"[]", b"null", b'{"stream": 7, "seq": "x"}', b'{"stream": "other", "seq": 1}', error)
 
@@ -146,7 +149,24 @@ async def forged_answers(target: Target) -> None:
             if inbox.startswith(_INBOX):
                 await client.publish(inbox, answers[target.blows % len(answers)])
 
-    await _hearing(target, strike)
+    await asyncio.gather(_hearing(target, strike), _take_streams_away(target))
+
+
+async def _take_streams_away(target: Target) -> None:
+    async with _client(target) as client:
+        streams = client.jetstream()
+        while not target.going_on:
+            await asyncio.sleep(0.01)
+        while target.going_on:
+            known = await streams.streams_info()
+            for made in known:
+                with suppress(JetStreamError, nats.errors.Error):
+                    await streams.delete_stream(str(made.config.name))
+            await asyncio.sleep(0.3)
+            for made in known:
+                with suppress(JetStreamError, nats.errors.Error):
+                    await streams.add_stream(made.config)
+            await asyncio.sleep(target.seconds / 2)
 
 
 async def forged_messages(target: Target) -> None:
