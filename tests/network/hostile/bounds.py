@@ -23,8 +23,9 @@ class Bounds:
     #: the least part of the usual events in a second, and the longest pause in seconds
     throughput: float = 0.9
     pause: float = 2.0
-    #: seconds of processor time of all brokers for one blow: much more than it takes, much less than does harm
-    work: float = 1.0
+    #: seconds of processor time of all brokers for one blow, for attacks that make brokers work: much more than it
+    #: takes, much less than does harm
+    work: float = float("inf")
     #: megabytes by which the largest broker may grow, and kilobytes that all decision logs may
     memory: int = 100
     logged: int = 1024
@@ -34,7 +35,7 @@ class Bounds:
 _QUOTA = 0.5
 
 STRANGERS = {
-    "heavy hellos": Bounds(short=True),
+    "heavy hellos": Bounds(short=True, work=1.0),
     "empty hellos": Bounds(short=True),
     "giant frames": Bounds(short=True),
     "connection flood": Bounds(),
