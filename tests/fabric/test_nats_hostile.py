@@ -145,6 +145,25 @@ def test_subjects_that_are_not_text_do_not_end_a_connection(server: NatsServer, 
     run(whole_test)
 
 
+@pytest.mark.parametrize("qos", [STATE, LOG], ids=["state", "log"])
+def test_messages_that_a_stream_keeps_under_subjects_that_are_not_text_are_passed_over(
+    server: NatsServer, qos: Qos
+) -> None:
+    async def whole_test() -> None:
+        async with opened(server) as (fabric, _stranger):
+            await fabric.declare("topic", qos)
+            reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
+            for number in range(3):
+                subject = fabric.link.subject("topic", "").rpartition(".")[0].encode() + b".\xff%d" % number
+                await raw_publish(server, subject, b"", b"junk")
+                await writer.publish(b"%d" % number, key=f"k{number}")
+            assert await take(reader, 3) == [b"0", b"1", b"2"]
+            late = await fabric.subscribe("topic")
+            assert await take(late, 3) == [b"0", b"1", b"2"]
+
+    run(whole_test)
+
+
 def test_a_connection_that_is_not_read_any_more_is_opened_again(server: NatsServer) -> None:
     async def whole_test() -> None:
         async with opened(server) as (fabric, _stranger):

@@ -52,13 +52,15 @@ TRANSIENT: Final = (OSError, TimeoutError, Error, AnswerError)
 class NatsClient(Client):
     """A client that no message can stop from reading.
 
-    nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected.
+    nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected. What is
+    not UTF-8 is replaced, so that such a message has its place: who reads a stream would ask for it again and again.
     """
 
     #: messages that could not be read
     unreadable = 0
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        subject, reply, headers = (part and _as_text(part) for part in (subject, reply, headers))
         try:
             await super()._process_msg(sid, subject, reply, data, headers)
         except Exception:  # noqa: BLE001  # whatever a stranger has sent, the next message is read
@@ -69,6 +71,10 @@ class NatsClient(Client):
         """Whether the task that reads from the server runs, as far as nats-py lets us see."""
         task = getattr(self, "_reading_task", None)
         return not isinstance(task, asyncio.Task) or not task.done()
+
+
+def _as_text(octets: bytes) -> bytes:
+    return octets if octets.isascii() else octets.decode("utf-8", "replace").encode()
 
 
 async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, **options: Any) -> None:
