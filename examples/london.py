@@ -230,12 +230,21 @@ async def start(scene: Scene, company: Company) -> None:
             company.subscribe("Statistics Office", STATISTICS, "CCS Broker", "0"),
             company.subscribe(_ASKING, STATISTICS, "CCS Broker", "0", PLATE_QUESTION),
         )
-    scene.console.print(_tree(await company.ask("net", "show", "--key", "pito.key", *company.connection("CCS Broker"))))
+    scene.console.print(await _network(company))
     scene.say(f"{company.processes - 1} processes over TLS: {len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers.")
     scene.say("All meet at the broker of Thames Valley Police, which has the right to carry sightings, and no other.")
 
 
 _ASKING = "Statistics Office, asking for the plate"
+
+
+async def _network(company: Company) -> str:
+    """Return the tree of brokers when all of them are in it."""
+    while True:
+        told = await company.ask("net", "show", "--key", "pito.key", *company.connection("CCS Broker"))
+        if all(broker in told for broker in company.urls):
+            return _tree(told)
+        await asyncio.sleep(0.2)
 
 
 def _tree(told: str) -> str:
