@@ -1,4 +1,4 @@
-"""What `/ready` says of a node: not while a task of it fails, its policy is not reconciled, or it may not be a broker."""
+"""What `/ready` says of a node: not while a task fails, policy is not reconciled, or it may not be a broker."""
 
 import asyncio
 from http import HTTPStatus
