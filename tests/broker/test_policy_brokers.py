@@ -142,6 +142,12 @@ def test_a_broker_that_goes_by_stamps_is_waited_for_until_it_has_stopped() -> No
     run(main())
 
 
+def state_of(node: Broker) -> object:
+    """Return how a node stands with the owner's policy."""
+    state = node.policies.status()[str(OWNER)]
+    return state["state"] if isinstance(state, dict) else None
+
+
 def test_a_broker_that_learns_that_it_is_one_no_longer_delivers_nothing() -> None:
     author = PolicyAuthor(AGENCY)
 
@@ -152,15 +158,13 @@ def test_a_broker_that_learns_that_it_is_one_no_longer_delivers_nothing() -> Non
             client_of(one, REPORTER) as writer,
             client_of(other, REPORTER, broker=THERE) as local,
         ):
-            await until(lambda: one.core.roster.trusted(OWNER) == {THERE})
+            await until(lambda: one.core.roster.trusted(OWNER) == {THERE} and state_of(other) == "fresh")
             feed = await local.advertise(NEWS.name)
             await feed.publish(headline="before")
             await writer.evolve(author.change(now(), Revoke((BROKER.id,))).to_bytes())
             await until(lambda: "node.not-broker" in other.codes)
             await refused("broker.policy-stale", feed.publish(headline="after"))
-            state = other.policies.status()[str(OWNER)]
-            assert isinstance(state, dict)
-            assert state["state"] == "not-broker"
+            assert state_of(other) == "not-broker"
             # With a new certificate it goes on.
             again = grant(BROKERS[1], None, *BROKER_RIGHTS, valid=Validity.between(None, now() + timedelta(days=1)))
             other.reload(replace(other.settings, credentials=KNOWN + Credentials.of(again)))
