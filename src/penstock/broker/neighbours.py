@@ -29,6 +29,7 @@ from penstock.trust.credentials import Credentials
 
 #: seconds between two looks at a link that the other side has made
 _LOOK: Final = 0.25
+_DUPLICATE: Final = "link.duplicate"
 
 
 @dataclass(slots=True)
@@ -173,8 +174,10 @@ class Neighbours:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
                 self.unlinked(peer)
-                if not self._stopping:
-                    self.reports.lost(peer, _reason(neighbour), loop.time())
+                reason = _reason(neighbour)
+                # Of two links to the same broker one is closed, and the other one goes on.
+                if not self._stopping and reason != _DUPLICATE:
+                    self.reports.lost(peer, reason, loop.time())
                 self._own(lambda: core.settle(core.router.link_down(peer)))
 
     def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
@@ -207,8 +210,8 @@ class Neighbours:
         present = self._neighbours.get(peer)
         if present is not None and present.link.ended is None:
             if present.caller < neighbour.caller:
-                raise RefusedError("link.duplicate", "there is a link to this broker already")
-            self._close(present.link, "link.duplicate")
+                raise RefusedError(_DUPLICATE, "there is a link to this broker already")
+            self._close(present.link, _DUPLICATE)
         self._neighbours[peer] = neighbour
 
     def _close(self, link: Link, code: str) -> None:
