@@ -69,18 +69,23 @@ def up(  # noqa: PLR0913  # one argument an option
     key = open_key(loaded.key_file, passphrase_file)
     managed = loaded.managed(key.principal, session.now)
     warnings = _warnings(loaded, key, managed, session.now)
-    warn(*warnings)
+    as_json = (log_form or output) == JSON
+    if check or not as_json:
+        warn(*warnings)
     if check:
         _show_checked(loaded, key, managed, warnings, output)
         return
     log = Log(
         _log_line,
         lambda: datetime.now(UTC),
-        as_json=(log_form or output) == JSON,
+        as_json=as_json,
         quiet=quiet,
         names=loaded.names,
         limits=loaded.file.limits,
     )
+    # A log of JSON has nothing else in it.
+    for warning in warnings if as_json else ():
+        log.say("warning", "problem", code=warning.code, message=warning.message)
     world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
     run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, output))
 
