@@ -1,9 +1,11 @@
 """Whatever is asked for, in whatever order: nothing in force collides, what was undone is as before, nothing waits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
@@ -14,14 +16,16 @@ from penstock.model.names import TypeKey
 from penstock.model.tree import Scope
 from penstock.moderator.adding import Customs
 from penstock.moderator.base import RuleBase
-from penstock.moderator.conflicts import Mode
+from penstock.moderator.conflicts import Function, Mode
 from penstock.moderator.deltas import Logged, Status
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.heuristics import HEURISTICS
+from penstock.moderator.lists import parts
 from penstock.moderator.propose import implies
 from penstock.moderator.records import from_record, to_record
 from penstock.moderator.removal import candidates, restore
 from penstock.moderator.requests import plan
+from penstock.moderator.resolution import function_of
 from penstock.moderator.rules import PublishRule, SubscribeRule
 from penstock.moderator.steps import (
     SEARCHING,
@@ -41,8 +45,8 @@ from penstock.moderator.steps import (
     Undo,
     Withdraw,
 )
-from penstock.moderator.undo import plan_undo
-from penstock.selector import ALWAYS, parse
+from penstock.moderator.undo import plan_request, plan_undo
+from penstock.selector import ALWAYS, conjunction, parse
 from penstock.trust.validity import Validity
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -135,6 +139,19 @@ def check(base: RuleBase, request: Request, now: datetime) -> None:
     assert open_before.issuperset(entry.place for entry in fits), "what is kept out does not fit"
     assert not any(base.away & rule.speakers for rule in base.rules), "who is away has no rule in force"
     assert all(rule.publishers == base.standings[rule.id].stated.publishers for rule in rules)
+    assert not [*untraced(base)], "a rule in force states every demand"
+
+
+def untraced(base: RuleBase) -> Iterator[tuple[str, str]]:
+    """Yield the demands in force that neither their own publisher nor any other rule in force states."""
+    stated = [each.stated for each in base.standings.values() if each.form is not None]
+    for rule in base.detector.rules.values():
+        for function in Function:
+            own = function_of(base.standings[rule.id].stated, function)
+            known = {part for other in stated for part in parts(function_of(other, function))}
+            for part in parts(function_of(rule, function)):
+                if part not in known and not base.judge.implies(function, own, part).holds:
+                    yield rule.id, part.text
 
 
 def fitting(base: RuleBase, now: datetime) -> list[Logged]:
@@ -210,3 +227,49 @@ def test_nothing_in_force_admits_whom_its_publisher_did_not(
             assert implies(base, standing.form, standing.stated)
         else:
             assert standing.status is not Status.IN_FORCE
+
+
+DEMANDS = (
+    parse("role = 'engineer'"),
+    parse("company = 'A'"),
+    parse("machine = 'M'"),
+    parse("age >= 18"),
+    parse("age >= 21"),
+    parse("age <= 65"),
+    parse("badge = 'b'"),
+)
+
+
+@pytest.mark.parametrize("mode", [Mode.SCOPED, Mode.ALGORITHM, Mode.LITERAL])
+@pytest.mark.parametrize("scope", [*Scope])
+def test_no_restriction_outlives_everyone_who_asked_for_it(scope: Scope, mode: Mode) -> None:
+    """Let rules take on what others demand, and let those go, in every way in which rules go."""
+    for seed in range(examples(40)):
+        chance = Random(seed)  # noqa: S311  # which lives are tried is no secret
+        life(chance, RuleBase(words(tree(PARENTS, scope)), mode), Customs(Strategy.ADD))
+
+
+def life(chance: Random, base: RuleBase, customs: Customs) -> None:
+    for number in range(chance.randint(3, 8)):
+        by, end = chance.choice(WHO), chance.choice((None, None, NOW + timedelta(2)))
+        fnc_s = conjunction(*chance.sample(DEMANDS, chance.choice((1, 1, 2))))
+        rule_ = PublishRule(f"r{number}", chance.choice(EVENTS), (by,), by, ALWAYS, fnc_s, Validity.between(None, end))
+        base.apply(plan(base, Add(rule_), Note(by, NOW), customs).step)
+        assert not [*untraced(base)]
+    for _ in range(chance.randint(2, 8)):
+        types, withdrawn = [*base.tree.parents], Withdraw(chance.choice([*base.standings]))
+        others = (
+            Leave(chance.choice(WHO)),
+            Return(chance.choice(WHO)),
+            Pass(),
+            MoveType(chance.choice(types), chance.choice(types)),
+            RemoveType(chance.choice(types)),
+            Undo(chance.randint(1, len(base.steps)), chance.choice((True, False))),
+        )
+        request: Request = chance.choice((withdrawn, withdrawn, withdrawn, *others))
+        note = replace(speaker(base, request), when=NOW + timedelta(chance.randint(0, 3)))
+        try:
+            base.apply(plan_request(base, request, note, customs).step)
+        except PenstockError:
+            continue
+        assert not [*untraced(base)], request

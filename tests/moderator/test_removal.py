@@ -13,7 +13,7 @@ from penstock.moderator.base import RuleBase
 from penstock.moderator.deltas import Status
 from penstock.moderator.heuristics import HEURISTICS, PAPER
 from penstock.moderator.removal import candidates
-from penstock.moderator.steps import Leave, MoveType, Strategy, Withdraw
+from penstock.moderator.steps import Leave, MoveType, Pass, Request, Strategy, Undo, Withdraw
 from penstock.trust.validity import Validity
 
 
@@ -58,20 +58,65 @@ def test_a_form_that_several_agreed_on_comes_back_to_all_of_them() -> None:
     assert in_force(base) == dict.fromkeys("ab", "{(company, A), (role, manager)}")
 
 
-@pytest.mark.parametrize(
-    ("heuristic", "below"),
-    [("newest", "{(company, A), (machine, M), (role, manager)}"), ("paper", "{(machine, M), (role, manager)}")],
-)
-def test_nothing_below_is_widened_but_by_the_heuristic_of_the_paper(heuristic: str, below: str) -> None:
+@pytest.mark.parametrize("heuristic", ["newest", "paper"])
+def test_what_only_the_rule_that_went_had_stated_goes_below_as_well(heuristic: str) -> None:
     base = base_of()
     add(base, rule("a", "A1", "role = 'manager'"), rule("k", "A10", "role = 'manager'", of=[P4]))
     add(base, rule("b", "A1", "company = 'A'", of=[P2]))
     resolve(base, "b")
     add(base, rule("c", "A1", "machine = 'M'", of=[P3]))
     resolve(base, "c")
-    # Nothing in the log fits beside c, so that the company is deleted from what a and c demand, and perhaps from k.
+    # Nothing in the log fits beside c, so that the company is deleted from what a, c and k demand.
     assert not ask(base, Withdraw("b"), Customs(heuristic=HEURISTICS[heuristic])).step.restored
-    assert in_force(base) == {**dict.fromkeys("ac", "{(machine, M), (role, manager)}"), "k": below}
+    assert in_force(base) == dict.fromkeys("ack", "{(machine, M), (role, manager)}")
+
+
+@pytest.mark.parametrize("about", ["A1", "ActivityX"])
+@pytest.mark.parametrize("going", ["withdraw", "leave", "end"])
+def test_no_restriction_outlives_everyone_who_asked_for_it(about: str, going: str) -> None:
+    base = base_of()
+    add(base, rule("p", "A1", "role = 'manager'"))
+    for rule_id, where, fnc_s, who in (("q", "A1", "role = 'manager'", P2), ("r", about, "company = 'A'", P3)):
+        end = NOW + timedelta(2 if rule_id == "q" else 4) if going == "end" else None
+        add(base, replace(rule(rule_id, where, fnc_s, of=[who]), validity=Validity.between(None, end)))
+    resolve(base, "r")
+    assert in_force(base)["p"] == "{(company, A), (role, manager)}"
+    for rule_id, who, day in (("q", P2, 3), ("r", P3, 5)):
+        ways: dict[str, Request] = {"withdraw": Withdraw(rule_id), "leave": Leave(who), "end": Pass()}
+        ask(base, ways[going], day=day)
+    assert in_force(base) == {"p": "{(role, manager)}"}
+
+
+def test_a_demand_that_was_deleted_comes_back_to_those_who_are_left() -> None:
+    base = base_of()
+    add(base, *(rule(rule_id, "A1", "role = 'manager' AND company = 'A'", of=[P1]) for rule_id in "pq"))
+    add(base, rule("r", "A1", "role = 'manager'", of=[P3]))
+    resolve(base, "r", Strategy.DELETE, P1)
+    ask(base, Withdraw("q"))
+    ask(base, Withdraw("r"))
+    assert in_force(base) == {"p": "{(company, A), (role, manager)}"}
+
+
+def test_what_a_rule_was_undone_for_is_not_demanded_of_others() -> None:
+    base = base_of()
+    add(base, rule("p", "A1", "role = 'manager'"), rule("r", "A1", "company = 'A'", of=[P3]))
+    resolve(base, "r")
+    add(base, rule("s", "A1", "role = 'manager' AND company = 'A'", of=[P2]))
+    stated = base.next_number - 1
+    ask(base, Withdraw("r"))
+    assert in_force(base)["p"] == "{(company, A), (role, manager)}"
+    ask(base, Undo(stated))
+    assert in_force(base) == {"p": "{(role, manager)}"}
+
+
+def test_what_a_type_was_moved_away_from_is_not_demanded_of_its_rules() -> None:
+    base = base_of()
+    add(base, *(rule(rule_id, "A10", "role = 'manager'", of=[P1]) for rule_id in "pq"))
+    add(base, rule("r", "A1", "company = 'A'", of=[P3]))
+    resolve(base, "r")
+    ask(base, Withdraw("q"))
+    ask(base, MoveType(event("A10"), event("A2")))
+    assert in_force(base) == {"p": "{(role, manager)}", "r": "{(company, A)}"}
 
 
 def test_the_heuristic_of_the_paper_adds_attributes_that_were_rejected() -> None:
@@ -133,10 +178,10 @@ def test_a_move_lets_rules_come_back_where_the_type_was() -> None:
     base = base_of()
     add(base, rule("k", "A10", "role = 'worker'"), rule("x", "A1", "company = 'A'", of=[P2]), rule("n", "A3"))
     ask(base, Withdraw("n"))
-    ask(base, MoveType(event("A10"), event("A2")))
-    add(base, rule("n", "A3"))
-    ask(base, Withdraw("n"))
+    planned = ask(base, MoveType(event("A10"), event("A2")))
+    assert [entry.rules[0].id for entry in planned.step.restored] == ["x"]
     assert in_force(base) == {"k": "{(role, worker)}", "x": "{(company, A)}"}
+    assert not base.unsettled
 
 
 def test_what_has_ended_or_whose_publisher_is_away_is_no_candidate() -> None:

@@ -19,15 +19,18 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
-from penstock.moderator.conflicts import Conflict, Mode
+from penstock.moderator.conflicts import Conflict, Function, Mode
 from penstock.moderator.deltas import NO_CHANGE, Change, Delta, Logged, LoggedAs, Place, Standing, Status, Wish
 from penstock.moderator.detect import Detector
 from penstock.moderator.history import History
+from penstock.moderator.imposed import Demand, imposed_on, stated_by, unfounded
 from penstock.moderator.judge import QuickJudge
+from penstock.moderator.lists import parts
 from penstock.moderator.rules import PublishRule, Rule
 from penstock.moderator.steps import SEARCHING, Step
 from penstock.moderator.tables import STALE, Image, Tables, stale
 from penstock.moderator.vocabulary import Vocabulary
+from penstock.selector import conjunction
 
 Earlier: TypeAlias = Callable[[int], Sequence[Step]]
 """Gets so many steps from the beginning of the log."""
@@ -178,6 +181,28 @@ class RuleBase:
         except PenstockError:
             # What was understood once may not be decided in time again; whoever tries it will see.
             return None
+
+    def unfounded(self, delta: Delta) -> Iterator[tuple[Demand, frozenset[str]]]:
+        """Yield demands that a change has left without a rule in force that states them, with the rules that make them.
+
+        Those are looked at that rules stated which went, and that rules which changed have not stated.
+        """
+        imposed = self._tables.imposed
+        if any(change.before is not None and change.after is not None for change in delta.types.values()):
+            # Types that moved are connected with others than before.
+            asked = frozenset(imposed)
+        else:
+            sides = [(change.before, change.after) for change in delta.rules.values()]
+            stated = (stated_by(before.stated) for before, _ in sides if before is not None and before.form is not None)
+            asked = frozenset().union(*stated, *(imposed_on(after) for _, after in sides if after is not None))
+        return unfounded(asked, imposed, self._tables.rules, self.tree, self._keeps)
+
+    def _keeps(self, standing: Standing, demand: Demand) -> bool:
+        """Say whether a rule would demand less than its publisher stated, and does now, without a demand."""
+        (function, part), form = demand, standing.form or standing.stated
+        stated, made = ((rule.fnc_p if function is Function.P else rule.fnc_s) for rule in (standing.stated, form))
+        rest = conjunction(*(other for other in parts(made) if other != part))
+        return self.judge.implies(function, stated, part).holds and not self.judge.implies(function, rest, part).holds
 
     def step(self, number: int) -> Step:
         """Return a step of the log. Raises `MalformedError` (`moderator.unknown-step`)."""

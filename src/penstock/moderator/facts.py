@@ -1,6 +1,7 @@
 """What conflicts, ways out and steps come to, as plain data: for scenarios, and for programs that ask."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 
@@ -103,8 +104,18 @@ def waiting(base: RuleBase) -> list[str]:
 
 
 def log_facts(base: RuleBase, named: Named) -> list[str]:
-    """Return all that may come back, oldest first."""
+    """Return the whole log of rules that were changed or rejected, oldest first."""
     return [entry_text(entry, named) for entry in reversed([*base.history])]
+
+
+def returning(base: RuleBase, named: Named) -> list[str]:
+    """Return what may come back, oldest first, without the rules that were withdrawn or have ended."""
+    over = (Status.WITHDRAWN, Status.ENDED)
+    entries = (
+        replace(entry, rules=tuple(rule for rule in entry.rules if base.standings[rule.id].status not in over))
+        for entry in reversed([*base.history])
+    )
+    return [entry_text(entry, named) for entry in entries if entry.rules]
 
 
 def plain_values(values: Mapping[str, object]) -> Facts:

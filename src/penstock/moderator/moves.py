@@ -17,6 +17,7 @@ from penstock.moderator.conflicts import Conflict
 from penstock.moderator.deltas import Change, Delta, LoggedAs, Rooted, Standing, Status
 from penstock.moderator.detect_naive import find_conflicts
 from penstock.moderator.propose import Resolution, Revision, weigh
+from penstock.moderator.removal import bring_back
 from penstock.moderator.resolution import resolve
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import MoveType, Note, Step, Strategy
@@ -51,7 +52,8 @@ def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = 
         )
     with base.draft() as draft:
         _settle(draft, request, request.strategy)
-        return Plan(Step(base.next_number, note, request, draft.delta), found, resolution)
+        restored = bring_back(draft, note.when, customs)
+        return Plan(Step(base.next_number, note, request, draft.delta, restored), found, resolution)
 
 
 def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:

@@ -2,13 +2,12 @@
 
 (1) The rules go. (2) The log is searched, in the order of the heuristic, for what fits now: a request that was
 rejected, or what rules stated before they were changed. Whatever fits comes back, until nothing in the log does.
-(3) Where the rules that stay on the event type got no earlier form back, what only those that went had demanded is
-deleted from them, as far as the others allow it. (4) That may let more of the log fit.
+(3) What rules demand that no rule in force states any more is deleted from them, wherever they are: no restriction
+outlives all who asked for it. (4) That may let more of the log fit.
 
-An earlier form comes back only if it brings rules nearer to what their publishers stated, so that this ends. A rule
-that its publisher withdrew does not come back, unless the heuristic is the paper's, and never in the step in which it
-was withdrawn. Nothing is widened below the event type, since no scope asks for that; the paper's heuristic does so
-where it finds what it deletes.
+An earlier form comes back only if it brings rules nearer to what their publishers stated, so that this ends. Where it
+was that of several rules, those come back that are still wanted. A rule that its publisher withdrew does not come back,
+unless the heuristic is the paper's, and never in the step in which it was withdrawn.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -25,11 +24,13 @@ from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Function
 from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Standing, Status
 from penstock.moderator.history import Reason
+from penstock.moderator.imposed import Demand, imposed_on
 from penstock.moderator.lists import parts
 from penstock.moderator.propose import find, implies
-from penstock.moderator.resolution import function_of, stating
+from penstock.moderator.resolution import function_of, resolve, stating
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Note, Step, Strategy, Withdraw
+from penstock.selector import conjunction
 from penstock.trust.validity import State
 
 
@@ -93,18 +94,14 @@ def take_out(draft: Draft, going: dict[str, Status], now: datetime, customs: Cus
         for event in events:
             search.revive(event, frozenset(going))
     search.run()
-    for event in events:
-        if any(entry.event == event for entry in search.restored):
-            continue
-        before_surgery = draft.delta
-        # (3) No earlier form fits: demand less of the present one.
-        outdated = [standing.stated for standing in gone if standing.stated.event == event]
-        _operate(draft, event, outdated, customs)
-        if customs.heuristic.revive:
-            search.add_rejected(event)
-        # (4) Now that it does, others may fit.
-        if draft.delta is not before_surgery:
-            search.run()
+    # (3) What nobody asks for any more; (4) whatever fits without it comes back.
+    search.relieve()
+    if customs.heuristic.revive:
+        for event in events:
+            if not any(entry.event == event for entry in search.restored):
+                search.add_rejected(event)
+        search.run()
+        search.relieve()
     search.log_replaced(frozenset(going))
     return tuple(search.restored)
 
@@ -113,13 +110,14 @@ def bring_back(draft: Draft, now: datetime, customs: Customs) -> tuple[Logged, .
     """Bring back whatever in the log fits; return what did."""
     search = _Search(draft, now, customs, {})
     search.run()
+    search.relieve()
     search.log_replaced(frozenset())
     return tuple(search.restored)
 
 
 def candidates(base: RuleBase, now: datetime) -> Iterator[Logged]:
-    """Yield what the log has to bring back, whether or not it fits."""
-    return (entry for entry in base.history if is_candidate(base, entry, now))
+    """Yield what the log has to bring back, whether or not it fits: of each entry, the rules that are still wanted."""
+    return (_still(base, entry, now) for entry in base.history if is_candidate(base, entry, now))
 
 
 def fitting(base: RuleBase, now: datetime) -> list[Logged]:
@@ -131,9 +129,10 @@ def fitting(base: RuleBase, now: datetime) -> list[Logged]:
     for entry in _open(base):
         reasons = _lacks(base, entry, now)
         if reasons is None:
-            blocker = base.blocker(entry)
+            wanted = _still(base, entry, now)
+            blocker = base.blocker(wanted)
             if blocker is None:
-                found.append(entry)
+                found.append(wanted)
                 continue
             reasons = frozenset({blocker})
         if reasons:
@@ -145,32 +144,50 @@ _WANTED: Final = frozenset({Status.IN_FORCE, Status.REJECTED})
 
 
 def is_candidate(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED) -> bool:
-    """Say whether an entry may come back: everybody still wants it, and it is nearer to what they stated."""
+    """Say whether an entry may come back: it is still wanted, and nearer to what was stated."""
     return _lacks(base, entry, now, statuses) is None
+
+
+def _still(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED) -> Logged:
+    """Return an entry with those of its rules that are still wanted, by somebody who is there; it may be none."""
+    return replace(entry, rules=tuple(rule for rule in entry.rules if _wanted(base, rule, now, statuses)))
+
+
+def _wanted(base: RuleBase, rule: PublishRule, now: datetime, statuses: Collection[Status]) -> bool:
+    standing = base.standings[rule.id]
+    return standing.status in statuses and not standing.stated.rests(base.away) and _is_time(standing, now)
+
+
+def _is_time(standing: Standing, now: datetime) -> bool:
+    return standing.stated.validity.state(instant_key(now)) is State.VALID
 
 
 def _lacks(
     base: RuleBase, entry: Logged, now: datetime, statuses: Collection[Status] = _WANTED
 ) -> frozenset[Reason] | None:
     """Return why an entry may not come back: nothing but time if there are no reasons; None if it may."""
-    progress, away = False, base.away
-    for rule in entry.rules:
+    progress = False
+    for rule in _still(base, entry, now, statuses).rules:
         standing = base.standings[rule.id]
-        if standing.status not in statuses:
-            return frozenset({rule.id})
-        if standing.stated.rests(away):
-            return frozenset({rule.id, *(away & standing.stated.speakers)})
-        if standing.stated.validity.state(instant_key(now)) is not State.VALID:
-            return frozenset()
         if standing.form == rule:
             continue
         if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
-            return frozenset({rule.id})
+            return _reasons(base, entry)
         # What its publisher agreed to once, for others' sake, is not what it states when it comes back.
         if standing.form is None and rule != standing.stated and not implies(base, rule, standing.stated):
-            return frozenset({rule.id})
+            return _reasons(base, entry)
         progress = True
-    return None if progress else frozenset(rule.id for rule in entry.rules)
+    if progress:
+        return None
+    known = [base.standings[rule.id] for rule in entry.rules]
+    late = any(standing.status in statuses and not _is_time(standing, now) for standing in known)
+    return frozenset() if late else _reasons(base, entry)
+
+
+def _reasons(base: RuleBase, entry: Logged) -> frozenset[Reason]:
+    """Return all that an entry depends on: how its rules stand, and whether those are there that they are of."""
+    speakers = (base.standings[rule.id].stated.speakers for rule in entry.rules)
+    return frozenset((*(rule.id for rule in entry.rules), *base.away.intersection(frozenset().union(*speakers))))
 
 
 def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: PublishRule) -> bool:
@@ -185,12 +202,12 @@ def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: Publis
 
 
 def restore(draft: Draft, entry: Logged) -> bool:
-    """Bring an entry back if it fits; say whether it does."""
+    """Bring rules of an entry back if they fit, and take the entry from the log; say whether they do."""
     known = draft.base.standings
     back = {rule.id: Standing(known[rule.id].stated, Status.IN_FORCE, rule) for rule in entry.rules}
     if not draft.fits(back):
         return False
-    draft.drop(entry)
+    draft.drop(draft.base.history.entries[entry.place])
     return True
 
 
@@ -213,13 +230,17 @@ class _Search:
 
     def revive(self, event: TypeKey, going: frozenset[str]) -> None:
         """Bring back one entry about an event type, be it that its rules were withdrawn, but not those just going."""
-        base = self._draft.base
+        base, statuses = self._draft.base, _WANTED | {Status.WITHDRAWN}
         self._first(
-            entry
+            _still(base, entry, self._now, statuses)
             for entry in base.history.on(event)
-            if going.isdisjoint(rule.id for rule in entry.rules)
-            and is_candidate(base, entry, self._now, _WANTED | {Status.WITHDRAWN})
+            if going.isdisjoint(rule.id for rule in entry.rules) and is_candidate(base, entry, self._now, statuses)
         )
+
+    def relieve(self) -> None:
+        """Delete what no rule in force states any more, and bring back what fits then, until nothing changes."""
+        while relieve(self._draft):
+            self.run()
 
     def add_rejected(self, event: TypeKey) -> None:
         """Add attributes that were rejected before (Algorithm 5, last part), where that relaxes no rule."""
@@ -288,40 +309,57 @@ def _drop_requests(draft: Draft, stated: PublishRule) -> None:
             draft.drop(entry)
 
 
-def _operate(draft: Draft, event: TypeKey, outdated: list[PublishRule], customs: Customs) -> None:
-    """Delete from the rules on an event type, part by part, what only rules that went had demanded (Algorithm 4)."""
+def relieve(draft: Draft) -> bool:
+    """Delete from rules in force what none of them states any more (Algorithm 4); say whether something changed.
+
+    All of it goes if that fits, or else as much as does.
+    """
+    found = [*draft.base.unfounded(draft.delta)]
+    if not found or _delete(draft, found):
+        return bool(found)
+    deleted = [each for each in found if _delete(draft, [each])]
+    return bool(deleted)
+
+
+def _delete(draft: Draft, unfounded: Iterable[tuple[Demand, frozenset[str]]]) -> bool:
+    """Delete demands from rules; say whether that fits, be it that the rules take on what others demand instead."""
     base = draft.base
+    of_rule: dict[str, set[Demand]] = {}
+    for demand, rule_ids in unfounded:
+        for rule_id in rule_ids:
+            of_rule.setdefault(rule_id, set()).add(demand)
+    known = {rule_id: base.standings[rule_id] for rule_id in of_rule}
+    forms = {rule_id: _without(base, known[rule_id], demands) for rule_id, demands in of_rule.items()}
+    if draft.fits({rule_id: replace(known[rule_id], form=form) for rule_id, form in forms.items()}):
+        return True
+    with base.draft() as trial:
+        trial.stand({rule_id: Standing(standing.stated, Status.REJECTED) for rule_id, standing in known.items()})
+        # Those above come first, since what they demand then is what those below are held against.
+        for form in sorted(forms.values(), key=lambda form: (len([*base.tree.ancestors(form.event)]), form.id)):
+            resolved = resolve(base, form, Strategy.ADD)
+            if resolved is None or not resolved.keys() <= known.keys():
+                return False
+            trial.stand({key: Standing(known[key].stated, Status.IN_FORCE, each) for key, each in resolved.items()})
+        changed = trial.delta
+    made = (imposed_on(change.after) for change in changed.rules.values() if change.after is not None)
+    if not all(demands.isdisjoint(frozenset().union(*made)) for demands in of_rule.values()):
+        return False
+    draft.change(changed)
+    return True
+
+
+def _without(base: RuleBase, standing: Standing, deleted: Collection[Demand]) -> PublishRule:
+    """Return the form of a rule without demands; what was stated that they implied is demanded in their place."""
+    form = standing.form or standing.stated
     for function in Function:
-        demanded = dict.fromkeys(part for rule in outdated for part in parts(function_of(rule, function)))
-        for part in demanded:
-            rules = [rule for rule in base.on(event) if part in parts(function_of(rule, function))]
-            others = [base.standings[rule.id].stated for rule in rules]
-            if not rules or any(part in parts(function_of(rule, function)) for rule in others):
-                continue
-            below = _imposed_below(base, event, function, part) if customs.heuristic.revive else []
-            draft.fits(
-                {
-                    rule.id: Standing(
-                        base.standings[rule.id].stated,
-                        Status.IN_FORCE,
-                        stating(
-                            base,
-                            rule,
-                            function,
-                            [kept for kept in parts(function_of(rule, function)) if kept != part],
-                        ),
-                    )
-                    for rule in (*rules, *below)
-                }
-            )
-
-
-def _imposed_below(base: RuleBase, event: TypeKey, function: Function, part: object) -> list[PublishRule]:
-    """Return the rules below an event type that demand a part which their publishers did not state."""
-    found = (rule for under in base.tree.subtree(event) if under != event for rule in base.on(under))
-    return [
-        rule
-        for rule in found
-        if part in parts(function_of(rule, function))
-        and part not in parts(function_of(base.standings[rule.id].stated, function))
-    ]
+        before = function_of(form, function)
+        kept = [part for part in parts(before) if (function, part) not in deleted]
+        own = [
+            part
+            for part in parts(function_of(standing.stated, function))
+            if base.judge.implies(function, before, part).holds
+            and not base.judge.implies(function, conjunction(*kept), part).holds
+        ]
+        if len(kept) < len(parts(before)):
+            form = stating(base, form, function, (*kept, *own))
+    return form

@@ -134,7 +134,7 @@ class Undo:
 
 TreeChange: TypeAlias = AddType | MoveType | RenameType | RemoveType
 #: requests that bring back from the log whatever fits
-SEARCHING: Final = (Withdraw, Pass, Leave, Return, RemoveType)
+SEARCHING: Final = (Withdraw, Pass, Leave, Return, MoveType, RemoveType)
 
 Forward: TypeAlias = Add | Subscribe | Resolve | Withdraw | Pass | Leave | Return | TreeChange
 """Requests that ask for something new."""

@@ -10,6 +10,7 @@ from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.moderator.deltas import Change, Delta, Logged, Place, Rooted, Standing, Status, Wish
 from penstock.moderator.history import History
+from penstock.moderator.imposed import ImposedDemands
 
 STALE: Final = "moderator.stale"
 S = TypeVar("S", Standing, Wish)
@@ -36,6 +37,7 @@ class Tables:
         self.rules: dict[str, Standing] = {}
         self.wishes: dict[str, Wish] = {}
         self.history = History()
+        self.imposed = ImposedDemands()
         self.away: set[Principal] = set()
 
     @classmethod
@@ -43,6 +45,7 @@ class Tables:
         """Return the tables of an image."""
         tables = cls()
         tables.rules.update(image.rules)
+        tables.imposed.change({rule_id: Change(None, standing) for rule_id, standing in image.rules.items()})
         tables.wishes.update(image.wishes)
         tables.history.change({place: Change(None, entry) for place, entry in image.log.items()})
         tables.away.update(image.away)
@@ -51,6 +54,7 @@ class Tables:
     def write(self, delta: Delta) -> None:
         """Change what a delta changes, but for the tree."""
         _write(self.rules, delta.rules)
+        self.imposed.change(delta.rules)
         _write(self.wishes, delta.wishes)
         self.history.change(delta.log)
         for who, change in delta.away.items():

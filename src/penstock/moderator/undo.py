@@ -2,7 +2,8 @@
 
 A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done where
 nothing that came later has changed the same things, and the rules in force do not collide without it; otherwise it is
-refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing.
+refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing;
+but no rule goes on to demand what then nobody states.
 
 Or else what came later is replayed: all of it is taken back, and asked for again on the state without the step, with
 whatever comes of it now. A rule that was rejected because of the step may be accepted then.
@@ -14,6 +15,7 @@ from penstock.errors import PenstockError, RefusedError
 from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.consents import subject_of
+from penstock.moderator.removal import relieve
 from penstock.moderator.requests import plan
 from penstock.moderator.steps import MoveType, Note, Request, Resolve, Step, Undo
 
@@ -48,6 +50,9 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
                 hint="undo these first, or replay them",
                 steps=tuple(each.number for each in later),
             )
+        # What others took on for the sake of a rule that is gone now; nothing, if nothing has happened since.
+        while relieve(draft):
+            pass
         planned = Plan(Step(base.next_number, note, request, draft.delta))
     base.check_away(planned.step.delta)
     return planned

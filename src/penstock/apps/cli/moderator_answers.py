@@ -10,7 +10,7 @@ from penstock.moderator.adding import Plan
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Conflict
 from penstock.moderator.deltas import Change, Rooted, Standing, Status, Wish
-from penstock.moderator.facts import by_event, conflict_facts, log_facts, outcome, plan_facts, proposal_facts
+from penstock.moderator.facts import by_event, conflict_facts, outcome, plan_facts, proposal_facts, returning
 from penstock.moderator.notation import function_text, rule_text
 from penstock.moderator.propose import Resolution, Revision
 from penstock.moderator.records import kind_of
@@ -284,7 +284,7 @@ def show_state(source: Source) -> None:
         paint.line(f"{rule_id}: {rule_sentence(wish.stated, cast.show)}{stands}")
     for publisher in sorted(base.away):
         paint.line(f"{cast.show(publisher)} is away")
-    entries = log_facts(base, cast.show)
+    entries = returning(base, cast.show)
     if entries:
         paint.line("may come back, oldest first:")
         for entry in entries[-_ROWS:]:
@@ -331,7 +331,7 @@ def state_data(source: Source) -> Data:
         "in_force": sum(1 for standing in base.standings.values() if standing.status is Status.IN_FORCE),
         "subscriptions": [_wish(wish, cast) for _, wish in sorted(base.wishes.items())],
         "away": sorted(cast.show(publisher) for publisher in base.away),
-        "log": log_facts(base, cast.show),
+        "log": returning(base, cast.show),
     }
 
 
