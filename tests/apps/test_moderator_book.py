@@ -76,6 +76,29 @@ def test_rules_are_stated_by_those_whose_they_are(book: Shell) -> None:
     assert ran.err.count("moderator.duplicate-id") == 1
 
 
+def test_the_rules_of_a_file_are_stated_as_a_whole(book: Shell) -> None:
+    before = book.ok("moderator", "verify", "-o", "json").json["head"]
+    bad = MORE + "  - {id: paint, event: Line.Paint, by: bolt, fnc_s: {role: worker}}\n"
+    Path("more.yaml").write_text(bad, encoding="utf-8")
+    add = ("moderator", "add", "--from", "more.yaml", "--key", "bolt.key")
+    for more in ((), ("--dry-run",), ("--continue",)):
+        ran = book(*add, *more)
+        assert ran.code == "moderator.duplicate-id"
+        assert "line " in ran.err
+        assert "--continue" in ran.err or "--continue" in more
+        assert book.ok("moderator", "verify", "-o", "json").json["head"] == before
+    Path("more.yaml").write_text(MORE, encoding="utf-8")
+    book(*add)
+    once = statuses(book)
+    assert {"wide-3", "wide-4"} <= {*once}
+    Path("more.yaml").write_text(
+        MORE + "  - {id: wide-5, event: Line.Paint, by: bolt, fnc_s: {role: worker}}\n", encoding="utf-8"
+    )
+    assert "2 rules in the book already" in book(*add, "--continue").out
+    assert {**statuses(book)}.keys() - once.keys() == {"wide-5"}
+    assert book("moderator", "add", "x", "--event", "Line", "--key", "bolt.key", "--continue").code == "cli.usage"
+
+
 def test_a_rehearsal_changes_nothing(book: Shell) -> None:
     before = book.ok("moderator", "verify", "-o", "json").json["head"]
     rule = ("--event", "Line.Press", "--fnc-s", "{(role, engineer)}", "--dry-run")

@@ -69,6 +69,20 @@ def test_a_plan_changes_nothing() -> None:
     assert (book.head, book.base.image(), book.base.unsettled) == (head, image, frozenset())
 
 
+def test_several_rules_are_stated_together_or_not_at_all() -> None:
+    book = book_in(ledger())
+    head, image = book.head, book.base.image()
+    good = [Add(rule(f"r{number}", "A1", ENGINEERS)) for number in range(3)]
+    with refused("moderator.unknown-type") as raised:
+        book.state([*good, Add(rule("bad", "Nowhere"))], NOW, key=K1)
+    assert raised.value.fields["rule"] == "bad"
+    assert (book.head, book.base.image()) == (head, image)
+    assert [plan.step.number for plan in book.state(good, NOW, key=K1)] == [1, 2, 3]
+    assert book.next_serial(P1) == 4
+    assert RuleBook.open(book.ledger).base.image() == book.base.image()
+    book.verify()
+
+
 def test_there_is_one_book_in_a_ledger() -> None:
     place = ledger()
     with refused("moderator.no-book"):

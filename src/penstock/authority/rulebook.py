@@ -14,7 +14,7 @@ step was taken it is on the disk. A book is for one thread at a time; several bo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -26,7 +26,7 @@ from penstock.authority.rulebook_snapshots import Snapshots
 from penstock.authority.rulebook_time import Times
 from penstock.authority.signed_requests import Asked, Word
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
@@ -35,11 +35,11 @@ from penstock.moderator.consents import Consent
 from penstock.moderator.deltas import NO_CHANGE
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof
-from penstock.moderator.steps import CLOCK, Note, Pass, Request
+from penstock.moderator.steps import CLOCK, Add, Note, Pass, Request, Step, Subscribe
 from penstock.moderator.undo import plan_request
 from penstock.store.folds import View, refold, state_at
 from penstock.store.ledgers import Ledger, Told, quiet
-from penstock.store.records import EMPTY, Head, broken
+from penstock.store.records import EMPTY, Entry, Head, broken
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 _PASSED: Final = "periods have ended or begun"
@@ -239,9 +239,64 @@ class RuleBook:
                     raise
         raise _busy()
 
-    def sign(self, key: SigningKey, request: Request, when: datetime, why: str = "") -> SignedValue[Asked]:
-        """Sign a request that can be taken next. Raises what `sign_value` raises."""
-        return sign_value(Asked(self.id, key.principal, self.next_serial(key.principal), when, request, why), key)
+    def state(
+        self, stated: Sequence[Add | Subscribe], when: datetime, why: str = "", key: SigningKey | None = None
+    ) -> list[Plan]:
+        """State several rules, all of them or none: signed, or where nothing is signed in the names of who states them.
+
+        Raises as `ask` and `take_unsigned`, and `LimitError` (`store.limit`) where they are too many for one change of
+        the ledger. The field `rule` of an error has the id of the rule that it is about.
+        """
+        if key is not None and self._sets_time(key, when):
+            self.ask(key, Pass(), when, _PASSED)
+        for _ in range(self._limits.moderator_attempts):
+            try:
+                with self._snapshots.signed_by(key):
+                    return self._state(stated, when, why, key)
+            except RefusedError as error:
+                if error.code not in ("store.conflict", "moderator.repeated"):
+                    raise
+        raise _busy()
+
+    def _state(self, stated: Sequence[Add | Subscribe], when: datetime, why: str, key: SigningKey | None) -> list[Plan]:
+        self.refresh()
+        plans: list[Plan] = []
+        entries: list[Entry] = []
+
+        def take_in(plan: Plan, word: Word | None) -> None:
+            entries.extend(self._written(Taken(plan.step, word)).entries(self._limits))
+            tried.enter_context(self.base.tried(plan.step))
+            plans.append(plan)
+
+        with ExitStack() as tried:
+            passing: Plan | None = None
+            for ahead, request in enumerate(stated):
+                try:
+                    turn = (
+                        self._unsigned(request, Note(request.rule.stated_by, when, why))
+                        if key is None
+                        else self._signed(self.sign(key, request, when, why, ahead=ahead).unverified(), when, ())
+                    )
+                    now = self._now(turn.note, moderator=turn.moderator)
+                    if not ahead and (passing := self._passing(now.when)) is not None:
+                        take_in(passing, None)
+                    take_in(*turn.planned(now))
+                except PenstockError as error:
+                    error.fields.setdefault("rule", request.rule.id)
+                    raise
+        self._write([plan.step for plan in plans], entries)
+        self.passed = passing
+        return plans if passing is None else plans[1:]
+
+    def sign(
+        self, key: SigningKey, request: Request, when: datetime, why: str = "", *, ahead: int = 0
+    ) -> SignedValue[Asked]:
+        """Sign a request that can be taken next, or after so many others of the same key.
+
+        Raises what `sign_value` raises.
+        """
+        serial = self.next_serial(key.principal) + ahead
+        return sign_value(Asked(self.id, key.principal, serial, when, request, why), key)
 
     def take_unsigned(self, request: Request, note: Note) -> Plan:
         """Take the step that a request comes to, where nothing has to be signed. Raises as `take`.
@@ -332,12 +387,14 @@ class RuleBook:
         raise _busy()
 
     def _append(self, taken: Taken) -> None:
-        entries = [*self._written(taken).entries(self._limits)]
-        self._fold.planned = taken.step
+        self._write([taken.step], [*self._written(taken).entries(self._limits)])
+
+    def _write(self, steps: Sequence[Step], entries: Sequence[Entry]) -> None:
+        self._fold.planned = {step.number: step for step in steps}
         try:
             self._view.append(entries)
         finally:
-            self._fold.planned = None
+            self._fold.planned = {}
 
     def _written(self, taken: Taken) -> Whole:
         """Return a step as it is kept, if it can be read again, and rests on words that count."""

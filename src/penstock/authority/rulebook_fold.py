@@ -4,7 +4,7 @@ Whenever a step is read, the words that it rests on are verified, and what was a
 to the ledger writes nothing that counts, unless it is what comes of something that was signed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -67,8 +67,8 @@ class RuleBookFold:
         # count of what it does, which is the same everywhere.
         self._limits = replace(limits, solver_time=max(limits.solver_time, limits.moderator_patience))
         self._times = Times.within(limits)
-        #: a step that was planned on the state that it is to follow, and need not be planned once more
-        self.planned: Step | None = None
+        #: steps, by their numbers, that were planned on the states that they are to follow, and need not be again
+        self.planned: Mapping[int, Step] = {}
 
     def empty(self) -> BookState:
         """Return the state before the founding."""
@@ -142,7 +142,7 @@ class RuleBookFold:
     def _take(self, book: Book, taken: Taken) -> None:
         self.check(book, taken)
         step = taken.step
-        if step != self.planned:
+        if step != self.planned.get(step.number):
             planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
             if to_record(planned) != to_record(step):
                 raise malformed("a step is not what comes of its request")

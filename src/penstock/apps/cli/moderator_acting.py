@@ -16,7 +16,7 @@ from penstock.apps.cli.session import Session, say_json
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.signed_requests import Asked
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.moderator.adding import Plan
 from penstock.moderator.consents import Consent
@@ -27,6 +27,8 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 #: what a rule that collides is told as
 REJECTED = "rejected"
+#: so many rules are written at once where not all of them have to be
+_BATCH: Final = 1_000
 #: refusals of what somebody else has to agree to: what would come of it is shown all the same
 _OTHERS: Final = ("moderator.consent", "moderator.needs-poll")
 
@@ -177,17 +179,28 @@ class Acting:
         self.show_passed(self.book.passed)
         return plan
 
-    def several(self, requests: Sequence[Add | Subscribe]) -> Iterator[Plan]:
-        """Do one after the other what is stated, or plan it on what would have come of those before."""
+    def several(self, requests: Sequence[Add | Subscribe], *, whole: bool) -> Iterator[Plan]:
+        """Do all that is stated or nothing, or in batches; or plan each on what would have come of those before.
+
+        Raises what `RuleBook.state` raises.
+        """
         if self.destination.file is not None:
             raise MalformedError("cli.usage", "one request is written to a file, not several", hint="give one rule")
         if self.written:
-            yield from (self.plan_or_take(request, request.rule.stated_by) for request in requests)
+            size = max(1, len(requests)) if whole else _BATCH
+            for first in range(0, len(requests), size):
+                plans = self.book.state(requests[first : first + size], self.session.now, self.why, self._key)
+                self.show_passed(self.book.passed)
+                yield from plans
             return
         self.show_passed(self.passed)
         with ExitStack() as tried:
             for request in requests:
-                plan = self.plan_or_take(request, request.rule.stated_by)
+                try:
+                    plan = self.plan_or_take(request, request.rule.stated_by)
+                except PenstockError as error:
+                    error.fields.setdefault("rule", request.rule.id)
+                    raise
                 tried.enter_context(self.book.base.tried(plan.step))
                 yield plan
 

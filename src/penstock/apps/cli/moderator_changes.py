@@ -9,13 +9,15 @@ from penstock.apps.cli.describe import counted
 from penstock.apps.cli.granting import LAST_SECOND, MIDNIGHT, validity_of
 from penstock.apps.cli.groups import example
 from penstock.apps.cli.moderator_acting import Acting, acting, acting_options, nobody, refuse_rejected
-from penstock.apps.cli.moderator_sources import EVENT, RULE, known_standing, load_rules
+from penstock.apps.cli.moderator_sources import EVENT, RULE, at_line, known_standing, load_rules
 from penstock.apps.cli.options import JSON, WHO, F
 from penstock.apps.cli.session import Session, say_json
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.moderator.base import RuleBase
+from penstock.moderator.deltas import Status
 from penstock.moderator.notation import parse_function
 from penstock.moderator.propose import find
-from penstock.moderator.rules import PublishRule, SubscribeRule
+from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
 from penstock.moderator.steps import CLOCK, Add, Leave, Pass, Resolve, Return, Strategy, Subscribe, Undo, Withdraw
 from penstock.selector import ALWAYS, Selector, conjunction
 
@@ -35,7 +37,10 @@ def period_options(function: F) -> F:
 
 @click.command()
 @click.argument("rule", required=False)
-@click.option("--from", "source", metavar="FILE", help="State the rules of a rule base in a file that are yours.")
+@click.option("--from", "source", metavar="FILE", help="State the rules in a file that are yours, all or none.")
+@click.option(
+    "--continue", "missing", is_flag=True, help="With --from: leave out the rules that are in the book already."
+)
 @click.option("--event", metavar="TYPE", **EVENT, help="The event type that the rule is about.")
 @click.option("--fnc-s", multiple=True, metavar="CONDITION", help="What subscribers must satisfy; repeat it.")
 @click.option("--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it.")
@@ -48,6 +53,7 @@ def period_options(function: F) -> F:
 penstock moderator add r2 --event Line.Press --fnc-s "role = 'engineer'" --key acme.key --dry-run
 penstock moderator add r3 --event Line.Press --fnc-s "{(role, engineer), (age, min, 18)}" --key acme.key
 penstock moderator add --from rules.yaml --key acme.key
+penstock moderator add --from rules.yaml --key acme.key --continue
 """
 )
 def add(  # noqa: PLR0913  # one argument an option
@@ -56,6 +62,7 @@ def add(  # noqa: PLR0913  # one argument an option
     *,
     rule: str | None,
     source: str | None,
+    missing: bool,
     event: str | None,
     fnc_s: tuple[str, ...],
     fnc_p: tuple[str, ...],
@@ -69,14 +76,19 @@ def add(  # noqa: PLR0913  # one argument an option
 
     Then it is rejected, and kept in the log of what may come back.
 
+    The rules of a file are stated as a whole: where one is refused, none is in the book. With --continue those are left
+    out that it has already, and many are written in batches, so that a run that was stopped can be run again.
+
     A condition is one of the selector language, or an attribute list as {(role, engineer), (age, max, 65)}. What is not
     said is TRUE.
     """
+    if missing and source is None:
+        raise MalformedError("cli.usage", "--continue is for the rules of a file", hint="give --from FILE")
     if (rule is None) is (source is None):
         raise MalformedError("cli.usage", "state one rule, or those of a file", hint="give RULE, or --from FILE")
     with acting(session, **how) as act:
         if source is not None:
-            _add_file(act, source)
+            _add_file(act, source, missing=missing)
             return
         if rule is None or event is None:
             raise MalformedError("cli.usage", "nothing says what the rule is about", hint="give --event TYPE")
@@ -97,7 +109,7 @@ def _condition(written: tuple[str, ...]) -> Selector:
     return conjunction(*map(parse_function, written)) if written else ALWAYS
 
 
-def _add_file(act: Acting, file: str) -> None:
+def _add_file(act: Acting, file: str, *, missing: bool) -> None:
     """State the rules of a file that are of whoever asks; where nothing is signed and nobody is named, all of them."""
     if act.who is None and not act.book.founding.unsafe_unsigned:
         raise nobody()
@@ -109,18 +121,34 @@ def _add_file(act: Acting, file: str) -> None:
             f"`{file}` has no rules that {act.source.cast.show(act.asker())} states",
             hint="`by` names who states a rule, and `principals` who that is",
         )
+    left = [request for request in stated if not (missing and _is_there(act.book.base, request.rule))]
     plans, told = [], []
-    for plan in act.several(stated):
-        plans.append(plan)
-        if act.output == JSON:
-            told.append(act.data(plan))
-        else:
-            act.answer(plan)
+    try:
+        for plan in act.several(left, whole=not missing):
+            plans.append(plan)
+            if act.output == JSON:
+                told.append(act.data(plan))
+            else:
+                act.answer(plan)
+    except PenstockError as error:
+        if error.code in ("moderator.duplicate-id", "store.limit") and not missing:
+            error.hint = "nothing was stated; with --continue, what the book does not have is stated, in batches"
+        with at_line(file, rules, str(error.fields.get("rule", ""))):
+            raise
     if act.output == JSON:
-        say_json({"steps": told})
-    elif len(stated) < len(rules.stated):
-        paint.line(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
+        say_json({"steps": told, "there": len(stated) - len(left)})
+    else:
+        if len(left) < len(stated):
+            paint.line(f"{counted(len(stated) - len(left), 'rule')} in the book already")
+        if len(stated) < len(rules.stated):
+            paint.line(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
     refuse_rejected(act.source, *plans, written=act.written)
+
+
+def _is_there(base: RuleBase, rule: Rule) -> bool:
+    """Say whether a book has a rule as it is stated, and nobody has taken it back."""
+    known = base.standings.get(rule.id) or base.wishes.get(rule.id)
+    return known is not None and known.stated == rule and known.status not in (Status.WITHDRAWN, Status.ENDED)
 
 
 @click.command()
