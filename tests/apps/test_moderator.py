@@ -148,9 +148,14 @@ def test_propose_ranks_ways_out_and_counts_people(filed: Shell) -> None:
         (each["strategy"], each["touched"], each["relaxed"], each["gained"], each["lost"])
         for each in found["proposals"]
     ]
-    assert told == [("follow", 0, ["bolt"], 1, 0), ("add-attributes", 2, [], 0, 1)]
+    # What opens the type to everybody is not the first, though it changes fewer rules.
+    assert told == [("add-attributes", 2, [], 0, 1), ("follow", 0, ["bolt"], 1, 0)]
+    assert [each["means"] for each in found["proposals"]][1] == [
+        "After this, everybody can receive Line from bolt: wider than line asks for."
+    ]
     out = filed.ok("moderator", "propose", "line", "--file", "rules.yaml").out
-    assert "1. follow: line alone changes" in out
+    assert "2. follow: line alone changes" in out
+    assert "   After this, everybody can receive Line from bolt: wider than line asks for." in out
     assert "1 gains and none loses events; bolt must agree to demand less" in out
     assert "     + fnc_s: company = 'bolt'" in out
     assert filed("moderator", "propose", "press", "--file", "rules.yaml").code == "moderator.not-rejected"

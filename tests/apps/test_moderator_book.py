@@ -133,7 +133,7 @@ def test_questions_may_be_rehearsed_too(book: Shell) -> None:
 
 def test_a_way_out_is_chosen_and_taken_back(book: Shell) -> None:
     assert book("moderator", "check").code == "moderator.conflict"
-    assert "`penstock moderator resolve line --by follow`" in book.ok("moderator", "propose", "line").out
+    assert "`penstock moderator resolve line --by add-attributes`" in book.ok("moderator", "propose", "line").out
     done = ask(book, "resolve line --by add-attributes", "--why", "agreed on the phone", by="bolt").json
     assert (done["outcome"], done["number"]) == ("resolved", 4)
     assert book.ok("moderator", "check").status == 0

@@ -1,5 +1,7 @@
 """Proposals: all ways out of a conflict, those that change least first, each with what it changes and for whom.
 
+One that opens an event type to everybody comes after all that do not.
+
 Nothing is applied here. Whoever has to agree is named: to demand less of others than its publisher stated, a rule needs
 its publisher's consent, and to demand more does not.
 """
@@ -17,7 +19,7 @@ from penstock.moderator.lists import parts
 from penstock.moderator.resolution import Forms, function_of, resolve
 from penstock.moderator.rules import PublishRule
 from penstock.moderator.steps import Strategy
-from penstock.selector import Selector, evaluate
+from penstock.selector import ALWAYS, Selector, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,12 @@ class Revision:
 
     before: PublishRule
     after: PublishRule
+
+    @property
+    def opened(self) -> bool:
+        """True where everybody satisfies a function after, and not before."""
+        both = ((function_of(self.before, each), function_of(self.after, each)) for each in Function)
+        return any(before != ALWAYS and after == ALWAYS for before, after in both)
 
     def diff(self) -> Iterator[str]:
         """Yield what goes and what comes, line by line."""
@@ -47,15 +55,17 @@ class Resolution:
     touched: int
     #: publishers whose rule would admit somebody whom it admits neither now nor as they stated it
     relaxed: frozenset[Principal]
+    #: the rules, by their ids, that would do so
+    wider: frozenset[str] = frozenset()
     #: of the subscribers that are known, how many gain and lose events, counted for each rule that changes
     gained: int = 0
     lost: int = 0
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """How much changes: rules, then subscribers, then parts of functions."""
+    def order(self) -> tuple[int, int, int, int]:
+        """How much changes: types opened to everybody, then rules in force, subscribers, parts of functions."""
         lines = sum(1 for revision in self.revisions for _ in revision.diff())
-        return (self.touched, self.gained + self.lost, lines)
+        return (sum(1 for revision in self.revisions if revision.opened), self.touched, self.gained + self.lost, lines)
 
     def diff(self) -> str:
         """Return the rules that change, each with what goes and what comes."""
@@ -114,16 +124,17 @@ def weigh(
     subscribers: Sequence[Profile] = (),
 ) -> Resolution:
     """Return a way out with what it costs: which rules change, who has to agree, and how many gain and lose."""
-    relaxed = {
-        speaker
+    wider = [
+        revision.before
         for revision in revisions
         if not implies(base, revision.after, revision.before)
         and not implies(base, revision.after, _stated(base, revision.before))
-        for speaker in whose(revision.before)
-    }
+    ]
+    relaxed = frozenset().union(*map(whose, wider))
     gained, lost = _count(revisions, subscribers)
     touched = sum(1 for revision in revisions if revision.before.id in base.detector.rules)
-    return Resolution(strategy, forms, tuple(revisions), touched, frozenset(relaxed), gained, lost)
+    ids = frozenset(rule.id for rule in wider)
+    return Resolution(strategy, forms, tuple(revisions), touched, relaxed, ids, gained, lost)
 
 
 def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:

@@ -121,6 +121,34 @@ def resolution_sentence(resolution: Resolution, candidate: str, named: Named, *,
     return f"{ways[resolution.strategy]}: {touched}{people}{consent}"
 
 
+def resolution_meaning(resolution: Resolution, named: Named, most: int = 5) -> Iterator[str]:
+    """Say who can receive and publish what after a way out, by event types, and whose rules that is wider than.
+
+    `After this, everybody can receive Line from bolt: wider than line asks for.`
+    """
+    by_event = {
+        revision.after.event: [each for each in resolution.revisions if each.after.event == revision.after.event]
+        for revision in resolution.revisions
+    }
+    for event, revisions in [*by_event.items()][:most]:
+        after = revisions[0].after
+        publishers = listed(sorted({named(each) for revision in revisions for each in revision.after.publishers}))
+        receive = (
+            f"everybody can receive {event.name} from {publishers}"
+            if after.fnc_s == ALWAYS
+            else f"only subscribers {condition(after.fnc_s)} can receive {event.name} from {publishers}"
+        )
+        publish = ""
+        if any(revision.before.fnc_p != revision.after.fnc_p for revision in revisions):
+            whom = "everybody" if after.fnc_p == ALWAYS else f"only publishers {condition(after.fnc_p)}"
+            publish = f", and {whom} can publish it"
+        wider = [revision.before.id for revision in revisions if revision.before.id in resolution.wider]
+        asks = f": wider than {listed(_some(wider))} {'asks' if len(wider) == 1 else 'ask'} for" if wider else ""
+        yield f"After this, {receive}{publish}{asks}."
+    if len(by_event) > most:
+        yield f"{len(by_event) - most:,} more event types change in the same way."
+
+
 def _people(resolution: Resolution) -> str:
     def some(number: int, verb: str) -> str:
         return f"none {verb}s" if not number else f"{number:,} {verb}{'s' if number == 1 else ''}"

@@ -15,7 +15,13 @@ from penstock.moderator.notation import function_text, rule_text
 from penstock.moderator.propose import Resolution, Revision
 from penstock.moderator.records import kind_of
 from penstock.moderator.rules import PublishRule, Rule
-from penstock.moderator.sentences import conflict_sentences, request_sentence, resolution_sentence, rule_sentence
+from penstock.moderator.sentences import (
+    conflict_sentences,
+    request_sentence,
+    resolution_meaning,
+    resolution_sentence,
+    rule_sentence,
+)
 from penstock.moderator.steps import Add, Step
 from penstock.trust.validity import ALWAYS
 
@@ -84,6 +90,8 @@ def show_proposals(candidate: str, proposals: Sequence[Resolution], source: Sour
     for number, resolution in enumerate(proposals, 1):
         said = resolution_sentence(resolution, candidate, source.cast.show, counted=counted)
         paint.line(f"{number}. {resolution.strategy}: {said}")
+        for sentence in resolution_meaning(resolution, source.cast.show):
+            paint.line(f"   {sentence}")
         for revision in resolution.revisions[:_MANY]:
             show_revision(revision)
         if len(resolution.revisions) > _MANY:
@@ -100,6 +108,7 @@ def proposal_data(resolution: Resolution, cast: Cast) -> Data:
     """Return a way out as plain data."""
     return {
         **proposal_facts(resolution, cast.show),
+        "means": [*resolution_meaning(resolution, cast.show)],
         "revisions": [
             {"before": rule_data(each.before, cast), "after": rule_data(each.after, cast)}
             for each in resolution.revisions
