@@ -99,6 +99,23 @@ def test_the_rules_of_a_file_are_stated_as_a_whole(book: Shell) -> None:
     assert book("moderator", "add", "x", "--event", "Line", "--key", "bolt.key", "--continue").code == "cli.usage"
 
 
+def test_a_check_counts_what_nobody_withdrew_and_says_what_to_do(book: Shell) -> None:
+    assert "among 3 rules" in book("moderator", "check").err
+    ask(book, "remove paint", by="bolt")
+    assert "among 2 rules" in book("moderator", "check").err
+    assert "fnc_s: what subscribers must satisfy" in book.ok("moderator", "propose", "line").out
+    period = ("--not-before", "2030-01-02", "--not-after", "2030-01-01")
+    wrong = book("moderator", "add", "x", "--event", "Line", *period, "--key", "bolt.key")
+    assert wrong.code == "validity.empty"
+    assert "certificate" not in wrong.err
+    owners = {each["stated"]["owner_name"] for each in book.ok("moderator", "show", "-o", "json").json["rules"]}
+    assert owners == {"plant"}
+    Path("wrong.yaml").write_text(RULES.replace("{company: bolt}}", "{company: bold}}"), encoding="utf-8")
+    checked = book("moderator", "check", "wrong.yaml")
+    assert checked.code == "moderator.wrong-rules"
+    assert "  correct the value, or declare a wider domain" in checked.out.splitlines()
+
+
 def test_a_rehearsal_changes_nothing(book: Shell) -> None:
     before = book.ok("moderator", "verify", "-o", "json").json["head"]
     rule = ("--event", "Line.Press", "--fnc-s", "{(role, engineer)}", "--dry-run")

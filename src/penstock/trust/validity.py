@@ -57,7 +57,7 @@ class Validity:
             None if not_after is None else format_date(not_after),
         )
         if validity.begin > validity.end:
-            raise MalformedError("validity.empty", "a certificate would end before it begins")
+            raise MalformedError("validity.empty", "the period would end before it begins")
         return validity
 
     @property

@@ -211,12 +211,12 @@ def check_comment(comment: str) -> str:
 
 
 def validity_of(now: datetime, not_before: str | None, not_after: str | None, days: int | None) -> Validity:
-    """Return the period of a certificate. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
+    """Return the period of a certificate or a rule. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
     begin = None if not_before is None else parse_instant(not_before)
     end = None if not_after is None else parse_end(not_after)
     if days is not None:
         if end is not None:
-            raise MalformedError("cli.validity", "--days and --not-after both say when a certificate ends")
+            raise MalformedError("cli.validity", "--days and --not-after both say when the period ends")
         try:
             end = ((begin or now) + timedelta(days=days)).replace(microsecond=0)
         except OverflowError:

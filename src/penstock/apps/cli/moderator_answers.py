@@ -28,6 +28,8 @@ from penstock.trust.validity import ALWAYS
 Data = dict[str, object]
 """Plain data of an answer."""
 
+#: what stands in diffs and tables
+_WORDS = "fnc_s: what subscribers must satisfy; fnc_p: what publishers must satisfy; TRUE: everybody does"
 _MANY = 20
 _ROWS = 500
 
@@ -41,6 +43,7 @@ def rule_data(rule: Rule, cast: Cast) -> Data:
         "id": rule.id,
         "event": rule.event.name,
         "owner": str(rule.event.owner),
+        "owner_name": cast.show(rule.event.owner),
         "stated_by": str(rule.stated_by),
         "by": cast.show(rule.stated_by),
     }
@@ -96,6 +99,8 @@ def show_proposals(candidate: str, proposals: Sequence[Resolution], source: Sour
             show_revision(revision)
         if len(resolution.revisions) > _MANY:
             paint.line(f"   and {len(resolution.revisions) - _MANY:,} more rules; -o json has them all")
+    if proposals:
+        paint.line(_WORDS)
 
 
 def show_revision(revision: Revision) -> None:
@@ -286,6 +291,8 @@ def show_state(source: Source) -> None:
     rows = [_row(rule_id, standing, cast) for rule_id, standing in sorted(base.standings.items())[:_ROWS]]
     if rows:
         paint.grid(("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows)
+        if any("TRUE" in row for row in rows):
+            paint.line("TRUE: everybody")
     if len(base.standings) > _ROWS:
         paint.line(f"and {len(base.standings) - _ROWS:,} more rules; -o json has them all")
     for rule_id, wish in sorted(base.wishes.items())[:_ROWS]:

@@ -79,8 +79,9 @@ def add(  # noqa: PLR0913  # one argument an option
     The rules of a file are stated as a whole: where one is refused, none is in the book. With --continue those are left
     out that it has already, and many are written in batches, so that a run that was stopped can be run again.
 
-    A condition is one of the selector language, or an attribute list as {(role, engineer), (age, max, 65)}. What is not
-    said is TRUE.
+    --fnc-s says what subscribers must satisfy, --fnc-p what publishers must. A condition is one of the selector
+    language, or an attribute list as {(role, engineer), (age, max, 65)}. What is not said is TRUE, which everybody
+    satisfies.
     """
     if missing and source is None:
         raise MalformedError("cli.usage", "--continue is for the rules of a file", hint="give --from FILE")

@@ -48,7 +48,9 @@ def check(session: Session, /, *, file: str | None, output: str, **where: Any) -
         return
     with opened_now(**where, now=session.now) as source:
         found = [Checked(rule, source.base.detector.conflicts(rule)) for rule in _rejected(source.base)]
-        _answer_check(source, len(source.base.standings), found, output)
+        over = (Status.WITHDRAWN, Status.ENDED)
+        there = sum(1 for each in source.base.standings.values() if each.status not in over)
+        _answer_check(source, there, found, output)
 
 
 def _check_file(file: str, names_file: str | None, output: str) -> None:
@@ -90,6 +92,8 @@ def _answer_check(source: Source, rules: int, found: Sequence[Checked], output: 
         for each in wrong[:_MANY]:
             line = f" (line {source.lines[each.rule.id]})" if source.lines.get(each.rule.id) else ""
             paint.line(f"✗ {each.rule.id}{line}: {each.problem}")
+            if each.problem is not None and each.problem.hint:
+                paint.line(f"  {each.problem.hint}")
         for each in colliding[:_MANY]:
             show_rule_conflicts(each.rule, each.conflicts, source)
         if len(colliding) > _MANY:
