@@ -10,18 +10,19 @@ from tests.moderator.kit import P1, P2, rule
 from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_fold import RuleBookFold
+from penstock.authority.rulebook_fold import BookState, RuleBookFold
 from penstock.authority.rulebook_snapshots import Snapshots, Vouched
 from penstock.codec.sexp import SExp, canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
 from penstock.moderator.deltas import Status
 from penstock.moderator.steps import Add, Note, Pass, Undo, Withdraw
 from penstock.store.folds import refold
 from penstock.store.ledgers import Ledger
 from penstock.store.memory import MemoryRecords
-from penstock.store.records import to_row
+from penstock.store.records import Change, to_row
 from penstock.trust.signed import sign_value
 
 Forging = Callable[[Vouched], tuple[Vouched, SigningKey] | None]
@@ -117,7 +118,7 @@ def test_the_moderator_alone_keeps_one(place: Ledger) -> None:
 
 
 def test_one_is_kept_now_and_then_where_the_key_is_at_hand(place: Ledger) -> None:
-    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, store_snapshot_every=2))
+    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, moderator_snapshot_every=2))
     for number in range(4):
         book.ask(K2, Add(rule(f"b{number}", "A2", of=[P2])), NOW)
     assert place.snapshot(RuleBookFold.name) is None
@@ -126,6 +127,39 @@ def test_one_is_kept_now_and_then_where_the_key_is_at_hand(place: Ledger) -> Non
     assert kept is not None
     assert kept.head.number == 6
     assert RuleBook.open(place).base.image() == book.base.image()
+
+
+def test_whoever_writes_keeps_its_own_which_count_for_nobody_else(
+    place: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = replace(DEFAULT_LIMITS, moderator_snapshot_every=3)
+    steps: list[int] = []
+    step = RuleBookFold.step
+
+    def counted(fold: RuleBookFold, state: BookState, change: Change) -> BookState:
+        steps.append(change.number)
+        return step(fold, state, change)
+
+    monkeypatch.setattr(RuleBookFold, "step", counted)
+
+    def replayed(own: Principal | None) -> int:
+        steps.clear()
+        RuleBook.open(place, own=own, limits=few)
+        return len(steps)
+
+    book = RuleBook.open(place, own=P2, limits=few)
+    for number in range(5):
+        book.ask(K2, Add(rule(f"b{number}", "A2", of=[P2])), NOW)
+    written = place.head().number
+    assert place.snapshot(RuleBookFold.name) is None
+    assert replayed(P2) < 3 <= written == replayed(P1) == replayed(None)
+    assert RuleBook.open(place, own=P2).base.image() == RuleBook.open(place).base.image()
+    # Whoever writes to the store cannot put its own in the place of another's.
+    mine = place.snapshot(f"{RuleBookFold.name}/{P2.digest.hex()}")
+    assert mine is not None
+    place.keep_snapshot(f"{RuleBookFold.name}/{P1.digest.hex()}", mine.head, mine.data)
+    place.keep_snapshot(RuleBookFold.name, mine.head, mine.data)
+    assert replayed(P1) == written == replayed(None)
 
 
 def test_where_nobody_signs_snapshots_are_not_signed_either() -> None:

@@ -59,12 +59,14 @@ class _Turn:
 class RuleBook:
     """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`; all it does raises what stores raise."""
 
-    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, limits: Limits, own: Principal | None = None) -> None:
         self._limits = limits
         self._times = Times.within(limits)
         self._fold = RuleBookFold(ledger, limits=limits)
-        self._snapshots = Snapshots(ledger)
-        self._view: View[BookState] = View(ledger, self._fold, keeping=self._snapshots, limits=limits)
+        self._snapshots = Snapshots(ledger, own)
+        self._view: View[BookState] = View(
+            ledger, self._fold, keeping=self._snapshots, every=limits.moderator_snapshot_every, limits=limits
+        )
         self._book = _begun(ledger, self._view.state)
         self._periods = Periods(self._book.base)
         self._rehearsing = False
@@ -72,13 +74,16 @@ class RuleBook:
         self.passed: Plan | None = None
 
     @classmethod
-    def open(cls, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
+    def open(cls, ledger: Ledger, *, own: Principal | None = None, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
         """Open the rule book of a ledger: from the last snapshot that its moderator signed, or from its beginning.
+
+        Snapshots that `own` has signed count too: that is for who opens the book with this key. Requests that are
+        signed with it keep one whenever many steps have come since the last.
 
         Raises `RefusedError`: `moderator.no-book` where there is none, `moderator.book` where somebody else has written
         to it, `store.broken`.
         """
-        return cls(ledger, limits)
+        return cls(ledger, limits, own)
 
     @classmethod
     def create(

@@ -5,9 +5,12 @@
 
 Who opens a book from a snapshot does not see what led there. So the moderator signs which state, of which head, and one
 without its signature is passed over; in a book in which nobody signs anything, they are kept as they are.
+
+Whoever else writes to a book keeps snapshots too, beside those of the moderator and signed with its own key. They count
+for nobody else: they say what it has verified itself before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,7 +30,7 @@ from penstock.trust.signed import one, read_count, read_digest, read_owner, read
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """What a rule book has come to at a head, by the word of its moderator."""
+    """What a rule book has come to at a head, by the word of its moderator, or of whoever keeps it for itself."""
 
     HEAD: ClassVar = b"rule-book-snapshot"
     book: bytes = field(repr=False)
@@ -38,13 +41,13 @@ class Vouched:
     state: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, founding: Founding, head: Head, data: bytes) -> "Vouched":
-        """Return what is to be signed."""
-        return cls(founding.digest, founding.moderator, head.number, head.hash, sha256(data).digest())
+    def of(cls, founding: Founding, head: Head, data: bytes, by: Principal | None = None) -> "Vouched":
+        """Return what is to be signed, by the moderator if nobody else is named."""
+        return cls(founding.digest, by or founding.moderator, head.number, head.hash, sha256(data).digest())
 
     @property
     def signer(self) -> Principal:
-        """The moderator."""
+        """The moderator, or whoever it counts for alone."""
         return self.by
 
     def to_sexp(self) -> SExp:
@@ -73,8 +76,10 @@ class Vouched:
 class Snapshots:
     """See `penstock.store.folds.Keeping`: snapshots of the rule book of a ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, own: Principal | None = None) -> None:
         self._ledger = ledger
+        #: whose own snapshots count here, beside those of the moderator
+        self._own = own
         self._key: SigningKey | None = None
 
     @contextmanager
@@ -88,9 +93,23 @@ class Snapshots:
 
     @property
     def able(self) -> bool:
-        """True where the moderator's key is at hand, or none is needed."""
+        """True where the moderator's key is at hand, or one's own, or none is needed."""
         founding = read_founding(self._ledger)
-        return founding.unsafe_unsigned or (self._key is not None and self._key.principal == founding.moderator)
+        return founding.unsafe_unsigned or (
+            self._key is not None and self._key.principal in (founding.moderator, self._own)
+        )
+
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return the names of the moderator's snapshots and of one's own, the one first that can be kept."""
+        own = () if self._own is None else (f"{fold}/{self._own.digest.hex()}",)
+        return (*own, fold) if self._keeps_own() else (fold, *own)
+
+    def _keeps_own(self) -> bool:
+        """Say whether the key at hand is one's own, and not the moderator's."""
+        if self._key is None or self._key.principal != self._own:
+            return False
+        founding = read_founding(self._ledger)
+        return not founding.unsafe_unsigned and self._own != founding.moderator
 
     def wrap(self, head: Head, data: bytes) -> bytes:
         """Return a state as it is kept. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
@@ -101,10 +120,11 @@ class Snapshots:
             raise RefusedError(
                 "moderator.unsigned", "a snapshot counts if the moderator signed it", hint="use the moderator's key"
             )
-        return canonical((b"kept", data, sign_value(Vouched.of(founding, head, data), self._key).to_sexp()))
+        vouched = Vouched.of(founding, head, data, self._own if self._keeps_own() else None)
+        return canonical((b"kept", data, sign_value(vouched, self._key).to_sexp()))
 
     def unwrap(self, head: Head, octets: bytes) -> bytes:
-        """Return a state that was kept. Raises `MalformedError` where the moderator did not sign it."""
+        """Return a state that was kept. Raises `MalformedError` where neither the moderator nor oneself signed it."""
         try:
             founding = read_founding(self._ledger)
             match parse_canonical(octets, limits=wide(len(octets))):
@@ -112,7 +132,8 @@ class Snapshots:
                     return data
                 case (b"kept", bytes(data), signed):
                     # Whoever signed something else, or is somebody else, did not sign this.
-                    if read_signed(signed, Vouched).verify().value == Vouched.of(founding, head, data):
+                    vouched = read_signed(signed, Vouched).verify().value
+                    if vouched in (Vouched.of(founding, head, data), Vouched.of(founding, head, data, self._own)):
                         return data
         except RefusedError as error:
             raise malformed("a snapshot that nobody vouches for") from error

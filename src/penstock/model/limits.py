@@ -332,6 +332,8 @@ class Limits:
     moderator_answers: int = 65_536
     moderator_functions: int = 4_096
     moderator_steps: int = 10_000
+    #: steps of a rule book after which a snapshot is kept
+    moderator_snapshot_every: int = 500
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
     moderator_leap: int = 366 * 86_400

@@ -50,6 +50,10 @@ class Keeping(Protocol):
         """True where one can be kept that counts."""
         ...
 
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return what the snapshots of a fold that count here are kept under; the next one is kept under the first."""
+        ...
+
     def wrap(self, head: Head, data: bytes) -> bytes:
         """Return what is kept of a state."""
         ...
@@ -64,6 +68,10 @@ class AsItIs:
 
     able = True
 
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return the name of the fold."""
+        return (fold,)
+
     def wrap(self, _head: Head, data: bytes) -> bytes:
         """Return the state."""
         return data
@@ -75,6 +83,9 @@ class AsItIs:
 
 AS_IT_IS: Final = AsItIs()
 
+#: the part of a ledger that has to come before another snapshot of all of it is kept
+_PART: Final = 16
+
 
 class View(Generic[S]):
     """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
@@ -84,12 +95,18 @@ class View(Generic[S]):
     """
 
     def __init__(
-        self, ledger: Ledger, fold: Fold[S], *, keeping: Keeping = AS_IT_IS, limits: Limits = DEFAULT_LIMITS
+        self,
+        ledger: Ledger,
+        fold: Fold[S],
+        *,
+        keeping: Keeping = AS_IT_IS,
+        every: int | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.ledger = ledger
         self.fold = fold
         self._keeping = keeping
-        self._every = limits.store_snapshot_every
+        self._every = limits.store_snapshot_every if every is None else every
         self.state, self.head = _start(ledger, fold, keeping)
         self._kept = self.head.number
         self.refresh()
@@ -117,7 +134,7 @@ class View(Generic[S]):
     def keep(self) -> None:
         """Keep a snapshot now."""
         octets = self._keeping.wrap(self.head, self.fold.dump(self.state))
-        self.ledger.keep_snapshot(self.fold.name, self.head, octets)
+        self.ledger.keep_snapshot(self._keeping.slots(self.fold.name)[0], self.head, octets)
         self._kept = self.head.number
 
     def verify(self) -> None:
@@ -136,7 +153,8 @@ class View(Generic[S]):
         return broken(self.ledger.name, number, "is not the one that was read before")
 
     def _keep_sometimes(self) -> None:
-        if self.head.number - self._kept >= self._every and self._keeping.able:
+        # A long ledger has much to keep: that is done less often, so that it costs less than what has come since.
+        if self.head.number - self._kept >= max(self._every, self._kept // _PART) and self._keeping.able:
             self.keep()
 
 
@@ -159,10 +177,11 @@ def state_at(ledger: Ledger, fold: Fold[S], instant: datetime, keeping: Keeping 
 
 def _start(ledger: Ledger, fold: Fold[S], keeping: Keeping, until: int | None = None) -> tuple[S, Head]:
     """Return a state to begin with: that of a snapshot that is not too late, or the empty one."""
-    snapshot = ledger.snapshot(fold.name)
-    if snapshot is not None and (until is None or snapshot.head.number <= until):
-        try:
-            return fold.load(keeping.unwrap(snapshot.head, snapshot.data)), snapshot.head
-        except MalformedError:
-            pass
+    kept = [snapshot for slot in keeping.slots(fold.name) if (snapshot := ledger.snapshot(slot)) is not None]
+    for snapshot in sorted(kept, key=lambda each: each.head.number, reverse=True):
+        if until is None or snapshot.head.number <= until:
+            try:
+                return fold.load(keeping.unwrap(snapshot.head, snapshot.data)), snapshot.head
+            except MalformedError:
+                continue
     return fold.empty(), EMPTY

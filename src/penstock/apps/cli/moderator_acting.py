@@ -252,8 +252,9 @@ def acting(  # noqa: PLR0913  # one argument an option
         raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
     destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
     agreed = tuple(map(read_consent, consents))
-    with opened_book(**where) as (source, book), ExitStack() as rehearsing:
-        key = None if key_file is None else open_key(key_file, passphrase_file)
+    key = None if key_file is None else open_key(key_file, passphrase_file)
+    own = None if key is None else key.principal
+    with opened_book(**where, own=own) as (source, book), ExitStack() as rehearsing:
         named = None if as_who is None else source.cast.principal(as_who)
         rehearsed = (dry_run or out is not None) and not passes
         yield Acting(

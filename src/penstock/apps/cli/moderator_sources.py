@@ -226,11 +226,16 @@ def held(book: RuleBook, now: datetime) -> Iterator[None]:
 
 
 @contextmanager
-def opened_book(*, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[tuple[Source, RuleBook]]:
-    """Open a rule book. Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise."""
+def opened_book(
+    *, store_url: str | None, ledger: str, names_file: str | None, own: Principal | None = None
+) -> Iterator[tuple[Source, RuleBook]]:
+    """Open a rule book; `own` is who has the key that is used with it.
+
+    Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise.
+    """
     names = load_names(names_file)
     with existing_store(store_url) as store:
-        book = RuleBook.open(store.ledger(ledger))
+        book = RuleBook.open(store.ledger(ledger), own=own)
         yield from_book(book, store.url, names), book
 
 
