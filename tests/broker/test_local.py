@@ -26,8 +26,10 @@ from tests.broker.sports import (
 
 from penstock.broker import requests
 from penstock.broker.door import Sources
+from penstock.broker.effective import Part
 from penstock.broker.library import Library
 from penstock.broker.requests import Accepted, Closed, Given, Output, Quenched, Refused
+from penstock.broker.sessions import Subscription
 from penstock.errors import FailedError, RefusedError
 from penstock.guard.decision_log import DecisionRecord
 from penstock.model import Event, TypeDefinition
@@ -108,6 +110,29 @@ def test_a_policy_change_upgrades_a_live_subscription_and_another_takes_it_back(
     assert round_of_news(made) == []
     assert made.policy(*PUBLISHING, BOTTOM) == []
     assert round_of_news(made) == ["TennisMatch"]
+
+
+def test_a_policy_change_that_does_not_concern_a_subscription_costs_it_little() -> None:
+    made = node(TOP)
+    subscribe(made)
+
+    def part() -> Part:
+        held = made.broker._sessions["pda"].held["s"]
+        assert isinstance(held, Subscription)
+        return held.parts[NEWS.name.key]
+
+    before = part()
+    made.policy(*PUBLISHING, TOP, grant(REPORTER, NEWS, Right.RESTRICTIONS))
+    after = part()
+    # It was asked again, and the answer recorded; what follows from the same answer is the same.
+    assert after.recorded.record.id != before.recorded.record.id
+    assert (after.checked, after.narrow) == (before.checked, before.narrow)
+    assert after.checked is before.checked
+    assert given_to(made.publish(NEWS, id="1")) == ["1"]
+    made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"]))
+    assert part().checked is not before.checked
+    made.policy(*PUBLISHING)
+    assert given_to(made.publish(NEWS, id="2")) == []
 
 
 def test_events_of_sub_types_come_in_the_version_that_was_asked_for() -> None:

@@ -11,7 +11,7 @@ stay with the local broker, which asks them of the events that the filter lets t
 told apart at the local broker, since which attributes show depends on which of them hold.
 """
 
-from collections.abc import Collection, Iterable, Iterator, KeysView, Sequence
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Final
@@ -83,6 +83,38 @@ class Offer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", self.type.by_name.keys())
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the parts of a subscription follow from, besides its selector: they are the same while it is."""
+
+    reader: EventType
+    schema: Schema
+    ruled: tuple[Ruled, ...]
+
+    def is_same(self, other: "Basis") -> bool:
+        """Say whether the same follows from another one: only what was recorded may differ."""
+        return (
+            self.reader == other.reader
+            and self.schema == other.schema
+            and len(self.ruled) == len(other.ruled)
+            and all(map(_same_ruling, self.ruled, other.ruled))
+        )
+
+    def moved(self, found: Mapping[TypeKey, Part], other: "Basis") -> dict[TypeKey, Part]:
+        """Return the parts that follow from this, as those that follow from one that is the same."""
+        recorded = {id(one.recorded): new.recorded for one, new in zip(self.ruled, other.ruled, strict=True)}
+        return {key: replace(part, recorded=recorded[id(part.recorded)]) for key, part in found.items()}
+
+
+def _same_ruling(one: Ruled, other: Ruled) -> bool:
+    first, second = one.recorded.decision, other.recorded.decision
+    return (
+        one.type.event_type == other.type.event_type
+        and first == second
+        and _told(first.restriction.branches) == _told(second.restriction.branches)
+    )
 
 
 def parts(

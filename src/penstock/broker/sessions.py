@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from penstock.broker.effective import Offer, Part
+from penstock.broker.effective import Basis, Offer, Part
 from penstock.broker.entries import Filter
 from penstock.broker.requests import Asked, Detail, Given, Verb
 from penstock.errors import LimitError, RefusedError
@@ -60,6 +60,8 @@ class Subscription:
     detail: Detail = field(default_factory=Detail)
     keys: dict[Path, str] = field(default_factory=dict)
     parts: dict[TypeKey, Part] = field(default_factory=dict)
+    #: what the parts follow from; None where they follow from nothing
+    basis: Basis | None = None
 
     def part_of(self, event: TransitEvent) -> Part | None:
         """Return the part that an event belongs to: that of its nearest ancestor."""
@@ -74,7 +76,7 @@ class Subscription:
 
     def empty(self) -> None:
         """Come to nothing."""
-        self.parts = {}
+        self.parts, self.basis = {}, None
 
     def paths(self) -> list[Path]:
         """Return what the router is to know."""

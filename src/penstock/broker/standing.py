@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from penstock.broker import requests
 from penstock.broker.door import Door
-from penstock.broker.effective import Part, Ruled, offers, parts
+from penstock.broker.effective import Basis, Part, Ruled, offers, parts
 from penstock.broker.library import Library
 from penstock.broker.outcomes import advertised, settled, subscribed
 from penstock.broker.requests import Asked, Detail, Output
@@ -108,6 +108,7 @@ class Standing:
         Raises what makes it impossible: `RefusedError` and `MalformedError` for its type, `SelectorError`; and what the
         recorder's sink raises. It then comes to nothing.
         """
+        before = (held.basis, held.parts, held.detail) if isinstance(held, Subscription) else (None, {}, Detail())
         held.empty()
         self._receivers.clear()
         held.detail = Detail()
@@ -121,8 +122,14 @@ class Standing:
             # What does not fit is refused before anything is decided.
             held.asked.selector.check(event_type.schema)
             ruled = self._rule(client, Right.SUBSCRIBE, [asked_for, *below], now)
-            held.parts = parts(event_type, held.asked.selector, ruled, schema, self._rules)
-            held.detail = subscribed(event_type, held.parts, ruled)
+            basis, (last, known, detail) = Basis(event_type, schema, tuple(ruled)), before
+            if last is not None and last.is_same(basis):
+                # A change of policy concerns few of all that stand.
+                held.parts, held.detail = last.moved(known, basis), detail
+            else:
+                held.parts = parts(event_type, held.asked.selector, ruled, schema, self._rules)
+                held.detail = subscribed(event_type, held.parts, ruled)
+            held.basis = basis
             return
         ruled = self._rule(client, Right.PUBLISH, [asked_for], now)
         found = list(offers(ruled, schema, self._rules))
