@@ -1,4 +1,4 @@
-"""The rule base among the examples: its conflicts are found, and there are ways out."""
+"""The rule base among the examples: its conflicts are found, and there are proposals."""
 
 from click.testing import CliRunner
 from tests.examples.running import ROOT
@@ -20,8 +20,9 @@ def test_what_its_comments_promise() -> None:
     assert "bolt-paint on Line.Paint collides with rule bolt-line on Line, above it" in out
     status, out = moderator("propose", "bolt-line", "--file", FILE)
     assert status == 0
-    assert "1. follow: " in out
-    assert "2. add-attributes: " in out
+    assert "1. add-attributes: " in out
+    assert "2. follow: " in out
+    assert "After this, everybody can receive Line from bolt: wider than bolt-line asks for." in out
     status, out = moderator("allow", "Line.Press", "--file", FILE)
     assert status == 0
     assert "✓ cyd receives Line.Press from acme" in out
