@@ -183,9 +183,11 @@ class Feed:
         self._stir.set()
 
     async def _hear(self, message: Msg) -> None:
-        status = (message.headers or {}).get("Status")
-        if read_place(message.reply) is None and (message.reply or not status):
+        place = read_place(message.reply)
+        if place is None and (message.reply or not (message.headers or {}).get("Status")):
             self._subscription.counts.malformed += 1
+        elif (place.consumer if place else message.subject.removeprefix(f"{self._reply}.")) != self._consumer:
+            pass  # junk, or of a consumer that we left: it takes no room from what is ours
         elif self._arrived.qsize() < _WAITING:
             self._arrived.put_nowait(message)
             self._stir.set()
@@ -233,6 +235,7 @@ class Feed:
         if self._created and (created != self._created or whole(info, "state", "last_seq") < self._last):
             raise _replaced(self._topic)
         self._consumer, self._delivery = name, Delivery(self._stream, name)
+        self._arrived = asyncio.Queue()  # all of it of another consumer: this one was not asked yet
         if not self._created:
             self._created, self._last = created, whole(made, "delivered", "stream_seq")
 
@@ -277,8 +280,6 @@ class Feed:
             if message.reply:
                 wanted -= await self._take(message)
                 continue
-            if message.subject != ours:
-                continue  # about a consumer that we left
             if (message.headers or {}).get("Status") in ("404", "408"):
                 return
             raise _Interrupted
