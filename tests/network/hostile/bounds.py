@@ -23,6 +23,8 @@ class Bounds:
     #: the least part of the usual events in a second, and the longest pause in seconds
     throughput: float = 0.9
     pause: float = 2.0
+    #: seconds from the restart of a broker that was killed to the next event
+    healing: float = 2.0
     #: seconds of processor time of all brokers for one blow, for attacks that make brokers work: much more than it
     #: takes, much less than does harm
     work: float = float("inf")

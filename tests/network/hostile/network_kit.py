@@ -140,6 +140,8 @@ class Network:
     brokers: list[BrokerProcess] = field(default_factory=list)
     author: PolicyAuthor = field(default_factory=lambda: PolicyAuthor(AGENCY))
     newcomers: list[BrokerProcess] = field(default_factory=list)
+    #: when a broker that had been killed was ready again
+    back: float | None = None
     #: all that the owner has said
     said: list[SignedValue[PolicyEvent]] = field(default_factory=list)
 
@@ -325,6 +327,10 @@ class Reader:
     def rate(self, begin: float, end: float) -> float:
         return (bisect_right(self.times, end) - bisect_left(self.times, begin)) / (end - begin)
 
+    def first_after(self, moment: float | None) -> float:
+        """Return the seconds from a moment, if there was one, to the next event that came."""
+        return 0.0 if moment is None else next((at for at in self.times if at >= moment), float("inf")) - moment
+
     def longest_pause(self, begin: float, end: float) -> float:
         inside = self.times[bisect_left(self.times, begin) : bisect_right(self.times, end)]
         return max(later - earlier for earlier, later in pairwise([begin, *inside, end]))
@@ -433,6 +439,8 @@ class Figures:
     #: events in a second as a part of what was usual before, and the longest pause in seconds
     ratio: float
     pause: float
+    #: seconds from the restart of a killed broker to the next event
+    healing: float
     #: seconds until the revocation was complete, and events that the revoked reader got after that
     revocation: float
     late: int
@@ -445,8 +453,9 @@ class Figures:
     def __str__(self) -> str:
         return (
             f"{self.attack:<42} blows {self.blows:>6}  lost {self.lost:>4} of {self.accepted:>5}  "
-            f"throughput {self.ratio:4.0%}  pause {self.pause:5.2f} s  revocation {self.revocation:5.2f} s  "
-            f"late {self.late}  work {self.work * 1000:5.1f} ms  memory {self.memory:+d} MB  log {self.logged:+d} kB"
+            f"throughput {self.ratio:4.0%}  pause {self.pause:5.2f} s  healing {self.healing:4.2f} s  "
+            f"revocation {self.revocation:5.2f} s  late {self.late}  work {self.work * 1000:5.1f} ms  "
+            f"memory {self.memory:+d} MB  log {self.logged:+d} kB"
         )
 
     def violations(self, bounds: Bounds) -> list[str]:
@@ -460,6 +469,7 @@ class Figures:
             measured = (
                 (self.ratio >= bounds.throughput, f"throughput {self.ratio:.0%}; {bounds.throughput:.0%} required"),
                 (self.pause <= bounds.pause, f"pause of {self.pause:.1f} s; {bounds.pause} s allowed"),
+                (self.healing <= bounds.healing, f"{self.healing:.1f} s to heal; {bounds.healing} s allowed"),
                 (self.memory <= bounds.memory, f"{self.memory} MB more; {bounds.memory} MB allowed"),
                 (self.logged <= bounds.logged, f"{self.logged} kB in decision logs; {bounds.logged} kB allowed"),
             )
@@ -474,6 +484,7 @@ Fault: TypeAlias = Callable[[Network], Awaitable[int]]
 async def under_attack(network: Network, attack: str, bounds: Bounds, fault: Fault | None = None) -> Figures:
     """Measure what an attack of the attacker or a fault of our own costs, with a revocation in the middle of it."""
     async with honest_parties(network) as honest:
+        network.back = None
         begun, spent = time.time(), network.processor_time()
         await asyncio.sleep(CALM)
         await honest.more()
@@ -505,6 +516,7 @@ async def under_attack(network: Network, attack: str, bounds: Bounds, fault: Fau
             lost=lost,
             ratio=honest.reader.rate(begun, ended) / usual,
             pause=honest.reader.longest_pause(begun, ended),
+            healing=honest.reader.first_after(network.back),
             revocation=revocation,
             late=late,
             work=max(0.0, work) / max(1, blows),
