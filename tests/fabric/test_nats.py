@@ -1,7 +1,10 @@
 """The fabric over a real NATS server: the suite of all adapters, restarts, logins, and servers that lie."""
 
 import asyncio
+import gc
 import json
+import warnings
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -15,10 +18,10 @@ from penstock.errors import PenstockError
 from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
 from penstock.fabric.envelope import encode
 from penstock.fabric.nats import NatsFabric
-from penstock.fabric.nats_api import store
+from penstock.fabric.nats_api import NatsClient, shut, store
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.limits import Limits
-from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, STATE, refused, take, until
+from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, PATIENCE, STATE, refused, take, until
 from penstock.testing.fabric_suite import FabricSuite
 from penstock.testing.nats import NatsServer
 
@@ -50,8 +53,8 @@ def test_reliable_samples_survive_the_server(server: NatsServer, qos: Qos, how: 
     async def whole() -> list[bytes]:
         name = prefix()
         async with (
-            await NatsFabric.connect(server.url, prefix=name, timeout=0.5) as fabric,
-            await NatsFabric.connect(server.url, prefix=name, timeout=0.5) as other,
+            await NatsFabric.connect(server.url, prefix=name) as fabric,
+            await NatsFabric.connect(server.url, prefix=name) as other,
         ):
             await fabric.declare("topic", qos)
             reader, writer = await other.subscribe("topic"), await fabric.publisher("topic")
@@ -75,7 +78,7 @@ def test_reliable_samples_survive_the_server(server: NatsServer, qos: Qos, how: 
 def test_best_effort_and_services_come_back_after_the_server(server: NatsServer) -> None:
     async def whole() -> None:
         name = prefix()
-        async with await NatsFabric.connect(server.url, prefix=name, timeout=0.5) as fabric:
+        async with await NatsFabric.connect(server.url, prefix=name) as fabric:
             await fabric.declare("events", EVENTS)
             got: list[bytes] = []
 
@@ -96,14 +99,14 @@ def test_best_effort_and_services_come_back_after_the_server(server: NatsServer)
                     with suppress(PenstockError):
                         await writer.publish(b"again")
                     await asyncio.sleep(0.02)
-                assert await fabric.request("events", b"hello", timeout=5) == b"hello"
+                assert await fabric.request("events", b"hello", timeout=PATIENCE) == b"hello"
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE))
 
 
 def test_a_connection_that_the_client_gave_up_is_opened_again(server: NatsServer) -> None:
     async def whole() -> None:
-        async with await NatsFabric.connect(server.url, prefix=prefix(), timeout=0.5) as fabric:
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
             got: dict[str, list[bytes]] = {"events": [], "live": [], "log": []}
             for topic, qos in (("events", EVENTS), ("live", LIVE), ("log", LOG)):
                 await fabric.declare(topic, qos)
@@ -123,7 +126,7 @@ def test_a_connection_that_the_client_gave_up_is_opened_again(server: NatsServer
             await until(lambda: got["events"] == [b"1", b"2"])
             assert await fabric.link.client() is not first
 
-    asyncio.run(asyncio.wait_for(whole(), 20))
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE))
 
 
 def test_a_sample_whose_acknowledgement_was_lost_is_stored_once(
@@ -172,9 +175,10 @@ def test_a_sample_that_the_server_sends_again_is_delivered_once(server: NatsServ
 
 def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> None:
     async def whole(lone: NatsServer) -> None:
-        async with await NatsFabric.connect(lone.url, timeout=0.2, patience=0.3) as fabric:
+        async with await NatsFabric.connect(lone.url) as fabric:
             await fabric.declare("live", LIVE)
             writer = await fabric.publisher("live")
+            fabric.link.timeout, fabric.link.patience = 0.2, 0.3
             await asyncio.to_thread(lone.kill)
             with refused("fabric.unreachable"):
                 await writer.publish(b"x")
@@ -182,7 +186,65 @@ def test_without_a_server_publishing_ends_with_an_error_after_its_patience() -> 
                 await fabric.subscribe("live")
 
     with NatsServer() as lone:
-        asyncio.run(asyncio.wait_for(whole(lone), 20))
+        asyncio.run(asyncio.wait_for(whole(lone), PATIENCE))
+
+
+def test_a_server_that_does_not_introduce_itself_leaves_no_socket_open() -> None:
+    async def whole() -> None:
+        numbers = count()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            number = next(numbers)
+            if number in (1, 2):
+                writer.write(b"hello\r\n")
+            else:
+                writer.write(b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1000}\r\n')
+                while line := await reader.readline():
+                    if line.startswith(b"PING"):
+                        writer.write(b"PONG\r\n")
+                        if number == 0:
+                            break
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            client, back = NatsClient(), asyncio.Event()
+
+            async def returned() -> None:
+                back.set()
+
+            await client.connect(
+                f"nats://127.0.0.1:{port}", reconnect_time_wait=0, reconnected_cb=returned, error_cb=ignore
+            )
+            await back.wait()
+            await shut(client)
+
+    async def ignore(_error: Exception) -> None:
+        pass
+
+    assert warned(asyncio.wait_for(whole(), PATIENCE)) == []
+
+
+def test_a_connection_that_does_not_close_in_time_leaves_no_socket_open(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.fabric.nats_api._CLOSING", 0)
+
+    async def whole() -> None:
+        client = NatsClient()
+        await client.connect(server.url)
+        await shut(client)
+
+    assert warned(whole()) == []
+
+
+def warned(test: Coroutine[Any, Any, None]) -> list[str]:
+    """Run a test, and return the warnings about what it left open."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        asyncio.run(test)
+        gc.collect()
+    return [str(one.message) for one in found if issubclass(one.category, ResourceWarning)]
 
 
 def test_a_keep_all_topic_that_is_full_refuses(server: NatsServer) -> None:
@@ -296,7 +358,7 @@ def test_what_a_hostile_server_or_neighbour_says_is_counted_or_refused(server: N
 def test_a_login_that_fails_says_why(tmp_path: Path) -> None:
     async def code(login: NatsLogin | str) -> str:
         with pytest.raises(PenstockError) as failed:
-            await NatsFabric.connect(login, timeout=0.5, patience=0.2)
+            await NatsFabric.connect(login, timeout=10)
         assert "s3cret" not in f"{failed.value} {failed.value.as_dict()}"
         return failed.value.code
 

@@ -66,6 +66,11 @@ class NatsClient(Client):
         except Exception:  # noqa: BLE001  # whatever a stranger has sent, the next message is read
             self.unreadable += 1
 
+    async def _connect_to_server(self, s: Any) -> None:
+        # A connection on which the server did not introduce itself is forgotten by nats-py, with its socket open.
+        _close_socket(self)
+        await super()._connect_to_server(s)
+
     @property
     def reads(self) -> bool:
         """Whether the task that reads from the server runs, as far as nats-py lets us see."""
@@ -103,13 +108,28 @@ async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, *
         raise UnreadableError("credentials or nkey") from error
 
 
+async def settle(client: Client, timeout: int) -> None:
+    """Wait until the server knows all that was said so far, twice `timeout` seconds at most. Raises as nats-py."""
+    # The ping of nats-py overtakes what waits to be sent; what waited before the first is sent before the second.
+    for _ in range(2):
+        await client.flush(timeout)
+
+
 async def shut(client: Client) -> None:
     """Close a connection, in bounded time."""
     # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end that
     # never comes.
     with suppress(*TRANSIENT, AssertionError):
         await asyncio.wait_for(client.close(), _CLOSING)
+    # Where that took too long the socket is still open, and nats-py takes the connection for closed.
+    _close_socket(client)
     await asyncio.sleep(0)  # the loop closes the socket in its next round
+
+
+def _close_socket(client: Client) -> None:
+    transport = getattr(client, "_transport", None)
+    if transport is not None:
+        transport.close()
 
 
 async def ask(client: Client, subject: str, body: object = None, *, timeout: float) -> dict[str, Any]:

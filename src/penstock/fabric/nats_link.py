@@ -34,6 +34,7 @@ from penstock.fabric.nats_api import (
     compare_and_set,
     log_in,
     payload,
+    settle,
     shut,
 )
 from penstock.fabric.nats_login import (
@@ -313,7 +314,7 @@ class Listening:
                 pending_bytes_limit=0,
             )
             self._of = client
-        await _settle(client)
+        await settle(client, _FLUSHING)
 
     async def detach(self) -> None:
         """Hear no more; the server knows when this returns, unless it is away."""
@@ -321,14 +322,7 @@ class Listening:
             with suppress(*TRANSIENT):
                 await self._inbox.unsubscribe()
                 if self._of.is_connected:
-                    await _settle(self._of)
-
-
-async def _settle(client: Client) -> None:
-    """Wait until the server knows all that was said so far. Raises as nats-py."""
-    # The ping of nats-py overtakes what waits to be sent; what waited before the first is sent before the second.
-    for _ in range(2):
-        await client.flush(_FLUSHING)
+                    await settle(self._of, _FLUSHING)
 
 
 def checked(login: NatsLogin | str) -> NatsLogin:
