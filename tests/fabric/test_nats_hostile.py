@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.fabric import Qos, Sample, Subscription
 from penstock.fabric.envelope import decode, encode
 from penstock.fabric.nats import NatsFabric
-from penstock.fabric.nats_api import AnswerError, ApiError, payload, read_answer, sequences, text, whole
+from penstock.fabric.nats_api import AnswerError, ApiError, payload, read_answer, sequences, settle, text, whole
 from penstock.fabric.nats_feed import Feed, read_place
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.tasks import failing
@@ -72,11 +72,11 @@ def prefix() -> str:
 
 
 @asynccontextmanager
-async def opened(server: NatsServer, **more: float) -> AsyncIterator[tuple[NatsFabric, Client]]:
+async def opened(server: NatsServer) -> AsyncIterator[tuple[NatsFabric, Client]]:
     """Yield a fabric, and a stranger on the same server."""
     stranger = await nats.connect(server.url)
     try:
-        async with await NatsFabric.connect(server.url, prefix=prefix(), **more) as fabric:  # type: ignore[arg-type]  # times
+        async with await NatsFabric.connect(server.url, prefix=prefix()) as fabric:
             yield fabric, stranger
     finally:
         await stranger.close()
@@ -97,6 +97,7 @@ async def raw_publish(server: NatsServer, subject: bytes, reply: bytes, data: by
     while b"PONG" not in await reader.readline():
         pass
     writer.close()
+    await writer.wait_closed()
 
 
 # What readers are sent.
@@ -115,7 +116,7 @@ def test_junk_in_the_inbox_of_a_reader_does_not_make_it_deaf(server: NatsServer,
                 named = reply.format(stream=feed._stream, consumer=feed._consumer)
                 for data in (b"", b"junk", encode(Sample(b"forged"))):
                     await stranger.publish(f"{feed._reply}.{feed._consumer}", data, reply=named)
-            await stranger.flush()
+            await settle(stranger, 10)
             for number in range(3):
                 await writer.publish(str(number).encode())
             assert await take(reader, 3) == [b"0", b"1", b"2"]
@@ -231,7 +232,7 @@ def test_forged_answers_delay_a_writer_and_do_not_stop_it(server: NatsServer) ->
                     await stranger.publish(message.reply, answer)
 
             await stranger.subscribe(f"{fabric.link.prefix}.t.>", cb=forge)
-            await stranger.flush()
+            await settle(stranger, 10)
             for number in range(2 * len(ANSWERS)):
                 await writer.publish(str(number).encode())
             kept = [sample.data for sample in await fabric.state("topic")]
@@ -253,7 +254,7 @@ def test_forged_answers_of_the_api_do_not_stop_a_reader(server: NatsServer) -> N
                     await stranger.publish(message.reply, answer)
 
             await stranger.subscribe("$JS.API.>", cb=forge)
-            await stranger.flush()
+            await settle(stranger, 10)
             for _ in range(len(ANSWERS)):
                 assert await take(await fabric.subscribe("topic"), 1) == [b"1"]
                 assert [sample.data for sample in await fabric.state("topic")] == [b"1"]
@@ -278,7 +279,7 @@ def test_answers_go_where_nobody_can_guess(server: NatsServer) -> None:
 @pytest.mark.parametrize("again", [True, False], ids=["made again", "gone"])
 def test_a_reader_notices_that_its_stream_is_another(server: NatsServer, again: bool) -> None:
     async def whole_test() -> None:
-        async with opened(server, timeout=0.5) as (fabric, _stranger):
+        async with opened(server) as (fabric, _stranger):
             await fabric.declare("topic", LOG)
             reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
             for number in range(20):
@@ -312,7 +313,7 @@ def test_a_reader_of_a_stream_that_was_restored_from_an_older_state_begins_again
 
 def test_a_server_that_lost_its_store_is_set_up_again_by_whoever_needs_it(tmp_path: Path) -> None:
     async def whole_test() -> None:
-        async with opened(own, timeout=0.5) as (fabric, _stranger):
+        async with opened(own) as (fabric, _stranger):
             await fabric.declare("topic", STATE)
             reader, writer = await fabric.subscribe("topic"), await fabric.publisher("topic")
             await writer.publish(b"1", key="a")
@@ -343,7 +344,7 @@ def test_forged_answers_do_not_stop_a_log(server: NatsServer) -> None:
                 await stranger.publish(message.reply, answer)
 
         await stranger.subscribe("$JS.API.STREAM.MSG.GET.>", cb=forge)
-        await stranger.flush()
+        await settle(stranger, 10)
         for number in range(10):
             # An answer that was lost is asked for again, and is then no.
             await log.append(number, str(number).encode())
@@ -432,10 +433,10 @@ def test_nobody_makes_a_service_speak_to_others(server: NatsServer) -> None:
             async with await fabric.serve("asked", echo):
                 for reply in ("", f"{fabric.link.prefix}.victim", "$JS.API.STREAM.NAMES"):
                     await stranger.publish(f"{fabric.link.prefix}.ask.asked", b"junk", reply=reply)
-                await stranger.flush()
+                await settle(stranger, 10)
                 # Requests are answered in order: those before this one have been heard.
                 assert await fabric.request("asked", b"hello", timeout=20) == b"hello"
-            await stranger.flush()
+            await settle(stranger, 10)
             assert heard == []
 
     run(whole_test)

@@ -19,6 +19,7 @@ from penstock.broker.nats_link import connect_nats, listen_nats
 from penstock.codec.wire import encode
 from penstock.fabric import Sample
 from penstock.fabric.nats import NatsFabric
+from penstock.fabric.nats_api import settle
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.nats_login import NatsLogin
 from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, take
@@ -119,7 +120,7 @@ def test_clients_have_sessions_and_nothing_else(users: Users) -> None:
                 await client.publish(subject, b"")
             for subject in (">", "_INBOX.>", "net1.>"):
                 await client.subscribe(subject)
-            await client.flush()
+            await settle(client, 10)
             assert len([each for each in refused if "permissions violation" in each]) == 6
 
     run(whole)
@@ -142,11 +143,11 @@ def test_nobody_else_hears_or_answers_what_a_broker_asks(users: Users, who: str)
             for subject in (">", "_INBOX.>", f"{inbox}.>", "*.*.>"):
                 await stranger.subscribe(subject, cb=hear)
             await stranger.publish(f"{inbox}.x", b"forged")
-            await stranger.flush()
+            await settle(stranger, 10)
             await east.declare("log", LOG)
             await (await east.publisher("log")).publish(b"1")
             assert await take(await east.subscribe("log"), 1) == [b"1"]
-            await stranger.flush()
+            await settle(stranger, 10)
             # In another account there is nothing of Penstock, whatever is listened to.
             assert [message.subject for message in heard if message.data != b"forged"] == []
             assert len(refused) == (5 if who == "west" else 0)

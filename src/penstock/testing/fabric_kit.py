@@ -16,7 +16,7 @@ from penstock.fabric.port import Fabric
 from penstock.fabric.qos import KEEP_ALL, Durability, Qos, Reliability
 from penstock.fabric.reader import Subscription
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 _MOMENT: Final = 0.05
 
 PERSISTENT: Final = Durability.PERSISTENT

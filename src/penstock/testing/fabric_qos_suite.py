@@ -196,14 +196,14 @@ class QosSuite(FabricCase):
     @scenario
     async def test_lifespan_what_is_over_is_not_delivered(self, fabric: Fabric) -> None:
         for topic, qos in (("events", EVENTS), ("live", LIVE), ("log", LOG)):
-            await fabric.declare(topic, replace(qos, lifespan=5.0))
+            await fabric.declare(topic, replace(qos, lifespan=60.0))
             reader = await fabric.subscribe(topic)
             writer = await fabric.publisher(topic)
             await writer.publish(b"old")
             await until(lambda waiting=reader.reader: len(waiting) == 1)  # type: ignore[misc]  # a default binds it
-            await self.clock.advance(4)
+            await self.clock.advance(50)
             await writer.publish(b"new")
-            await self.clock.advance(2)
+            await self.clock.advance(20)
             assert await take(reader, 1) == [b"new"]
             assert reader.counts.expired == 1
             assert [s.data for s in await fabric.state(topic)] == ([b"new"] if qos.durable else [])

@@ -145,15 +145,18 @@ class FabricSuite(QosSuite):
         await fabric.declare("live", LIVE)
         writer = await fabric.publisher("live")
         got: list[bytes] = []
+        begun = asyncio.Event()
 
         async def read() -> None:
             async with await fabric.subscribe("live") as samples:
+                begun.set()
                 async for sample in samples:
                     got.append(sample.data)  # noqa: PERF401  # what was read before the cancellation counts
 
         task = waited_for(read())
         reader = await fabric.subscribe("live")
         await nothing(reader)  # cancels a call that waits
+        await begun.wait()
         await writer.publish(b"1")
         await until(lambda: got == [b"1"])
         assert await take(reader, 1) == [b"1"]
@@ -211,11 +214,13 @@ class FabricSuite(QosSuite):
             return sample.data.upper() + sample.headers["mark"].encode()
 
         async with await other.serve("ask", shout), await other.serve("ask", shout):
-            answers = [fabric.request("ask", b"a", key=str(n), headers={"mark": "!"}, timeout=5) for n in range(10)]
+            answers = [
+                fabric.request("ask", b"a", key=str(n), headers={"mark": "!"}, timeout=PATIENCE) for n in range(10)
+            ]
             assert await asyncio.gather(*answers) == [b"A!"] * 10
         assert sorted(asked) == [str(n) for n in range(10)]
         with refused("fabric.no-responder"):
-            await fabric.request("ask", b"a", timeout=5)
+            await fabric.request("ask", b"a", timeout=PATIENCE)
         await self.leave(fabric, other)
 
     @scenario
@@ -230,9 +235,10 @@ class FabricSuite(QosSuite):
 
         async with await fabric.serve("ask", handler):
             with refused("fabric.handler-failed"):
-                await fabric.request("ask", b"fail", timeout=5)
+                await fabric.request("ask", b"fail", timeout=PATIENCE)
             asking = waited_for(fabric.request("ask", b"wait", timeout=0.05))
-            await asyncio.sleep(0.01)
-            await self.clock.advance(0.1)
+            while not asking.done():
+                await self.clock.advance(0.1)
+                await asyncio.sleep(0.01)
             with refused("fabric.no-reply"):
                 await asking

@@ -54,7 +54,7 @@ class NatsServer(ServerProcess):
 
     PATIENCE = 10.0
 
-    def __init__(self, *, config: str = "", folder: Path | None = None, ready_within: float = 20.0) -> None:
+    def __init__(self, *, config: str = "", folder: Path | None = None, ready_within: float = 60.0) -> None:
         super().__init__(folder or tempfile.TemporaryDirectory(prefix="penstock-nats-"), ready_within)
         self._config = config
         self._port = free_port()  # also for a second start

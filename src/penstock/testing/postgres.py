@@ -75,7 +75,7 @@ class PostgresServer(ServerProcess):
     # Nobody needs the data any more, so it is not put in order.
     LEAVE = signal.SIGQUIT
 
-    def __init__(self, *, ready_within: float = 30.0) -> None:
+    def __init__(self, *, ready_within: float = 60.0) -> None:
         folder = tempfile.TemporaryDirectory(
             prefix="penstock-postgres-", dir=_quick_folder(), ignore_cleanup_errors=True
         )
