@@ -29,7 +29,7 @@ NETWORK = NetworkName(SigningKey(bytes([9]) * 32).principal, "UK Police Network"
 LIMITS = Limits(link_goodbye=500)
 HOST = "127.0.0.1"
 DOOR = door_of(NETWORK, BROKER.principal)
-LONG = 20.0
+LONG = 60.0
 
 _counter = itertools.count(1)
 

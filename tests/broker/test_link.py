@@ -9,6 +9,7 @@ from tests.broker.link_kit import (
     BROKER,
     CLIENT,
     LIMITS,
+    LONG,
     Way,
     broker,
     gather,
@@ -95,6 +96,7 @@ def test_who_sends_waits_for_who_takes(way: Way) -> None:
                     await asyncio.wait_for(link.send(encode([sent, bytes(10_000)])), 0.1)
                     sent += 1
             assert sent < 5_000
+            await until(lambda: at.served)
             (held,) = at.served
             assert held._channel._inbox_size < 1 << 20
             assert link.ended is None
@@ -132,15 +134,15 @@ def test_closing_takes_no_longer_than_a_goodbye_may(way: Way) -> None:
             (link,) = at.served
             while link._channel._stalled is None:
                 link.post(encode(bytes(200_000)))
-            began = asyncio.get_running_loop().time()
-            await link.close()
-            assert asyncio.get_running_loop().time() - began < 2
+            # The peer never reads: without a bound this takes as long as the test may.
+            async with asyncio.timeout(LONG / 2):
+                await link.close()
 
     run(main())
 
 
 def test_a_quiet_link_lives_and_a_dead_one_does_not(way: Way) -> None:
-    limits = replace(LIMITS, link_keepalive=40, link_idle=500)
+    limits = replace(LIMITS, link_keepalive=100, link_idle=3_000)
 
     async def main() -> None:
         async with broker(way, limits) as at, raw(at) as dead:

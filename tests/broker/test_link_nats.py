@@ -47,6 +47,7 @@ from penstock.codec.wire import HEADER_BYTES, Wire, encode, raw_frame
 from penstock.codec.wire import frame as frame_of
 from penstock.crypto.session import Exchange
 from penstock.errors import PenstockError
+from penstock.fabric.nats_api import settle
 from penstock.testing.nats import NatsServer
 
 PLAIN_HEAD = 2
@@ -96,7 +97,7 @@ async def between(near: NatsServer, far: NatsServer) -> AsyncIterator[Bridge]:
 
     await here.subscribe("penstock.>", cb=forth)
     await there.subscribe("penstock.>", cb=back)
-    await asyncio.gather(here.flush(), there.flush())
+    await asyncio.gather(settle(here, 10), settle(there, 10))
     try:
         yield bridge
     finally:
@@ -204,7 +205,7 @@ def test_messages_that_come_twice_end_no_session(server: NatsServer, far: NatsSe
             before = transport.dropped
             for record in records:
                 await stranger.publish(transport._inbox, record)
-            await stranger.flush()
+            await settle(stranger, 10)
             await until(lambda: transport.dropped >= before + len(records))
             await link.send(encode("still here"))
             assert await link.receive() == ["still here"]
@@ -342,7 +343,7 @@ def test_what_is_added_to_the_handshake_is_not_taken_for_the_peers(server: NatsS
         return lambda data: [data + extra] if data[0] == 0 and word in data else [data]
 
     async def main() -> None:
-        limits = replace(LIMITS, handshake_time=1_000)
+        limits = replace(LIMITS, handshake_time=3_000)
         async with between(server, far) as bridge, broker(Nats(far.url), limits) as at:
             for extra in (forged, forged[:-1], b"\0"):
                 bridge.forth, bridge.back = add(b"response", extra), honest
@@ -381,7 +382,7 @@ def test_a_handshake_that_was_overheard_is_no_use(server: NatsServer) -> None:
 
 
 def test_who_has_no_key_of_the_session_is_not_served(server: NatsServer) -> None:
-    limits = replace(LIMITS, handshake_time=300)
+    limits = replace(LIMITS, handshake_time=3_000)
 
     async def main() -> None:
         async with broker(Nats(server.url), limits) as at:
@@ -408,7 +409,7 @@ def test_a_key_that_leaves_no_secret_is_refused(server: NatsServer) -> None:
 
 
 def test_a_knock_that_is_repeated_gets_one_link(server: NatsServer, far: NatsServer) -> None:
-    limits = replace(LIMITS, handshake_time=300)
+    limits = replace(LIMITS, handshake_time=3_000)
 
     async def main() -> None:
         async with between(server, far) as bridge, broker(Nats(far.url), limits) as at:
