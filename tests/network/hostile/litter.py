@@ -24,6 +24,7 @@ from penstock.broker.proofs import SignedProof
 from penstock.broker.samples import SignedSample
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import decode, encode
+from penstock.fabric.nats_api import settle
 
 #: strikes in a second, so that the server is not merely busy
 _RATE = 200
@@ -43,7 +44,7 @@ async def listen(target: Target) -> None:
     async def hear() -> None:
         async with _client(target) as client:
             heard = await client.subscribe(f"{_API}.>", pending_msgs_limit=0, pending_bytes_limit=0)
-            await client.flush()
+            await settle(client, 10)
             ready.set()
             async for message in heard.messages:
                 if message.reply.startswith(_INBOX):
@@ -78,7 +79,7 @@ async def _hearing(target: Target, strike: Callable[[Client, Msg], Awaitable[Non
     """Answer what is heard with a strike, at a bounded rate."""
     async with _client(target) as client:
         heard = await client.subscribe(">", pending_msgs_limit=0, pending_bytes_limit=0)
-        await client.flush()
+        await settle(client, 10)
         target.begin()
         while target.going_on:
             with suppress(nats.errors.TimeoutError):
@@ -223,6 +224,7 @@ async def other_subjects(target: Target) -> None:
         await writer.drain()
         await asyncio.sleep(0.1)
     writer.close()
+    await writer.wait_closed()
 
 
 ATTACKS: dict[str, Attack] = {
