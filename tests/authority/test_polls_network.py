@@ -96,7 +96,7 @@ async def settle(clock: ManualClock, seconds: float, step: float = 1.0, asking: 
 
 async def until(said: Callable[[], object], clock: ManualClock | None = None) -> None:
     """Wait for something to happen, and let time pass meanwhile where a clock is given."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not said():
             if clock is not None:
                 await clock.advance(1.0)

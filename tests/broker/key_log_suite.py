@@ -118,7 +118,7 @@ class KeyLogSuite:
     def run(self, test: Callable[[KeyLog, Opens], Awaitable[None]]) -> None:
         async def bounded() -> None:
             opens = self.opens()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 log = await opens()
                 try:
                     await test(log, opens)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
 
@@ -12,7 +12,7 @@ from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, sig
 from penstock.broker.client import Client, connect
 from penstock.broker.door import Sources
 from penstock.broker.fabric_network import FabricSettings
-from penstock.broker.feeds import Subscription
+from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.key_managing import Managing
 from penstock.broker.link import Endpoint, Link
 from penstock.broker.link import connect as open_link
@@ -25,7 +25,7 @@ from penstock.broker.snapshot_writer import Keep
 from penstock.broker.ways import PeerAddress
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RefusedError
 from penstock.guard import DecisionRecord, Recorder, RevocationRecord
 from penstock.model.events import Event
 from penstock.model.limits import Limits
@@ -38,7 +38,7 @@ BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
 HOST = "127.0.0.1"
 LIMITS = Limits(link_goodbye=300)
 #: for what has to happen, however busy the machine is
-LONG = 30.0
+LONG = 60.0
 
 #: every broker may carry all types of the agency
 ROUTES = [grant(broker, one, Right.ROUTE) for broker in BROKERS for one in TYPES]
@@ -153,6 +153,33 @@ def client_of(node: Node | int, key: SigningKey, **more: object) -> Client:
     port = node if isinstance(node, int) else node.port
     chosen: dict[str, object] = {"limits": LIMITS, "timeout": LONG, **more}
     return connect(f"penstock://{HOST}:{port}", key=key, network=NETWORK, **chosen)  # type: ignore[arg-type]  # so
+
+
+async def publish(feed: Feed, **values: Scalar) -> None:
+    """Publish an event, again while the broker compares its policy with that of others."""
+    while True:
+        try:
+            await feed.publish(**values)
+        except RefusedError as error:
+            if error.code != "broker.policy-stale":
+                raise
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
+async def flow(feed: Feed, subscription: Subscription) -> None:
+    """Publish until something arrives, and take all that does."""
+    arrived = False
+    async with asyncio.timeout(LONG):
+        while not arrived:
+            await publish(feed, headline="probe")
+            with suppress(TimeoutError):
+                await subscription.next(0.1)
+                arrived = True
+        await publish(feed, headline="end of probes")
+        while (await anext(subscription))["headline"] != "end of probes":
+            pass
 
 
 async def take(subscription: Subscription, number: int = 1) -> list[Event]:

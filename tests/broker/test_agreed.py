@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from datetime import datetime
 
-from tests.broker.node_kit import client_of, refused, run, running, settings, until
+from tests.broker.node_kit import LONG, client_of, flow, refused, run, running, settings, until
 from tests.broker.sports import (
     AGENCY,
     CONNECT,
@@ -23,7 +23,7 @@ from tests.broker.sports import (
     grant,
     stocked,
 )
-from tests.broker.test_policy import READING, WRITING, complete_at, flow, now, number_at, two_brokers
+from tests.broker.test_policy import READING, WRITING, complete_at, now, number_at, two_brokers
 
 from penstock.broker.door import Sources
 from penstock.broker.feeds import Feed, Subscription
@@ -112,7 +112,7 @@ def test_what_is_agreed_on_changes_what_is_delivered_and_clients_notice_nothing(
             await flow(feed, news)
             # Events say who published them, whatever their publisher says.
             await feed.publish(headline="h", agency="somebody else")
-            while (event := await news.next(10))["headline"] != "h":
+            while (event := await news.next(LONG))["headline"] != "h":
                 pass
             assert event["agency"] == str(REPORTER.principal)
             # A rule that takes the place of another one: certificates are as they were.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, until
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, refused, run, running, until
 from tests.broker.sports import AGENCY, NUMBER, PDA, REPORTER, TEXT, grant
 
 from penstock.broker.feeds import Subscription
@@ -85,7 +85,7 @@ async def row(**more: Any) -> AsyncIterator[tuple[Broker, Broker, Broker]]:
 
 
 async def plates(news: Subscription, number: int) -> list[object]:
-    return [(await news.next(20))["plate"] for _ in range(number)]
+    return [(await news.next(LONG))["plate"] for _ in range(number)]
 
 
 def test_a_broker_without_keys_carries_what_it_cannot_name(monkeypatch: pytest.MonkeyPatch) -> None:

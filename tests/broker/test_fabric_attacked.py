@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
-from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused, run, running, until
+from tests.broker.node_kit import BROKERS, Broker, client_of, flow, headlines, refused, run, running, until
+from tests.broker.node_kit import publish as publish_event
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, TENNIS, grant
-from tests.broker.test_fabric_network import READING, WRITING, Nats, flow, network, now, number_at, state_at
+from tests.broker.test_fabric_network import READING, WRITING, Nats, network, now, number_at, state_at
 from tests.broker.test_fabric_network_hostile import Speaker
 
 from penstock.broker.client import Client
@@ -26,9 +27,10 @@ from penstock.broker.fabric_topics import STATE, Reading
 from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.policy_transport import POLICY
 from penstock.broker.samples import SignedSample
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import PenstockError
 from penstock.fabric import EmbeddedFabric, Sample
 from penstock.fabric.nats import NatsFabric
+from penstock.fabric.nats_api import settle
 from penstock.fabric.tasks import failing
 from penstock.model.names import TypeKey
 from penstock.testing.nats import NatsServer
@@ -61,21 +63,10 @@ class Scene:
         while self.news.waiting:
             await anext(self.news)
         for number in range(20):
-            await self.publish(str(number))
+            await publish_event(self.feed, headline=str(number))
         # What went after these has been there and back.
         await until(lambda: self.there.on_fabric and not self.there.on_fabric._writings[NEWS.name.key]._waiting)
         assert not self.news.waiting
-
-    async def publish(self, headline: str) -> None:
-        """Publish an event, again while policy is reconciled."""
-        accepted = False
-        while not accepted:
-            try:
-                await self.feed.publish(headline=headline)
-                accepted = True
-            except RefusedError as error:
-                assert error.code == "broker.policy-stale"  # noqa: PT017  # the others are not expected
-                await asyncio.sleep(0.01)
 
     @property
     def fabric(self) -> NatsFabric:
@@ -110,7 +101,7 @@ async def hit(stranger: NatsClient, subject: str, answers: tuple[bytes, ...], mo
             await stranger.publish(message.reply, answers[done % len(answers)])
 
     await stranger.subscribe(subject, cb=hear)
-    await stranger.flush()
+    await settle(stranger, 10)
     return lambda: done
 
 
@@ -124,7 +115,7 @@ def test_an_empty_message_does_not_make_a_broker_deaf(server: NatsServer) -> Non
                 inboxes.add(message.reply)
 
             await on.stranger.subscribe("$JS.API.CONSUMER.MSG.NEXT.>", cb=hear)
-            await on.stranger.flush()
+            await settle(on.stranger, 10)
             for broker in (on.here, on.there):
                 for reading in broker.on_fabric._states.values():  # type: ignore[union-attr]  # it is on a fabric
                     await reading.kept()
@@ -135,7 +126,7 @@ def test_an_empty_message_does_not_make_a_broker_deaf(server: NatsServer) -> Non
             for inbox in inboxes:
                 for reply in ("", "x", "a.b.c.d.e.f.g.h.i"):
                     await on.stranger.publish(inbox, b"", reply=reply)
-            await on.stranger.flush()
+            await settle(on.stranger, 10)
             await on.feed.publish(headline="after")
             assert await headlines(on.news, 1) == ["after"]
             assert failing() == []
@@ -187,7 +178,7 @@ async def works_again(on: Scene) -> None:
     await until(lambda: not on.here.core.local.held and not on.there.core.local.held)
     arrived = 0
     while not arrived:
-        await on.publish("again")
+        await publish_event(on.feed, headline="again")
         with suppress(TimeoutError):
             await on.news.next(0.05)
             arrived += 1

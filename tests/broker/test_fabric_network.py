@@ -9,12 +9,11 @@ from itertools import count
 from typing import Final
 
 import pytest
-from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused, run, running, until
+from tests.broker.node_kit import BROKERS, Broker, client_of, flow, headlines, refused, run, running, until
 from tests.broker.sports import AGENCY, LIVE, NEWS, NUMBER, PDA, REPORTER, TENNIS, definition, grant, signed
 from tests.broker.test_policy import complete_at
 
 from penstock.broker.fabric_network import FabricSettings
-from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.snapshot_writer import Keep
 from penstock.crypto import SigningKey
 from penstock.fabric import EmbeddedFabric, Fabric
@@ -124,21 +123,6 @@ async def network(between: Between, *policy: Certificate, size: int = 2) -> Asyn
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-async def flow(feed: Feed, sub: Subscription) -> None:
-    """Publish until something arrives, and take all that does."""
-    for number in range(300):
-        await feed.publish(headline=f"probe {number}")
-        try:
-            await sub.next(0.05)
-        except TimeoutError:
-            continue
-        await feed.publish(headline="end of probes")
-        while (await sub.next(10.0))["headline"] != "end of probes":
-            pass
-        return
-    raise AssertionError("nothing arrives")
 
 
 def grant_on(made: TypeDefinition, who: SigningKey, right: Right) -> Certificate:

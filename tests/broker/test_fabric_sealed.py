@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
+from tests.broker.node_kit import BROKERS, LONG, Broker, client_of, flow, headlines, run, running, until
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
-from tests.broker.test_fabric_network import flow
 from tests.broker.test_keys import MANAGING, PUBLISHING, READING, SEALED, WRITING, holds, managing, now
 
 from penstock.broker.fabric_bodies import read_body, write_body
@@ -18,9 +17,9 @@ from penstock.broker.sealed import SealedPublications
 from penstock.codec.wire import encode
 from penstock.errors import MalformedError
 from penstock.fabric import EmbeddedFabric, Fabric
+from penstock.fabric import Subscription as Samples
 from penstock.fabric.nats import NatsFabric
 from penstock.model.events import TransitEvent
-from penstock.model.names import TypeKey
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import UnverifiedType
@@ -51,18 +50,16 @@ async def flowing(one: Fabric, other: Fabric) -> AsyncIterator[tuple[Broker, Fee
             yield pub, feed, news
 
 
-async def crossed(fabric: Fabric, key: TypeKey, kept: list[bytes]) -> None:
-    """Keep what goes over the topic of a type."""
-    async with await fabric.subscribe(topic_of(key)) as samples:
-        async for sample in samples:
-            kept.append(sample.data)  # noqa: PERF401  # seen while it grows
+async def crossed(samples: Samples, kept: list[bytes]) -> None:
+    """Keep what goes over a topic."""
+    async for sample in samples:
+        kept.append(sample.data)  # noqa: PERF401  # seen while it grows
 
 
 async def exchange(one: Fabric, other: Fabric, wire: Fabric) -> None:
     kept: list[bytes] = []
-    async with flowing(one, other) as (_, feed, news):
-        watching = asyncio.create_task(crossed(wire, NEWS.name.key, kept))
-        await asyncio.sleep(0.1)
+    async with flowing(one, other) as (_, feed, news), await wire.subscribe(topic_of(NEWS.name.key)) as samples:
+        watching = asyncio.create_task(crossed(samples, kept))
         await feed.publish_many([{"headline": f"SECRET-{n}", "location": "London"} for n in range(100)])
         assert await headlines(news, 100) == [f"SECRET-{n}" for n in range(100)]
         await until(lambda: bool(kept))
@@ -102,7 +99,7 @@ def test_what_nobody_seals_stays_at_its_broker() -> None:
             far, here = await reader.subscribe(NEWS.name), await near.subscribe(NEWS.name)
             feed = await writer.advertise(NEWS.name)
             await feed.publish(headline="h")
-            await here.next(10)
+            await here.next(LONG)
             await asyncio.sleep(0.1)
             assert not far.waiting
             assert pub.core.counts["not carried"] == pub.core.counts["network.plaintext"] == 1

@@ -130,7 +130,7 @@ class SlowLog(MemoryLog):
 
 
 async def until(holds: object) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # type: ignore[operator]  # a function
             await asyncio.sleep(0.005)
 

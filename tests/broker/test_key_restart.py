@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, client_of, refused, run, running, settings, until
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, refused, run, running, settings, until
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds
 
@@ -150,7 +150,7 @@ def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_las
                 await until(lambda: "keys.no-manager" in pub.codes)
                 assert not news.waiting
                 async with begin(BROKERS[0], pub.address):
-                    assert (await news.next(20))["headline"] == "late"
+                    assert (await news.next(LONG))["headline"] == "late"
 
     run(test())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, Broker, bag, client_of, refused, run, running, settings, until
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, bag, client_of, refused, run, running, settings, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.carrying import Carried
@@ -101,7 +101,7 @@ def test_sealed_events_cross_a_broker_that_cannot_read_them() -> None:
                 await until(lambda: not feed.quiet)
                 for number in range(5):
                     await feed.publish(headline=f"SECRET-{number}", location="London")
-                got = [await news.next(10) for _ in range(5)]
+                got = [await news.next(LONG) for _ in range(5)]
                 assert [event["headline"] for event in got] == [f"SECRET-{number}" for number in range(5)]
                 assert seen
                 assert not any(b"SECRET" in block for block in seen)
@@ -165,7 +165,7 @@ def test_what_nobody_wants_stays_at_its_broker_in_each_epoch() -> None:
                     await until(lambda: asks(pub, headline, ring.current(headline)))
                     await feed.publish(headline="another", location="London")
                     await feed.publish(headline="SECRET", location="London")
-                    assert (await news.next(10))["headline"] == "SECRET"
+                    assert (await news.next(LONG))["headline"] == "SECRET"
                     assert len(seen) == number
                     before = ring.current(headline) or 0
                     pub.keys.rotate(KeyGroup(NEWS.name.key, headline))
@@ -228,7 +228,7 @@ def test_what_cannot_be_sealed_yet_waits_at_its_broker() -> None:
             await asyncio.sleep(0.1)
             assert not news.waiting
             async with running(*policy, key=BROKERS[0], types=types, peers=(pub.address,), managing=managing()):
-                assert (await news.next(20))["headline"] == "early"
+                assert (await news.next(LONG))["headline"] == "early"
 
     run(test())
 

@@ -12,6 +12,7 @@ from tests.broker.node_kit import (
     Broker,
     client_of,
     headlines,
+    publish,
     refused,
     run,
     running,
@@ -183,12 +184,12 @@ def test_a_broker_comes_back_and_so_does_everything_that_was_asked_for() -> None
                 async with running(READ, WRITE, key=BROKERS[1], peers=peers, port=port) as second:
                     found: list[object] = []
 
-                    async def publish() -> None:
+                    async def keep_publishing() -> None:
                         for number in range(10_000):
-                            await feed.publish(headline=str(number))
+                            await publish(feed, headline=str(number))
                             await asyncio.sleep(0.01)
 
-                    publishing = asyncio.create_task(publish())
+                    publishing = asyncio.create_task(keep_publishing())
                     found += await headlines(news, 5)
                     publishing.cancel()
                     await asyncio.gather(publishing, return_exceptions=True)

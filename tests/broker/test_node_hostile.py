@@ -421,7 +421,7 @@ def test_a_client_that_speaks_otherwise_is_cut(messages: list[Wire], code: str) 
 
 
 def test_who_says_nothing_is_not_kept() -> None:
-    limits = replace(LIMITS, handshake_time=200)
+    limits = replace(LIMITS, handshake_time=3_000)
 
     async def main() -> None:
         async with honest(limits=limits) as pair, peer(pair.node, STRANGER, None) as bad:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, refused, run, running, settings, until
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, flow, refused, run, running, settings, until
 from tests.broker.sports import (
     AGENCY,
     LIVE,
@@ -26,7 +26,6 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import Client
-from penstock.broker.feeds import Feed, Subscription
 from penstock.broker.node_settings import TrustSettings
 from penstock.broker.stamp_issuer import StampSettings
 from penstock.errors import FailedError, RefusedError
@@ -86,18 +85,6 @@ def complete_at(node: Broker, number: int) -> bool:
         return node.policies.completion(AGENCY.principal, number).complete
     except RefusedError:
         return False
-
-
-async def flow(feed: Feed, sub: Subscription) -> None:
-    """Publish until something arrives."""
-    for number in range(200):
-        await feed.publish(headline=str(number))
-        try:
-            await sub.next(0.1)
-        except TimeoutError:
-            continue
-        return
-    raise AssertionError("nothing arrives")
 
 
 def test_what_an_owner_grants_and_revokes_reaches_all_brokers() -> None:

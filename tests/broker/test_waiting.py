@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.broker.network import principal
-from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, run, running, until
+from tests.broker.node_kit import BROKERS, LONG, Broker, client_of, headlines, run, running, until
 from tests.broker.sealed_kit import NOW
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from tests.broker.test_keys import POLICY, SEALED, holds, managing
@@ -112,7 +112,7 @@ def test_who_loses_its_right_to_an_attribute_does_not_wait_for_it(tmp_path: Path
     async def test() -> None:
         async with missing("headline", tmp_path) as (_, sub, news):
             sub.policy(*POLICY, READS_LESS)
-            event = await news.next(20)
+            event = await news.next(LONG)
             assert (event["headline"], event["location"]) == (None, "London")
             assert not sub.core.router.waiting
         assert not kept(tmp_path)
