@@ -1,11 +1,12 @@
 """What the tests of the decision service share: the service as a process, and questions to it."""
 
+import asyncio
 import json
 import signal
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
@@ -51,9 +52,9 @@ class Serving:
         place = urlsplit(self.url)
         assert (place.scheme == "https") == (self.tls is not None)
         connection = (
-            HTTPConnection(place.netloc, timeout=20)
+            HTTPConnection(place.netloc, timeout=60)
             if self.tls is None
-            else HTTPSConnection(place.netloc, timeout=20, context=self.tls)
+            else HTTPSConnection(place.netloc, timeout=60, context=self.tls)
         )
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -87,4 +88,11 @@ def serving(
             assert line, "it did not start"
             yield Serving(process, **json.loads(line), tls=tls)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, which the server may have done already."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apps.pdp_kit import ASKED, EVALUATION, EVALUATIONS, TODO
+from tests.apps.pdp_kit import ASKED, EVALUATION, EVALUATIONS, TODO, closed
 from tests.policy.test_parsers_fuzz import JSON_REQUEST
 
 from penstock.apps.http import bundles, callers, counting, deciding, journal, service
@@ -64,9 +64,9 @@ def asked_over_http(tmp_path: Path, path: str, *, token: bytes = TOKEN, by_head:
             b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), token, len(body), body)
         )
         try:
-            return await asyncio.wait_for(reader.read(), 20)
+            return await asyncio.wait_for(reader.read(), 60)
         finally:
-            writer.close()
+            await closed(writer)
             await server.stop()
 
     head, _, told = asyncio.run(ask()).partition(b"\r\n\r\n")

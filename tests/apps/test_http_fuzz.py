@@ -145,7 +145,7 @@ def answered(pdp: Fuzzed, case: "Case[Any]") -> None:
         session=pdp.session,
         headers={"Authorization": f"Bearer {TOKEN}"},
         excluded_checks=[positive_data_acceptance] if beyond else [],
-        timeout=20,
+        timeout=60,
     )
     assert "Traceback" not in answer.text
 
@@ -157,7 +157,7 @@ def test_spoiled_questions_are_answered_as_the_document_says(pdp: Fuzzed, data: 
     body = data.draw(spoiled(SAMPLES[kind]))
     accepted = data.draw(st.sampled_from(["*/*", XACML_XML, XACML_JSON]))
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind, "Accept": accepted}
-    answer = pdp.session.post(pdp.serving.url + path, data=body, headers=headers, timeout=20)
+    answer = pdp.session.post(pdp.serving.url + path, data=body, headers=headers, timeout=60)
     schema()[path]["POST"].validate_response(answer)
     assert answer.status_code < 500
     assert "Traceback" not in answer.text
@@ -168,7 +168,7 @@ def test_spoiled_questions_are_answered_as_the_document_says(pdp: Fuzzed, data: 
 def test_spoiled_requests_are_answered_or_dropped_at_once(pdp: Fuzzed, sent: bytes) -> None:
     where = urlsplit(pdp.serving.url)
     told = b""
-    with socket.create_connection((where.hostname, where.port), timeout=20) as connection, suppress(ConnectionError):
+    with socket.create_connection((where.hostname, where.port), timeout=60) as connection, suppress(ConnectionError):
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65_536):

@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
+from tests.apps.pdp_kit import closed
 
 from penstock.apps.http.server import Answer, HttpService
 from penstock.apps.node.http import pages_service
@@ -14,18 +16,21 @@ from penstock.errors import FailedError
 from penstock.model.limits import Limits
 
 PAGES = {"/health": lambda: Answer(b"alive\n"), "/ready": lambda: Answer(b"no\n", HTTPStatus.SERVICE_UNAVAILABLE)}
-TIGHT = Limits(http_bytes=256, http_time=300, http_connections=2)
+#: little room, and as much time as a busy machine takes
+TIGHT = Limits(http_bytes=256, http_time=60_000, http_connections=2)
+#: less time, for those who say nothing
+HASTY = replace(TIGHT, http_time=2_000)
 
 
-def served(test: Callable[[HttpService], Awaitable[None]]) -> None:
+def served(test: Callable[[HttpService], Awaitable[None]], limits: Limits = TIGHT) -> None:
     async def run() -> None:
-        server = await pages_service(PAGES, TIGHT).start("127.0.0.1", 0)
+        server = await pages_service(PAGES, limits).start("127.0.0.1", 0)
         try:
             await test(server)
         finally:
             await server.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 async def say(server: HttpService, request: bytes) -> bytes:
@@ -37,7 +42,7 @@ async def say(server: HttpService, request: bytes) -> bytes:
     except ConnectionResetError:
         return b""
     finally:
-        writer.close()
+        await closed(writer)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +93,10 @@ def test_who_says_nothing_is_cut_and_keeps_nobody_out() -> None:
         for reader, writer in silent:
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
-            writer.close()
-        await asyncio.sleep(0.05)
+            await closed(writer)
         assert (await say(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"alive\n")
 
-    served(test)
+    served(test, HASTY)
 
 
 def test_an_address_that_is_taken() -> None:

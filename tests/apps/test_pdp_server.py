@@ -7,6 +7,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
+from tests.apps.pdp_kit import closed
 
 from penstock.apps.http.reading import Chunks, Wrong
 from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService
@@ -27,7 +28,7 @@ def echo(asked: Asked) -> Answer:
 
 
 def with_server(
-    test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None, limits: Limits = TIGHT
+    test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None, limits: Limits = PATIENT
 ) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)
@@ -48,11 +49,11 @@ async def sent(server: HttpService, *parts: bytes) -> bytes:
         await writer.drain()
         await asyncio.sleep(0.01)
     try:
-        return await asyncio.wait_for(reader.read(), 5)
+        return await asyncio.wait_for(reader.read(), 60)
     except ConnectionResetError:
         return b""
     finally:
-        writer.close()
+        await closed(writer)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_slow_and_idle_connections_end() -> None:
         assert await sent(server) == b""
         assert server.counts.timed_out == 1
 
-    with_server(test)
+    with_server(test, limits=TIGHT)
 
 
 async def open_idle(server: HttpService, number: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -167,9 +168,9 @@ def test_idle_strangers_give_way_to_whoever_comes() -> None:
         with suppress(ConnectionResetError):
             assert await idle[0][0].read() == b""
         for _, writer in idle:
-            writer.close()
+            await closed(writer)
 
-    with_server(test, limits=PATIENT)
+    with_server(test)
 
 
 def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
@@ -189,9 +190,9 @@ def test_those_who_have_shown_who_they_are_do_not_give_way() -> None:
         for reader, writer in callers:
             writer.write(one)
             assert (await reader.readuntil(b"GET /a ")).startswith(b"HTTP/1.1 200 ")
-            writer.close()
+            await closed(writer)
 
-    with_server(test, admit, PATIENT)
+    with_server(test, admit)
 
 
 @pytest.mark.parametrize("body", [b"Content-Length: 100\r\n\r\n", CHUNKED + b"\r\n", b"Content-Length: 4\r\n\r\nbody"])
@@ -206,7 +207,7 @@ def test_who_asks_is_settled_before_the_body_is_read(body: bytes) -> None:
         answer = await sent(server, ask + b"\r\n" + ask + b"Connection: close\r\n\r\n")
         assert answer.count(b"HTTP/1.1 401 ") == 2
 
-    with_server(test, lambda _asked: Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED), PATIENT)
+    with_server(test, lambda _asked: Answer(b"unauthorized\n", HTTPStatus.UNAUTHORIZED))
 
 
 def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
@@ -224,9 +225,9 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
         assert (await reader.read()).endswith(b"POST /a " + b"x" * 100)
         # One for the first byte, one that grows, and an empty one.
         assert len(buffers) <= 3
-        writer.close()
+        await closed(writer)
 
-    with_server(test, limits=PATIENT)
+    with_server(test)
 
 
 def test_what_goes_wrong_is_told_to_nobody() -> None:
