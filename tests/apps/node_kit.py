@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.apps.conftest import Ran, Shell
 
 PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
 #: seconds that a process may live
-LONGEST = 120.0
+LONGEST = 300.0
 TYPE = "london/org.london.Sighting"
 NODE = """\
 network = "london/London"
@@ -93,12 +94,18 @@ class Running:
     log: Path
 
     def get(self, path: str) -> str:
-        with urlopen(f"http://{self.http}{path}", timeout=10) as answer:
-            text: str = answer.read().decode()
-            return text
+        try:
+            with urlopen(f"http://{self.http}{path}", timeout=60) as answer:
+                text: str = answer.read().decode()
+                return text
+        except HTTPError as error:
+            error.close()
+            raise
 
     def logged(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        # The last line may be under way.
+        lines = self.log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def saw(self, event: str) -> dict[str, Any] | None:
         return next((line for line in self.logged() if line["event"] == event), None)
@@ -108,7 +115,7 @@ class Running:
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager
@@ -139,7 +146,7 @@ def bounded(process: subprocess.Popen[str], longest: float = LONGEST) -> Iterato
             process.kill()
 
 
-def eventually(found: Callable[[], object], patience: float = 20.0) -> Any:
+def eventually(found: Callable[[], object], patience: float = 60.0) -> Any:
     """Wait until something is found."""
     until = time.monotonic() + patience
     while not (seen := found()):

@@ -61,7 +61,7 @@ def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell, monkeypat
         for words in ("rotate", "evict east"):
             assert ask(network, east, "ops", f"keys {words}", "--type", TYPE).code == "keys.not-manager"
         east.signal(signal.SIGKILL)
-        east.process.wait(20)
+        east.process.wait(60)
     with running(network, file) as east:
         eventually(lambda: epochs(network, east) == {2})
         shown = ask(network, east, "ops", "keys status").out

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.apps.conftest import Shell
-from tests.apps.node_kit import TYPE, ask, eventually, lay_out, node_file, running, start
+from tests.apps.node_kit import LONGEST, TYPE, ask, eventually, lay_out, node_file, running, start
 
 from penstock.apps.cli.names import Names
 from penstock.apps.cli.net_answers import plain, show_status
@@ -30,7 +30,7 @@ def test_two_brokers(penstock: Shell) -> None:
                 reader.stderr.readline()
                 eventually(lambda: "penstock_client_entries 0.0" not in west.get("/metrics"))
                 assert ask(penstock, east, "camera", "pub", "--type", TYPE, "speed=31").status == 0
-                out, _ = reader.communicate(timeout=30)
+                out, _ = reader.communicate(timeout=LONGEST)
             assert json.loads(out)["data"]["speed"] == 31
             assert west.stop() == 0
             eventually(lambda: "penstock_neighbours 0.0" in east.get("/metrics"))

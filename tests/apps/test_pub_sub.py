@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.apps.conftest import NOW, Shell
-from tests.apps.node_kit import TYPE, Running, ask, lay_out, node_file, running, start
+from tests.apps.node_kit import LONGEST, TYPE, Running, ask, lay_out, node_file, running, start
 
 from penstock.apps.cli.pub_events import Draft, Unreadable, of_lines
 
@@ -47,10 +47,10 @@ def test_as_processes(network: Shell, broker: Running) -> None:
             while not lines or "31" not in lines[-1]:
                 lines.append(reader.stdout.readline())
                 assert lines[-1]
-            out, err = writer.communicate('{"speed": 77, "at": "2026-05-01T12:00:00Z"}\n', timeout=30)
+            out, err = writer.communicate('{"speed": 77, "at": "2026-05-01T12:00:00Z"}\n', timeout=LONGEST)
         assert (writer.returncode, err) == (0, "")
         assert (json.loads(out)["accepted"], json.loads(out)["refused"]) == (3, 0)
-        rest, _ = reader.communicate(timeout=30)
+        rest, _ = reader.communicate(timeout=LONGEST)
         assert reader.returncode == 0
     heading = lines[-2].split()
     assert heading == ["time", "plate", "speed", "at"]
@@ -135,7 +135,7 @@ def test_thousands_of_events_in_order(network: Shell, broker: Running) -> None:
         (network.folder / "many.jsonl").write_text(lines)
         ran = ask(network, broker, "camera", "pub", "--type", TYPE, "--file", "many.jsonl")
         assert ran.out.startswith("2,000 accepted, 0 refused")
-        out, _ = reader.communicate(timeout=60)
+        out, _ = reader.communicate(timeout=LONGEST)
     assert [json.loads(line)["data"]["speed"] for line in out.splitlines()] == list(range(number))
 
 

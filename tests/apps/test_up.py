@@ -8,11 +8,12 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.error import HTTPError
 
 import pytest
 from tests.apps.conftest import Shell
-from tests.apps.node_kit import TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
+from tests.apps.node_kit import LONGEST, TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
 from penstock.apps.node.config import FabricFile, read_node_file
 from penstock.apps.node.loading import load_node
@@ -183,7 +184,7 @@ def test_a_graceful_stop(network: Shell, broker: Running) -> None:
         # The reader waits for the broker to come back, until it is told to stop.
         assert reader.poll() is None
         reader.send_signal(signal.SIGINT)
-        assert reader.wait(20) == 0
+        assert reader.wait(60) == 0
 
 
 def test_decisions_are_recorded_with_domains(network: Shell) -> None:
@@ -225,7 +226,7 @@ def test_other_credentials_and_types_without_a_lost_connection(network: Shell, b
         broker.signal(signal.SIGHUP)
         assert eventually(lambda: broker.saw("reloaded"))["types"] == 2
         assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=2", "plate=B").status == 0
-        out, _ = reader.communicate(timeout=30)
+        out, _ = reader.communicate(timeout=LONGEST)
         seen = [json.loads(line)["data"] for line in out.splitlines()]
         assert seen == [{"plate": None, "speed": 1, "at": None}, {"plate": "B", "speed": None, "at": None}]
         assert reader.returncode == 0
@@ -246,9 +247,12 @@ def test_files_that_are_wrong_change_nothing(network: Shell, broker: Running) ->
 
 def test_decisions_that_cannot_be_recorded(network: Shell, broker: Running) -> None:
     eventually(lambda: broker.get("/ready") == "ready\n")
-    # What the broker has decided about itself may be recorded already.
-    (network.folder / "east.jsonl").unlink(missing_ok=True)
-    (network.folder / "east.jsonl").mkdir()
+    # What the broker decides about itself is recorded at any time, and so the file may be made again.
+    decisions = network.folder / "east.jsonl"
+    while not decisions.is_dir():
+        decisions.unlink(missing_ok=True)
+        with suppress(FileExistsError):
+            decisions.mkdir()
     assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status != 0
     with pytest.raises(HTTPError, match="503"):
         broker.get("/ready")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.apps.conftest import Shell
-from tests.apps.node_kit import TYPE, Running, ask, eventually, lay_out, node_file, running, start
+from tests.apps.node_kit import LONGEST, TYPE, Running, ask, eventually, lay_out, node_file, running, start
 
 from penstock.testing.nats import NatsServer
 
@@ -39,7 +39,7 @@ def test_two_brokers_with_a_nats_server_in_between(network: Shell, server: NatsS
                 return reader.poll() is not None
 
             eventually(arrived, 60.0)
-            out, _ = reader.communicate(timeout=30)
+            out, _ = reader.communicate(timeout=LONGEST)
             assert json.loads(out.splitlines()[0])["data"]["speed"] == 77
         assert (east.stop(), west.stop()) == (0, 0)
 

@@ -72,7 +72,7 @@ class BrokerProcess:
     def _reap(self) -> None:
         if self.process is not None:
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -83,8 +83,9 @@ class BrokerProcess:
     def deliveries(self) -> list[dict[str, Any]]:
         """Return what it has handed to clients, as it wrote it down."""
         file = self.log
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        return [line for line in lines if "to" in line]
+        # The last line may be under way.
+        written = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [line for line in map(json.loads, written.splitlines()) if "to" in line]
 
     @property
     def log(self) -> Path:
