@@ -145,8 +145,10 @@ class Raw:
     writer: asyncio.StreamWriter
 
     async def frame(self) -> bytes:
-        head = await self.reader.readexactly(HEADER_BYTES)
-        return await self.reader.readexactly(int.from_bytes(head, "big"))
+        """Return the next frame; the empty ones only say that the broker is there, also while hands are shaken."""
+        while not (size := int.from_bytes(await self.reader.readexactly(HEADER_BYTES), "big")):
+            pass
+        return await self.reader.readexactly(size)
 
     def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -161,7 +163,7 @@ class Raw:
         found = b""
         with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             while True:
-                found = await self.frame() or found
+                found = await self.frame()
         return found
 
 

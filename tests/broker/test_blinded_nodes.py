@@ -130,7 +130,7 @@ def test_a_broker_without_keys_carries_what_it_cannot_name(monkeypatch: pytest.M
 
 def test_labels_change_under_traffic_and_every_event_comes_once() -> None:
     async def test() -> None:
-        limits = replace(QUICK, label_overlap=1_200)
+        limits = replace(QUICK, label_overlap=5_000)
         async with row(limits=limits) as (pub, between, sub), client_of(sub, PDA) as reader:
             await until(lambda: labels(pub) == labels(sub) == 1)
             assert labels(between) == 0

@@ -24,6 +24,7 @@ from penstock.broker.link import Endpoint, Link, listen
 from penstock.broker.protocol import Welcome
 from penstock.codec.wire import Wire, encode
 from penstock.errors import FailedError
+from penstock.testing.ports import free_port
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 
@@ -33,8 +34,8 @@ WRITE = grant(REPORTER, NEWS, Right.PUBLISH)
 
 def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
     async def main() -> None:
-        async with running(READ, WRITE) as node:
-            port = node.port
+        port = free_port()
+        async with running(READ, WRITE, port=port) as node:
             reader, writer = client_of(node, PDA), client_of(node, REPORTER)
             await reader.__aenter__()
             await writer.__aenter__()
@@ -73,8 +74,8 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
 
 def test_a_refusal_after_a_restart_ends_what_stood() -> None:
     async def main() -> None:
-        async with running(READ) as node:
-            port = node.port
+        port = free_port()
+        async with running(READ, port=port) as node:
             reader = client_of(node, PDA)
             await reader.__aenter__()
             news = await reader.subscribe(NEWS.name)
@@ -90,8 +91,8 @@ def test_a_refusal_after_a_restart_ends_what_stood() -> None:
 
 def test_somebody_else_at_the_same_address_is_not_taken_for_the_broker() -> None:
     async def main() -> None:
-        async with running(READ) as node:
-            port = node.port
+        port = free_port()
+        async with running(READ, port=port) as node:
             reader = client_of(node, PDA, broker=BROKERS[0].principal)
             await reader.__aenter__()
             news = await reader.subscribe(NEWS.name)
@@ -105,8 +106,7 @@ def test_somebody_else_at_the_same_address_is_not_taken_for_the_broker() -> None
 
 def test_who_has_patience_waits_for_a_broker() -> None:
     async def main() -> None:
-        async with running(READ) as node:
-            port = node.port
+        port = free_port()
         await refused("link.unreachable", client_of(port, PDA).__aenter__())
         client = client_of(port, PDA, patience=LONG)
         entering = asyncio.create_task(client.__aenter__())

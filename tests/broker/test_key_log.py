@@ -58,12 +58,13 @@ class TestNatsLog(KeyLogSuite):
     @pytest.mark.parametrize("again", [True, False], ids=["made again", "gone"])
     def test_a_stream_that_is_gone_is_told(self, again: bool) -> None:
         async def test() -> None:
-            log = await NatsLog.open(self.url, self.name, patience=0.5, timeout=0.5)
+            log = await NatsLog.open(self.url, self.name)
             for number in range(3):
                 assert await log.append(number, b"x")
             await log._link.ask(f"STREAM.DELETE.{log._stream}")
             if again:
                 await (await NatsLog.open(self.url, self.name)).close()
+            log._link.patience = 0.5
             with pytest.raises(PenstockError) as caught:
                 await log.append(3, b"x")
             # Nobody takes what is for a stream that is not there.

@@ -192,7 +192,7 @@ def test_a_peer_that_floods_is_slowed_down_and_others_are_not(way: Way) -> None:
         pushing = asyncio.create_task(push())
         for number in range(2_000):
             await honest.send(encode(number))
-        await until(lambda: count.get(MALLORY.public.raw) == 2_000)
+        await until(lambda: count.get(MALLORY.public.raw) == 2_000 and CLIENT.public.raw in count)
         await asyncio.sleep(0.2)
         taken = asyncio.get_running_loop().time() - began
         pushing.cancel()

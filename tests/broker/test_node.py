@@ -24,6 +24,7 @@ from tests.broker.sports import NEWS, PDA, REPORTER, STRANGER, TENNIS, grant
 from penstock.broker.ways import PeerAddress
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
+from penstock.testing.ports import free_port
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
@@ -84,7 +85,7 @@ def test_one_key_at_two_brokers() -> None:
 
 def test_two_brokers_that_call_each_other_keep_one_link() -> None:
     async def main() -> None:
-        async with running(READ, WRITE) as one:
+        async with running(READ, WRITE, port=free_port()) as one:
             address = one.address
         async with running(READ, WRITE, key=BROKERS[1], peers=(address,)) as other:
             again = running(READ, WRITE, port=address.port, peers=(other.address,))
@@ -106,7 +107,7 @@ def test_two_brokers_that_call_each_other_keep_one_link() -> None:
 
 def test_brokers_that_call_addresses_without_knowing_who_is_there() -> None:
     async def main() -> None:
-        async with running(READ, WRITE) as one:
+        async with running(READ, WRITE, port=free_port()) as one:
             address = replace(one.address, principal=None)
         async with running(READ, WRITE, key=BROKERS[1], peers=(address,)) as other:
             back = replace(other.address, principal=None)
@@ -168,8 +169,8 @@ def test_a_broker_comes_back_and_so_does_everything_that_was_asked_for() -> None
     async def main() -> None:
         async with running(READ, WRITE) as first:
             peers = (first.address,)
-            second = await Broker(settings(READ, WRITE, key=BROKERS[1], peers=peers)).start()
-            port = second.port
+            port = free_port()
+            second = await Broker(settings(READ, WRITE, key=BROKERS[1], peers=peers, port=port)).start()
             async with client_of(first, PDA) as reader, client_of(second, REPORTER) as writer:
                 news = await reader.subscribe(NEWS.name)
                 feed = await writer.advertise(NEWS.name)
