@@ -1,7 +1,7 @@
 """Nodes and clients over real TLS in one process, and peers that keep no rules."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -155,11 +155,11 @@ def client_of(node: Node | int, key: SigningKey, **more: object) -> Client:
     return connect(f"penstock://{HOST}:{port}", key=key, network=NETWORK, **chosen)  # type: ignore[arg-type]  # so
 
 
-async def publish(feed: Feed, **values: Scalar) -> None:
+async def publish(feed: Feed, event: Mapping[str, Scalar] | None = None, /, **values: Scalar) -> None:
     """Publish an event, again while the broker compares its policy with that of others."""
     while True:
         try:
-            await feed.publish(**values)
+            await feed.publish(event, **values)
         except RefusedError as error:
             if error.code != "broker.policy-stale":
                 raise

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, suppress
 from itertools import count, pairwise
 
 import pytest
-from tests.network.brokers import BORDER, BROKERS, DOMAINS, OTHERS, SIGHTING, Network, run, until
+from tests.broker.node_kit import publish
+from tests.network.brokers import BORDER, BROKERS, DOMAINS, LONG, OTHERS, SIGHTING, Network, run, until
 
 from penstock.broker.feeds import Feed, Subscription
 from penstock.model import Event, Scalar
@@ -67,13 +68,16 @@ def seen(speed: int) -> Mapping[str, Scalar]:
 
 
 async def arrive(feed: Feed, start: int, *readers: Reader) -> int:
-    """Publish one event after the other until everybody has got one; return the number after it."""
+    """Publish until everybody has got the last event, so that nothing is under way; return the number after it."""
+    patience = 0.05
     for number in count(start):
-        await feed.publish(seen(number))
-        await asyncio.sleep(0.02)
-        if all(reader.speeds and reader.speeds[-1] >= start for reader in readers):
-            return number + 1
-        assert number < start + 3_000
+        await publish(feed, seen(number))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while not all(reader.events and reader.events[-1]["speed"] == number for reader in readers):
+                    await asyncio.sleep(0.005)
+                return number + 1
+        patience = min(1.2 * patience, LONG)
     raise AssertionError
 
 
@@ -132,11 +136,11 @@ def test_no_broker_holds_all_subscriptions(network: Network) -> None:
 
 async def first_of(feed: Feed, subscription: Subscription) -> Scalar:
     """Publish until something comes."""
-    for speed in range(10, 1_000):
-        await feed.publish(seen(speed))
+    for speed in count(10):
+        await publish(feed, seen(speed))
         with suppress(TimeoutError):
             return (await subscription.next(0.05))["officer"]
-    return None
+    raise AssertionError
 
 
 def test_a_broker_is_killed_and_comes_back(network: Network) -> None:
