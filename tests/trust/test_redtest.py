@@ -10,6 +10,7 @@ from tests.budget import examples
 from tests.trust.kit import refused
 
 from penstock.codec.sexp import SExp, canonical, parse
+from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.errors import PenstockError
 from penstock.model.limits import Limits
@@ -175,6 +176,50 @@ def test_quorums_by_hash_within_quorums(inner_first: bool) -> None:
     assert isinstance(result, tuple)
     assert (b"entry", (b"subject", key("k1")), (b"tag", b"t")) in result
     assert (b"entry", (b"subject", inner), (b"propagate",), (b"tag", b"t")) in result
+
+
+def passing(*members: str) -> tuple[SExp, ...]:
+    return tuple((b"cert", (b"issuer", key(one)), (b"subject", key("k1")), (b"tag", b"t")) for one in members)
+
+
+def quorum_case(k: int, *certs: SExp, narrowed: tuple[SExp, ...] = ()) -> list[SExp]:
+    """Return the subjects of the result for a quorum of three."""
+    entry = (b"entry", (b"subject", quorum(k, key("a"), key("b"), key("c"))), (b"propagate",), (b"tag", b"t"))
+    result = reduce_case((b"red-test", (b"acl", entry), (b"sequence", *certs), *narrowed))
+    assert isinstance(result, tuple)
+    return [sexp_field(each, b"subject")[1] for each in result[1:]]  # type: ignore[index]  # each entry has a subject
+
+
+def test_the_members_of_a_quorum_that_led_to_a_result_are_listed() -> None:
+    """Alone they hold nothing: what they have, they have together, all of them that were needed."""
+    whole = quorum(2, key("a"), key("b"), key("c"))
+    both = quorum(2, key("a"), key("c"))
+    assert quorum_case(2, *passing("a", "c")) == [key("k1"), both, whole]
+    assert quorum_case(2, *passing("a")) == [whole]
+    assert quorum_case(3, *passing("a", "b", "c")) == [key("k1"), quorum(3, key("a"), key("b"), key("c"))]
+
+
+def test_one_member_that_is_enough_is_listed_itself() -> None:
+    assert quorum(1, key("b")) not in quorum_case(1, *passing("b"))
+    assert key("b") in quorum_case(1, *passing("b"))
+
+
+def test_members_that_led_to_several_results_are_listed_once() -> None:
+    other = [(b"cert", (b"issuer", key(one)), (b"subject", key("k2")), (b"tag", b"t")) for one in "ac"]
+    assert quorum_case(2, *passing("a", "c"), *other).count(quorum(2, key("a"), key("c"))) == 1
+
+
+def test_a_result_can_be_narrowed_to_the_members_that_led_to_it() -> None:
+    both = quorum(2, key("a"), key("c"))
+    assert quorum_case(2, *passing("a", "c"), narrowed=((b"subject", both),)) == [both]
+
+
+def test_a_quorum_that_is_in_the_list_is_not_listed_again_for_another() -> None:
+    whole, both = quorum(2, key("a"), key("b"), key("c")), quorum(2, key("a"), key("c"))
+    entries = tuple((b"entry", (b"subject", each), (b"propagate",), (b"tag", b"t")) for each in (whole, both))
+    result = reduce_case((b"red-test", (b"acl", *entries), (b"sequence", *passing("a", "c"))))
+    assert isinstance(result, tuple)
+    assert result[1:].count(entries[1]) == 1
 
 
 def test_quorums_that_name_each_other_by_hash_cost_little() -> None:

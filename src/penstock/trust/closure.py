@@ -81,6 +81,8 @@ class Closure:
     def follow(self, entries: Sequence[FiveTuple]) -> list[FiveTuple]:
         """Return all grants that follow, the entries included, in the order in which they were found.
 
+        With `exhaustive`, these include grants to names and to members of a quorum together that led to others.
+
         Raises `LimitError` (`chain.limit`) when `exhaustive` finds too many.
         """
         return _Flows(self, [self._plain(entry) for entry in entries]).order
@@ -108,8 +110,9 @@ class _Flows:
     def __init__(self, closure: Closure, entries: Sequence[FiveTuple]) -> None:
         self.order: list[FiveTuple] = []
         self.held: dict[_Source, _Held] = {None: {}}
-        #: what was granted to names, where every grant is listed
+        #: what was granted to names, and to members of quorums together, where every grant is listed
         self._named: dict[Name, list[FiveTuple]] = {}
+        self._together: dict[Threshold, list[FiveTuple]] = {}
         self._closure = closure
         self._effort = closure.effort
         # All tags of one question together: a hundred monstrous ones cost as much as one.
@@ -257,7 +260,24 @@ class _Flows:
 
     def _hand_over(self, source: _Source, grant: FiveTuple, share: FiveTuple) -> None:
         if (both := self._both(grant, share)) is not None:
+            if source is None and self._closure.exhaustive:
+                self._list_members(grant, share)
             self._pending.append((source, replace(both, subject=share.subject)))
+
+    def _list_members(self, grant: FiveTuple, share: FiveTuple) -> None:
+        """List what the first k members of a quorum that pass a share on hold together, if others are members too."""
+        quorum, passed_to = _principal(grant), _principal(share)
+        k, members = self._closure.quorums[quorum].k, self._members[quorum]
+        ways = ((member, self.held[member, grant.propagate].get(passed_to, [])) for member in members)
+        led = [member for member, way in ways if any(dominates(each, share, self._room) for each in way)][:k]
+        self._effort -= len(members)
+        # One member by itself is granted what the quorum has, and is listed for that.
+        if not 1 < k == len(led) < len(members):
+            return
+        together = Threshold(k, tuple(led))
+        known = self._together.setdefault(together, [*self.held[None].get(together.principal, ())])
+        if self._keep(known, grant):
+            self.order.append(replace(grant, subject=together))
 
     def _both(self, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
         self._effort -= 1

@@ -49,7 +49,8 @@ _UPPER: Final = (b"l", b"le")
 def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     """Reduce a `(red-test …)` to an `(acl …)`.
 
-    What was derived last stands first, the entries of the given list last. Raises `MalformedError` (`redtest.malformed`
+    What was derived last stands first, the entries of the given list last. Names that led to a grant are listed, and
+    the members of a `(k-of-n k n …)` that led to one, as `(k-of-n k k …)`. Raises `MalformedError` (`redtest.malformed`
     and what the parts raise) and `LimitError`.
     """
     if not isinstance(case, tuple) or not case or case[0] != b"red-test":
@@ -74,7 +75,7 @@ def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     closure = Closure(fives, fours, ring.quorums, exhaustive=True, limits=limits)
     originals = {id(entry) for entry in entries}
     found = closure.follow(entries)
-    derived = [grant for grant in found if id(grant) not in originals]
+    derived = [ring.listed(grant) for grant in found if id(grant) not in originals]
     # An entry about a name is not itself a grant to anybody, but it stays in the list.
     narrowed = _narrow(derived[::-1] + entries, case, ring)
     return (b"acl", *(_entry_to_sexp(entry, ring) for entry in narrowed))
@@ -133,6 +134,12 @@ class _Ring:
                 value = (b"name", self.write(issuer), *value[1:])
         subject = read_subject(value, self.principal)
         return subject.principal if isinstance(subject, Threshold) else subject
+
+    def listed(self, grant: FiveTuple) -> FiveTuple:
+        """Return a grant to members of a quorum as one to the quorum that these are, which can be written then."""
+        if not isinstance(grant.subject, Threshold):
+            return grant
+        return replace(grant, subject=self._quorum(subject_to_sexp(grant.subject, self.write)))
 
     def write(self, principal: Principal) -> SExp:
         return self._written[principal]
