@@ -15,6 +15,7 @@ from penstock.authority.signed_requests import Word
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
+from penstock.moderator.adding import plan_add
 from penstock.moderator.deltas import Change, Delta, Standing, Status
 from penstock.moderator.records import image_to_sexp
 from penstock.moderator.steps import CLOCK, Add, Note, Pass, Request, Step, Undo, Withdraw
@@ -174,7 +175,7 @@ def test_a_snapshot_that_is_none_is_passed_over(place: Ledger, data: bytes) -> N
     assert [*RuleBook.open(place).base.standings] == ["r1"]
 
 
-def test_a_snapshot_whose_rules_collide_is_none() -> None:
+def test_a_snapshot_whose_rules_collide_answers_nothing_about_them() -> None:
     place = ledger()
     book = RuleBook.create_unsigned(place, founding(unsafe_unsigned=True), NOW)
     book.take_unsigned(Add(rule("r1", "A1", ENGINEERS)), Note(P1, NOW))
@@ -186,8 +187,14 @@ def test_a_snapshot_whose_rules_collide_is_none() -> None:
         image = book.base.image()
         made_up = replace(image, rules={**image.rules, "r2": Standing(other, Status.IN_FORCE, other)})
         data = canonical((*dumped[:-1], image_to_sexp(made_up)))
-        with nullcontext() if fits else refused("moderator.record"):
-            fold.load(data)
+        resumed = fold.load(data).book
+        assert resumed is not None
+        # On the same event type, above and below; twice, since nothing is forgotten after the first time.
+        for about in ("A1", "A1", "ActivityX", "A11"):
+            with nullcontext() if fits else refused("moderator.book"):
+                resumed.base.detector.conflicts(rule("r3", about, ENGINEERS))
+        with nullcontext() if fits else refused("moderator.book"):
+            plan_add(resumed.base, rule("r3", "A11", ENGINEERS), Note(P1, NOW))
 
 
 def test_the_same_state_is_the_same_octets() -> None:

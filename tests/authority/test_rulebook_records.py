@@ -13,9 +13,8 @@ from penstock.authority.rulebook_fold import RuleBookFold
 from penstock.authority.rulebook_records import Taken, Whole, read_found, read_taken, take
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
 from penstock.moderator.consents import Consent, subject_of
-from penstock.moderator.records import wide
 from penstock.moderator.rules import SubscribeRule
 from penstock.moderator.steps import Add, Note, Resolve, Strategy, Subscribe, Withdraw
 from penstock.store.folds import refold

@@ -162,6 +162,34 @@ def test_whoever_writes_keeps_its_own_which_count_for_nobody_else(
     assert replayed(P1) == written == replayed(None)
 
 
+def test_a_long_book_replays_few_steps_and_reads_few_rules(place: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one more rule costs does not grow with the book, but for its index."""
+    few = replace(DEFAULT_LIMITS, moderator_snapshot_every=4)
+    steps: list[int] = []
+    step = RuleBookFold.step
+
+    def counted(fold: RuleBookFold, state: BookState, change: Change) -> BookState:
+        steps.append(change.number)
+        return step(fold, state, change)
+
+    monkeypatch.setattr(RuleBookFold, "step", counted)
+    for number in range(25):
+        book = RuleBook.open(place, own=P2, limits=few)
+        adds = [Add(rule(f"b{number}-{name}", name, of=[P2])) for name in ("A2", "A3", "A16", "A17")]
+        book.state(adds, NOW, key=K2)
+    book = RuleBook.open(place, own=P2, limits=few)
+    for number in range(9):
+        steps.clear()
+        book = RuleBook.open(place, own=P2, limits=few)
+        book.ask(K2, Add(rule(f"c{number}", "A17", of=[P2])), NOW)
+        assert len(steps) <= 4
+        # Those of the steps, one of A3 and one of A17, which are on the way.
+        assert book.base.read <= len(steps) + 2
+    assert len(book.base.standings) == 110
+    assert RuleBook.open(place).base.image() == book.base.image()
+    book.verify()
+
+
 def test_where_nobody_signs_snapshots_are_not_signed_either() -> None:
     place = ledger()
     book = RuleBook.create_unsigned(place, founding(unsafe_unsigned=True), NOW)

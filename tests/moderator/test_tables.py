@@ -31,16 +31,16 @@ def test_what_was_written_can_be_taken_back() -> None:
     both = STATED.then(WISHED).then(Delta(away={P2: Change(None, True)}))
     found = tables()
     found.write(both)
-    assert (found.rules, found.away) == ({"a": IN_FORCE}, {P2})
+    assert (dict(found.rules), found.away) == ({"a": IN_FORCE}, {P2})
     found.write(both.inverse())
-    assert (found.rules, found.wishes, found.away) == ({}, {}, set())
+    assert (dict(found.rules), found.wishes, found.away) == ({}, {}, set())
 
 
 def test_tables_are_those_of_an_image() -> None:
     entry = Logged((1, 0), LoggedAs.REJECTED, (RULE,))
     wishes = {"s": Wish(WANTED, Status.ENDED)}
     found = Tables.of(Image({"a": LEFT}, {}, {entry.place: entry}, frozenset({P1}), wishes))
-    assert (found.rules, found.wishes, found.away) == ({"a": LEFT}, wishes, {P1})
+    assert (dict(found.rules), found.wishes, found.away) == ({"a": LEFT}, wishes, {P1})
     assert [*found.history] == [entry]
 
 

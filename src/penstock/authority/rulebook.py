@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log
+from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log, same_state
 from penstock.authority.rulebook_periods import Periods
 from penstock.authority.rulebook_records import Taken, Whole, begin, found, read_taken, take
 from penstock.authority.rulebook_snapshots import Snapshots
@@ -436,7 +436,7 @@ class RuleBook:
         self.refresh()
         self.ledger.verify(known, told)
         state = refold(self.ledger, RuleBookFold(self.ledger, limits=self._limits), self.head)
-        if self._fold.dump(state) != self._fold.dump(self._view.state):
+        if not same_state(state, self._view.state):
             raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
         return self.head
 

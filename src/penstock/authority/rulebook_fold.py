@@ -23,11 +23,11 @@ from penstock.authority.rulebook_rights import Rights
 from penstock.authority.rulebook_time import Times, is_moderators
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.errors import PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
 from penstock.model.principals import Principal
 from penstock.moderator.base import RuleBase
 from penstock.moderator.founding import Founding
-from penstock.moderator.records import image_from_sexp, image_to_sexp, to_record, wide
+from penstock.moderator.records import image_from_sexp, image_to_sexp, to_record
 from penstock.moderator.steps import Step
 from penstock.moderator.undo import plan_request
 from penstock.store.ledgers import Ledger
@@ -59,7 +59,7 @@ class BookState:
 class RuleBookFold:
     """See `penstock.store.folds.Fold`. Steps before a snapshot are read from the ledger when one is to be undone."""
 
-    name = "rule-book-2"
+    name = "rule-book-3"
 
     def __init__(self, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self._ledger = ledger
@@ -104,7 +104,7 @@ class RuleBookFold:
         book = state.book
         serials = ((str(who).encode(), b"%d" % serial) for who, serial in sorted(book.rights.serials.items()))
         time = (b"time", b"%d" % ticks(book.time))
-        image = image_to_sexp(book.base.image())
+        image = image_to_sexp(book.base.state)
         return canonical((b"rule-book-state", book.found, time, (b"serials", *serials), image))
 
     def load(self, data: bytes) -> BookState:
@@ -160,6 +160,18 @@ class RuleBookFold:
 
     def _earlier(self, count: int) -> Sequence[Step]:
         return [taken.step for taken in read_log(self._ledger, count)]
+
+
+def same_state(one: BookState, other: BookState) -> bool:
+    """Say whether two states are the same, whatever is read of them so far. Raises what reading rules raises."""
+
+    def told(state: BookState) -> tuple[object, ...]:
+        if state.book is None:
+            return ()
+        book, image = state.book, state.book.base.image()
+        return (book.found, book.time, book.rights.serials, image, image.unsettled, image.steps)
+
+    return told(one) == told(other)
 
 
 def read_log(ledger: Ledger, count: int | None = None) -> Iterator[Taken]:

@@ -44,7 +44,7 @@ class Periods:
         taken = self._base.next_number - 1
         if self._seen < 0 or taken - self._seen > self._base.remembered:
             self._limited.clear()
-            self._note(self._base.standings.items())
+            self._limited.update(self._base.limited)
             self._note(self._base.wishes.items())
         elif taken > self._seen:
             for step in self._base.since(self._seen):

@@ -16,18 +16,19 @@ stands before and after. They are added as a whole.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from penstock.authority.signed_requests import Asked, Word
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import Limits
+from penstock.model.limits import Limits, wide
 from penstock.model.principals import Principal
 from penstock.moderator.ballots import Outcome, Question
 from penstock.moderator.consents import Consent
 from penstock.moderator.founding import Founding
 from penstock.moderator.poll import Proof
-from penstock.moderator.records import Record, from_record, to_record, wide
+from penstock.moderator.records import Record, from_record, to_record
 from penstock.moderator.steps import CLOCK, Note, Pass, Step
 from penstock.store.ledgers import Ledger
 from penstock.store.records import EMPTY, Change, Entry, from_ticks, ticks
@@ -105,6 +106,8 @@ def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: Limits) -> N
         ) from error
 
 
+# The same bytes are read from the ledger and from its snapshots, and have long lists of types and attributes.
+@lru_cache(maxsize=4)
 def read_found(octets: bytes) -> Founding:
     """Return what a rule book began with; where requests have to be signed, it is too.
 

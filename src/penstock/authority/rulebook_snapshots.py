@@ -20,9 +20,9 @@ from penstock.authority.rulebook_records import malformed, read_founding
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
+from penstock.model.limits import wide
 from penstock.model.principals import Principal
 from penstock.moderator.founding import Founding
-from penstock.moderator.records import wide
 from penstock.store.ledgers import Ledger
 from penstock.store.records import Head
 from penstock.trust.signed import one, read_count, read_digest, read_owner, read_signed, sign_value
@@ -81,6 +81,14 @@ class Snapshots:
         #: whose own snapshots count here, beside those of the moderator
         self._own = own
         self._key: SigningKey | None = None
+        self._begun: Founding | None = None
+
+    @property
+    def _founding(self) -> Founding:
+        """What the book began with, read once."""
+        if self._begun is None:
+            self._begun = read_founding(self._ledger)
+        return self._begun
 
     @contextmanager
     def signed_by(self, key: SigningKey | None) -> Iterator[None]:
@@ -94,7 +102,7 @@ class Snapshots:
     @property
     def able(self) -> bool:
         """True where the moderator's key is at hand, or one's own, or none is needed."""
-        founding = read_founding(self._ledger)
+        founding = self._founding
         return founding.unsafe_unsigned or (
             self._key is not None and self._key.principal in (founding.moderator, self._own)
         )
@@ -108,12 +116,12 @@ class Snapshots:
         """Say whether the key at hand is one's own, and not the moderator's."""
         if self._key is None or self._key.principal != self._own:
             return False
-        founding = read_founding(self._ledger)
+        founding = self._founding
         return not founding.unsafe_unsigned and self._own != founding.moderator
 
     def wrap(self, head: Head, data: bytes) -> bytes:
         """Return a state as it is kept. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
-        founding = read_founding(self._ledger)
+        founding = self._founding
         if founding.unsafe_unsigned:
             return canonical((b"kept", data))
         if self._key is None:
@@ -126,14 +134,15 @@ class Snapshots:
     def unwrap(self, head: Head, octets: bytes) -> bytes:
         """Return a state that was kept. Raises `MalformedError` where neither the moderator nor oneself signed it."""
         try:
-            founding = read_founding(self._ledger)
+            founding = self._founding
             match parse_canonical(octets, limits=wide(len(octets))):
                 case (b"kept", bytes(data)) if founding.unsafe_unsigned:
                     return data
                 case (b"kept", bytes(data), signed):
                     # Whoever signed something else, or is somebody else, did not sign this.
                     vouched = read_signed(signed, Vouched).verify().value
-                    if vouched in (Vouched.of(founding, head, data), Vouched.of(founding, head, data, self._own)):
+                    by = vouched.by if vouched.by == self._own else founding.moderator
+                    if vouched == Vouched.of(founding, head, data, by):
                         return data
         except RefusedError as error:
             raise malformed("a snapshot that nobody vouches for") from error

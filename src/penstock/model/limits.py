@@ -3,7 +3,8 @@
 The defaults are generous for honest use and small enough that refusing costs little.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 
@@ -332,8 +333,8 @@ class Limits:
     moderator_answers: int = 65_536
     moderator_functions: int = 4_096
     moderator_steps: int = 10_000
-    #: steps of a rule book after which a snapshot is kept
-    moderator_snapshot_every: int = 500
+    #: steps of a rule book after which a snapshot is kept: as many as a command replays while it starts anyway
+    moderator_snapshot_every: int = 100
     moderator_request_age: int = 86_400
     moderator_attempts: int = 64
     moderator_leap: int = 366 * 86_400
@@ -379,3 +380,13 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+
+
+def wide(size: int) -> Limits:
+    """Return limits for bytes of one's own, of which there may be many: their size was bounded when they were kept."""
+    return _wide(size.bit_length())
+
+
+@cache
+def _wide(bits: int) -> Limits:
+    return replace(DEFAULT_LIMITS, sexp_bytes=1 << bits, sexp_nodes=1 << bits)

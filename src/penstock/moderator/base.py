@@ -7,7 +7,7 @@
 Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -27,6 +27,7 @@ from penstock.moderator.imposed import Demand, imposed_on, stated_by, unfounded
 from penstock.moderator.judge import QuickJudge
 from penstock.moderator.lists import parts
 from penstock.moderator.rules import PublishRule, Rule
+from penstock.moderator.standings import FALSE
 from penstock.moderator.steps import SEARCHING, Step
 from penstock.moderator.tables import STALE, Image, Tables, stale
 from penstock.moderator.vocabulary import Vocabulary
@@ -69,14 +70,16 @@ class RuleBase:
     ) -> "RuleBase":
         """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
 
-        Raises what `Detector.add` raises, and `RefusedError` (`moderator.conflict`) for an image of none.
+        Its rules are read when something is asked that they have to do with, and compared with each other then: what
+        asks for them raises `RefusedError` (`moderator.book`) for rules that cannot be read, or collide.
+
+        Raises what `Detector.defer` raises.
         """
         tree = TypeTree.of(image.types, vocabulary.tree.scope)
         base = cls(replace(vocabulary, tree=tree), mode, limits=limits)
-        for _, standing in sorted(image.rules.items()):
-            if standing.form is not None:
-                _refuse(base.detector.add(standing.form))
         base._tables = Tables.of(image)
+        for block in base._tables.rules.blocks():
+            base.detector.defer(block.event, block.stated, base._tables.rules.form)
         base._unsettled.update(image.unsettled)
         base._taken, base._earlier = image.steps, earlier
         return base
@@ -130,6 +133,16 @@ class RuleBase:
         return MappingProxyType(self._tables.rules)
 
     @property
+    def limited(self) -> Collection[str]:
+        """The ids of publishers' rules that have a period."""
+        return self._tables.rules.limited()
+
+    @property
+    def read(self) -> int:
+        """How many publishers' rules were read, or written: those of a snapshot are read when they are needed."""
+        return self._tables.rules.read
+
+    @property
     def wishes(self) -> Mapping[str, Wish]:
         """All subscribers' rules that were ever stated, by their ids."""
         return MappingProxyType(self._tables.wishes)
@@ -178,7 +191,9 @@ class RuleBase:
         try:
             found = (self.detector.blocker(rule, own) for rule in entry.rules)
             return next((rule_id for rule_id in found if rule_id is not None), None)
-        except PenstockError:
+        except PenstockError as error:
+            if error.code == FALSE:
+                raise
             # What was understood once may not be decided in time again; whoever tries it will see.
             return None
 
@@ -212,8 +227,13 @@ class RuleBase:
 
     def image(self) -> Image:
         """Return the state as a value of its own."""
+        return replace(self.state, rules=dict(self._tables.rules))
+
+    @property
+    def state(self) -> Image:
+        """The state, to be written down immediately: its rules are the table itself, which goes on to change."""
         return Image(
-            dict(self._tables.rules),
+            self._tables.rules,
             dict(self.tree.parents),
             dict(self.history.entries),
             frozenset(self._tables.away),
@@ -377,7 +397,7 @@ class Draft:
             self.stand(standings)
         except PenstockError as error:
             # A form that nobody satisfies, or that was not decided in time, does not fit either.
-            if error.code == STALE:
+            if error.code in (STALE, FALSE):
                 raise
             return False
         return True

@@ -8,18 +8,21 @@ As long as nothing was put in force that collides, two things more are known, si
 on one event type say the same, so a candidate that says it too collides nowhere. And where the nearest rule above fits,
 those further above do; where a rule below fits, so do all below that one.
 
+Rules of a snapshot are deferred: by event type, and without being read, until something is asked about a type above or
+below theirs.
+
 Without that knowledge the answers are the same, and take longer. Only where the solver gave up on a pair may a rule be
 known to fit through another one that the reference detector has to call undecided.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
-from types import MappingProxyType
+from typing import TypeAlias
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.tree import TypeTree
@@ -29,6 +32,7 @@ from penstock.moderator.forms import Form
 from penstock.moderator.judge import QuickJudge
 from penstock.moderator.places import Places, Spot, after
 from penstock.moderator.rules import PublishRule
+from penstock.moderator.standings import false_snapshot
 from penstock.moderator.summaries import Summary, summarise
 from penstock.moderator.summary_tree import SummaryTree, Walk
 from penstock.moderator.vocabulary import Vocabulary
@@ -71,6 +75,36 @@ class _Candidate:
     own: Spot[_Statement] | None
 
 
+Deferred: TypeAlias = Sequence[tuple[str, str, Sequence[str]]]
+"""The functions that rules on an event type state, by publishers and by subscribers, and the ids of the rules."""
+
+Fetch: TypeAlias = Callable[[str], PublishRule]
+"""Reads a rule in force by its id."""
+
+
+def _nothing_deferred(rule_id: str) -> PublishRule:
+    raise KeyError(rule_id)
+
+
+class _InForce(Mapping[str, PublishRule]):
+    """The rules in force, by their ids; they are read when they are asked for."""
+
+    def __init__(self, detector: "Detector") -> None:
+        self._detector = detector
+
+    def __getitem__(self, rule_id: str) -> PublishRule:
+        return self._detector.rule(rule_id)
+
+    def __contains__(self, rule_id: object) -> bool:
+        return rule_id in self._detector.ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._detector.ids)
+
+    def __len__(self) -> int:
+        return len(self._detector.ids)
+
+
 class Detector:
     """The rules in force, and what a candidate collides with."""
 
@@ -82,7 +116,12 @@ class Detector:
         self._of_p, self._of_s = self._judge.side(Function.P), self._judge.side(Function.S)
         self._summarise = summarise(vocabulary.tree.scope, mode)
         self._places: Places[_Statement] = Places(vocabulary.tree)
-        self._rules: dict[str, PublishRule] = {}
+        #: None for rules that were deferred, and not asked for
+        self._rules: dict[str, PublishRule | None] = {}
+        self._deferred: dict[TypeKey, Deferred] = {}
+        #: event types about which everything is read that was deferred
+        self._read: set[TypeKey] = set()
+        self._fetch: Fetch = _nothing_deferred
         #: the types with rules, by their places
         self._standing: dict[bytes, Spot[_Statement]] = {}
         self._index: SummaryTree[_Both] = SummaryTree()
@@ -103,13 +142,26 @@ class Detector:
     @property
     def rules(self) -> Mapping[str, PublishRule]:
         """The rules in force, by their ids."""
-        return MappingProxyType(self._rules)
+        return _InForce(self)
 
     def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
         """Return the rules in force on an event type, by their ids."""
+        self._read_about(event)
         spot = self._places.known.get(event)
         found = () if spot is None else chain.from_iterable(spot.stated.values())
-        return tuple(self._rules[rule_id] for rule_id in sorted(found))
+        return tuple(self.rule(rule_id) for rule_id in sorted(found))
+
+    def rule(self, rule_id: str) -> PublishRule:
+        """Return a rule in force. Raises `KeyError`, and what reads rules that were deferred raises."""
+        found = self._rules[rule_id]
+        if found is None:
+            found = self._rules[rule_id] = self._fetch(rule_id)
+        return found
+
+    @property
+    def ids(self) -> KeysView[str]:
+        """The ids of the rules in force."""
+        return self._rules.keys()
 
     # --- questions ----------------------------------------------------------------------------------------------
 
@@ -130,13 +182,31 @@ class Detector:
 
     def review(self) -> Iterator[tuple[PublishRule, tuple[Conflict, ...]]]:
         """Yield each rule that came into force unseen, and its conflicts; those without are doubtful no longer."""
-        for rule in [self._rules[rule_id] for rule_id in self._doubtful]:
+        for rule in [self.rule(rule_id) for rule_id in self._doubtful]:
             found = self._find(self._check(rule))
             if not found:
                 self._doubtful.pop(rule.id, None)
             yield rule, found
 
     # --- changes ------------------------------------------------------------------------------------------------
+
+    def defer(self, event: TypeKey, stated: Deferred, fetch: Fetch) -> None:
+        """Put rules in force that are on one event type, and read them with `fetch` when something is asked about it.
+
+        What asks first raises `RefusedError` (`moderator.book`) where they are not what was said, or collide.
+
+        Raises `MalformedError` (`moderator.unknown-type`, `moderator.duplicate-id`).
+        """
+        if not stated:
+            # The event type may have gone, and with it all rules in force.
+            return
+        self._vocabulary.check_type(event)
+        for _, _, ids in stated:
+            if not ids or not self._rules.keys().isdisjoint(ids):
+                raise MalformedError("moderator.duplicate-id", "a rule in force is listed twice")
+            self._rules.update(dict.fromkeys(ids))
+        self._deferred[event] = stated
+        self._fetch = fetch
 
     def add(self, rule: PublishRule) -> tuple[Conflict, ...]:
         """Put a rule in force unless it collides; return its conflicts.
@@ -159,9 +229,10 @@ class Detector:
 
     def remove(self, rule_id: str) -> PublishRule:
         """Take a rule out of force. Raises `MalformedError` (`moderator.unknown-rule`)."""
-        rule = self._rules.get(rule_id)
-        if rule is None:
+        if rule_id not in self._rules:
             raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule_id[:80]}`")
+        rule = self.rule(rule_id)
+        self._read_about(rule.event)
         spot = self._places.spot(rule.event)
         statement = self._statements[_texts(rule)]
         same = spot.stated[statement]
@@ -183,6 +254,8 @@ class Detector:
         Raises `MalformedError` (`moderator.unknown-type`) when a rule is on a type that has gone. Nothing is changed
         then.
         """
+        for event in [*self._deferred]:
+            self._read_about(event)
         vocabulary = replace(self._vocabulary, tree=tree)
         for standing in self._standing.values():
             vocabulary.check_type(standing.event)
@@ -200,18 +273,43 @@ class Detector:
                 spot.stated.clear()
                 spot.end()
         for rule_id in moved:
-            self._put(self._check(self._rules[rule_id]))
+            self._put(self._check(self.rule(rule_id)))
             self._doubtful[rule_id] = None
 
     # --- within -------------------------------------------------------------------------------------------------
 
+    def _read_about(self, event: TypeKey) -> None:
+        """Read what was deferred of an event type, and of those above and below it, and compare it."""
+        if not self._deferred or event in self._read:
+            return
+        tree = self._vocabulary.tree
+        for each in (*tree.ancestors(event), *tree.subtree(event)):
+            for fnc_p, fnc_s, ids in self._deferred.get(each, ()):
+                rule, spot = self.rule(ids[0]), self._places.spot(each)
+                if (rule.event, *_texts(rule)) != (each, fnc_p, fnc_s):
+                    raise false_snapshot("lists other functions than rules in force have")
+                try:
+                    candidate = _Candidate(rule, self._statements.get(_texts(rule)) or self._state(rule), spot, None)
+                    collides = any(True for _ in self._each(candidate))
+                except PenstockError as error:
+                    raise false_snapshot("has rules in force that cannot be") from error
+                if collides:
+                    raise false_snapshot("has rules in force that collide")
+                if candidate.statement not in spot.stated:
+                    self._put(candidate, ids)
+            # What was refused stays, and is refused again: nothing is answered without it.
+            self._deferred.pop(each, None)
+        self._read.add(event)
+
     def _check(self, rule: PublishRule) -> _Candidate:
+        if self._deferred:
+            self._read_about(rule.event)
         statement = self._statements.get((rule.fnc_p.text, rule.fnc_s.text)) or self._state(rule)
         spot = self._places.known.get(rule.event)
         if spot is None:
             self._vocabulary.check_type(rule.event)
             spot = self._places.spot(rule.event)
-        own = self._rules.get(rule.id)
+        own = self.rule(rule.id) if rule.id in self._rules else None
         return _Candidate(rule, statement, spot, None if own is None else self._places.spot(own.event))
 
     def _check_new(self, rule: PublishRule) -> _Candidate:
@@ -234,10 +332,11 @@ class Detector:
         self._statements[_texts(rule)] = statement
         return statement
 
-    def _put(self, candidate: _Candidate) -> None:
+    def _put(self, candidate: _Candidate, ids: Sequence[str] = ()) -> None:
+        """Put a candidate in force, or all rules of some ids that state the same on its event type."""
         rule, spot, statement = candidate.rule, candidate.spot, candidate.statement
         self._rules[rule.id] = rule
-        statement.rules += 1
+        statement.rules += len(ids) or 1
         same = spot.stated.get(statement)
         if same is not None:
             insort(same, rule.id)
@@ -245,7 +344,7 @@ class Detector:
         if not spot.stated:
             self._standing[spot.place] = spot
             spot.begin()
-        spot.stated[statement] = [rule.id]
+        spot.stated[statement] = sorted(ids) or [rule.id]
         self._index.add(spot.place, statement.both)
 
     def _find(self, candidate: _Candidate) -> tuple[Conflict, ...]:
@@ -306,7 +405,7 @@ class Detector:
         known = self._compared.get(asked)
         if known is None:
             scope = self._vocabulary.tree.scope
-            known = differences(candidate.rule, self._rules[rule_id], kind, scope, self._judge)
+            known = differences(candidate.rule, self.rule(rule_id), kind, scope, self._judge)
             self._compared.put(asked, known)
         return known
 
@@ -314,7 +413,7 @@ class Detector:
         """Return the ids of rules that a candidate may collide with: by Definition 1, those of others."""
         if self.mode is not Mode.LITERAL:
             return tuple(ids)
-        return tuple(rule_id for rule_id in ids if of_two(candidate, self._rules[rule_id]))
+        return tuple(rule_id for rule_id in ids if of_two(candidate, self.rule(rule_id)))
 
     def _doubts(self, stated: _Statement) -> Callable[[_Both], bool]:
         """Return the test whether what a summary is of may collide with a candidate that stands above it."""

@@ -17,14 +17,15 @@ _LIVE = (Status.IN_FORCE, Status.REJECTED, Status.WAITING, Status.LEFT)
 def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan what comes of the time: rules whose periods have ended go, those whose periods begin are tried."""
     now = instant_key(note.when)
+    limited = {rule_id: base.standings[rule_id] for rule_id in sorted(base.limited)}
     ended = {
         rule_id: Status.ENDED
-        for rule_id, standing in base.standings.items()
+        for rule_id, standing in limited.items()
         if standing.status in _LIVE and standing.stated.validity.state(now) is State.EXPIRED
     }
     begun = [
         standing.stated
-        for _, standing in sorted(base.standings.items())
+        for standing in limited.values()
         if standing.status is Status.WAITING and standing.stated.validity.state(now) is State.VALID
     ]
     with base.draft() as draft:

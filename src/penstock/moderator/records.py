@@ -7,22 +7,25 @@
 Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
 one step, and what is read back is that step. The image of a whole rule base has the same tables:
 
-    (image <steps> (unsettled <type> …) (state …))
+    (image <steps> (unsettled <type> …) (state …) (blocks <block> …))
+
+but for the rules of publishers, which are in blocks (`standings`).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import wide
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator import steps
 from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status, Wish
 from penstock.moderator.rules import PublishRule, SubscribeRule
+from penstock.moderator.standings import Block, Standings, standing_from_sexp, standing_to_sexp
 from penstock.moderator.steps import Note, Request, Step, Strategy
 from penstock.moderator.tables import Image
 
@@ -74,23 +77,26 @@ def from_record(number: int, note: Note, record: Record) -> Step:
 def image_to_sexp(image: Image) -> SExp:
     """Return the state of a rule base as it is kept."""
     whole = Delta(
-        {key: Change(None, standing) for key, standing in image.rules.items()},
+        {},
         {event: Change(None, Rooted(parent)) for event, parent in image.types.items()},
         {place: Change(None, entry) for place, entry in image.log.items()},
         {who: Change(None, True) for who in image.away},
         {key: Change(None, wish) for key, wish in image.wishes.items()},
     )
     unsettled = (b"unsettled", *map(_event, sorted(image.unsettled)))
-    return (b"image", b"%d" % image.steps, unsettled, _state(whole))
+    blocks = (b"blocks", *map(_block, Standings.of(image.rules).blocks()))
+    return (b"image", b"%d" % image.steps, unsettled, _state(whole), blocks)
 
 
 def image_from_sexp(value: SExp) -> Image:
     """Return the state that was kept. Raises as `from_record`."""
     match value:
-        case (b"image", bytes(taken), (b"unsettled", *events), tuple(state)) if taken.isdigit() and len(taken) < 16:
+        case (b"image", bytes(taken), (b"unsettled", *events), tuple(state), (b"blocks", *blocks)) if (
+            taken.isdigit() and len(taken) < 16
+        ):
             side = _Side.read(state)
             return Image(
-                side.rules,
+                Standings(map(_read_block, blocks)),
                 {event: rooted.parent for event, rooted in side.types.items()},
                 side.log,
                 frozenset(side.away),
@@ -101,9 +107,34 @@ def image_from_sexp(value: SExp) -> Image:
     raise _malformed("not the image of a rule base")
 
 
-def wide(size: int) -> Limits:
-    """Return limits for octets of one's own, of which there may be many: their size was bounded when they were kept."""
-    return replace(DEFAULT_LIMITS, sexp_bytes=size, sexp_nodes=size)
+def _block(block: Block) -> SExp:
+    stated = ((b"stated", p.encode(), s.encode(), _ids(ids)) for p, s, ids in block.stated)
+    listed = ((b"ids", _ids(block.ids)), (b"limited", _ids(block.limited)), (b"revised", _ids(block.revised)))
+    return (_event(block.event), *listed, *stated, block.packed)
+
+
+def _read_block(value: SExp) -> Block:
+    match value:
+        case (event, (b"ids", ids), (b"limited", limited), (b"revised", revised), *stated, bytes(packed)):
+            listed = (_read_ids(ids), _read_ids(limited), _read_ids(revised))
+            return Block(_read_event(event), *listed, [*map(_read_stated, stated)], packed)
+    raise _malformed("not a block of rules")
+
+
+def _read_stated(value: SExp) -> tuple[str, str, Sequence[str]]:
+    match value:
+        case (b"stated", fnc_p, fnc_s, ids):
+            return text(fnc_p), text(fnc_s), _read_ids(ids)
+    raise _malformed("rules in force state two functions")
+
+
+def _ids(ids: Iterable[str]) -> bytes:
+    # Ids have no spaces.
+    return " ".join(ids).encode()
+
+
+def _read_ids(value: SExp) -> Sequence[str]:
+    return text(value).split()
 
 
 # --- what stands on one side of a step ------------------------------------------------------------------------------
@@ -112,7 +143,10 @@ def wide(size: int) -> Limits:
 def _state(delta: Delta) -> SExp:
     return (
         b"state",
-        (b"rules", *(_standing(each.after) for _, each in sorted(delta.rules.items()) if each.after is not None)),
+        (
+            b"rules",
+            *(standing_to_sexp(each.after) for _, each in sorted(delta.rules.items()) if each.after is not None),
+        ),
         (
             b"types",
             *(_hung(event, each.after) for event, each in sorted(delta.types.items()) if each.after is not None),
@@ -135,7 +169,7 @@ class _Side:
 
     @classmethod
     def read(cls, body: SExp) -> "_Side":
-        standings = [_read_standing(each) for each in _rows(body, b"rules")]
+        standings = [standing_from_sexp(each) for each in _rows(body, b"rules")]
         entries = [_read_entry(each) for each in _rows(body, b"log")]
         wishes = [_read_wish(each) for each in _rows(body, b"wishes")]
         return cls(
@@ -168,21 +202,6 @@ def _rows(body: SExp, name: bytes) -> tuple[SExp, ...]:
     if found is None:
         raise _malformed(f"a state has no `{name.decode()}`")
     return found[1:]
-
-
-def _standing(standing: Standing) -> SExp:
-    form = () if standing.form in (None, standing.stated) else (standing.form.to_sexp(),)
-    return (standing.status.encode(), standing.stated.to_sexp(), *form)
-
-
-def _read_standing(value: SExp) -> Standing:
-    match value:
-        case (bytes(status), tuple(stated), *form) if len(form) <= 1 and status.decode("ascii", "replace") in [*Status]:
-            rule = PublishRule.from_sexp(stated)
-            known = Status(status.decode())
-            in_force = PublishRule.from_sexp(form[0]) if form else rule
-            return Standing(rule, known, in_force if known is Status.IN_FORCE else None)
-    raise _malformed("a rule has a status, what was stated, and perhaps what is in force")
 
 
 def _wish(wish: Wish) -> SExp:

@@ -1,6 +1,6 @@
 """The tables of a rule base, but for its tree, and what holds for any change of them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeVar
 
@@ -11,6 +11,7 @@ from penstock.model.tree import TypeTree
 from penstock.moderator.deltas import Change, Delta, Logged, Place, Rooted, Standing, Status, Wish
 from penstock.moderator.history import History
 from penstock.moderator.imposed import ImposedDemands
+from penstock.moderator.standings import Standings
 
 STALE: Final = "moderator.stale"
 S = TypeVar("S", Standing, Wish)
@@ -34,27 +35,36 @@ class Tables:
     """How rules stand, what may come back, and who is away."""
 
     def __init__(self) -> None:
-        self.rules: dict[str, Standing] = {}
+        self.rules = Standings()
         self.wishes: dict[str, Wish] = {}
         self.history = History()
-        self.imposed = ImposedDemands()
         self.away: set[Principal] = set()
+        #: made when it is asked for, since that takes reading rules
+        self._imposed: ImposedDemands | None = None
 
     @classmethod
     def of(cls, image: Image) -> "Tables":
         """Return the tables of an image."""
         tables = cls()
-        tables.rules.update(image.rules)
-        tables.imposed.change({rule_id: Change(None, standing) for rule_id, standing in image.rules.items()})
+        tables.rules = Standings.of(image.rules)
         tables.wishes.update(image.wishes)
         tables.history.change({place: Change(None, entry) for place, entry in image.log.items()})
         tables.away.update(image.away)
         return tables
 
+    @property
+    def imposed(self) -> ImposedDemands:
+        """What rules in force demand without having stated it."""
+        if self._imposed is None:
+            self._imposed = ImposedDemands()
+            self._imposed.change({rule_id: Change(None, each) for rule_id, each in self.rules.revised().items()})
+        return self._imposed
+
     def write(self, delta: Delta) -> None:
         """Change what a delta changes, but for the tree."""
         _write(self.rules, delta.rules)
-        self.imposed.change(delta.rules)
+        if self._imposed is not None:
+            self._imposed.change(delta.rules)
         _write(self.wishes, delta.wishes)
         self.history.change(delta.log)
         for who, change in delta.away.items():
@@ -168,7 +178,7 @@ def _after(table: Mapping[str, S], changes: Mapping[str, Change[S]]) -> Iterator
             yield rule_id, change.after
 
 
-def _write(table: dict[str, S], changes: Mapping[str, Change[S]]) -> None:
+def _write(table: MutableMapping[str, S], changes: Mapping[str, Change[S]]) -> None:
     for key, change in changes.items():
         if change.after is None:
             del table[key]

@@ -83,9 +83,6 @@ class AsItIs:
 
 AS_IT_IS: Final = AsItIs()
 
-#: the part of a ledger that has to come before another snapshot of all of it is kept
-_PART: Final = 16
-
 
 class View(Generic[S]):
     """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
@@ -153,8 +150,7 @@ class View(Generic[S]):
         return broken(self.ledger.name, number, "is not the one that was read before")
 
     def _keep_sometimes(self) -> None:
-        # A long ledger has much to keep: that is done less often, so that it costs less than what has come since.
-        if self.head.number - self._kept >= max(self._every, self._kept // _PART) and self._keeping.able:
+        if self.head.number - self._kept >= self._every and self._keeping.able:
             self.keep()
 
 

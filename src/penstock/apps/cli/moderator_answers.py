@@ -283,12 +283,11 @@ def show_state(source: Source) -> None:
             ("steps", f"{base.next_number - 1:,}"),
         ]
     )
-    on = dict(by_event(base.detector.rules.values()))
     if len(base.tree.parents) <= _ROWS:
-        paint.tree(_branches(base, on))
+        paint.tree(_branches(base))
     else:
         paint.line(f"{len(base.tree.parents):,} event types; -o json has them all")
-    rows = [_row(rule_id, standing, cast) for rule_id, standing in sorted(base.standings.items())[:_ROWS]]
+    rows = [_row(rule_id, base.standings[rule_id], cast) for rule_id in sorted(base.standings)[:_ROWS]]
     if rows:
         paint.grid(("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows)
         if any("TRUE" in row for row in rows):
@@ -307,7 +306,8 @@ def show_state(source: Source) -> None:
             paint.line(f"  {entry}")
 
 
-def _branches(base: RuleBase, on: Mapping[TypeKey, list[PublishRule]]) -> list[paint.Node]:
+def _branches(base: RuleBase) -> list[paint.Node]:
+    on = dict(by_event(base.detector.rules.values()))
     made: dict[TypeKey, paint.Node] = {}
     roots = sorted(event for event, parent in base.tree.parents.items() if parent is None)
     for event in (event for root in roots for event in base.tree.subtree(root)):

@@ -141,14 +141,24 @@ class Source:
     base: RuleBase
     customs: Customs
     cast: Cast
-    profiles: Mapping[Principal, Profile] = field(repr=False)
-    #: the same, as what somebody is known
-    publishers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
+    #: whose profiles are known, in any role, as publishers, and as subscribers
+    known: Mapping[Principal, Profile] = field(repr=False)
+    known_publishers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
     subscribers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
     #: in which lines of a file rules stand, by their ids
     lines: Mapping[str, int] = field(default_factory=dict, repr=False)
     #: what a command needs besides to be about the same rules
     option: str = ""
+
+    @property
+    def profiles(self) -> Mapping[Principal, Profile]:
+        """The profiles of all who are known, and of the publishers of all rules in force."""
+        return _complete(self.known, self.base)
+
+    @property
+    def publishers(self) -> Mapping[Principal, Profile]:
+        """The profiles of publishers who are known, and of those of all rules in force."""
+        return _complete(self.known_publishers, self.base)
 
     def event(self, word: str) -> TypeKey:
         """Return the event type that a word means: its name, or `owner/name` where several have that name."""
@@ -281,8 +291,8 @@ def from_book(book: RuleBook, url: str, names: Names, base: RuleBase | None = No
         base=book.base if base is None else base,
         customs=founding.customs,
         cast=Cast(names),
-        profiles=_complete(joined(founding.known_publishers, founding.known_subscribers), book.base),
-        publishers=_complete(founding.known_publishers, book.base),
+        known=joined(founding.known_publishers, founding.known_subscribers),
+        known_publishers=founding.known_publishers,
         subscribers=founding.known_subscribers,
     )
 
@@ -301,8 +311,8 @@ def from_file(file: str, names: Names, now: datetime) -> Source:
         base=base,
         customs=rules.customs,
         cast=Cast(names, rules.names),
-        profiles=_complete(rules.profiles, base),
-        publishers=_complete(rules.publishers, base),
+        known=rules.profiles,
+        known_publishers=rules.publishers,
         subscribers=rules.subscribers,
         lines=rules.lines,
         option=f" --file {file}",
