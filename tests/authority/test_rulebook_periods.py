@@ -49,6 +49,21 @@ WAYS: list[Callable[[RuleBook], Plan]] = [
 ]
 
 
+def test_periods_are_known_before_any_rule_of_a_snapshot_is_read() -> None:
+    book = old()
+    place = book.ledger
+    book.ask(K1, Add(timed(rule("later", "A2", ENGINEERS), 3, 4)), NOW)
+    book.ask(K1, Add(timed(rule("gone", "A2", ENGINEERS), None, 1)), NOW)
+    book.ask(K1, Withdraw("gone"), NOW)
+    book.keep(MODERATOR)
+    for days, ended_or_begun in ((0.5, set()), (2, {"old"}), (3.5, {"old", "later"})):
+        resumed = RuleBook.open(place)
+        assert Periods(resumed.base).due(NOW + days * DAY) is bool(ended_or_begun)
+        passed = resumed.plan(Pass(), Note(P1, NOW + days * DAY)).step.delta.rules
+        assert passed.keys() == ended_or_begun
+        assert resumed.base.read == len(ended_or_begun)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_rule_that_has_ended_stands_in_nobodys_way(way: Callable[[RuleBook], Plan]) -> None:
     book = old()

@@ -40,13 +40,17 @@ def kept(table: Standings) -> Standings:
 
 REVISED = Standing(rule("c", "A2"), Status.IN_FORCE, rule("c", "A2", ENGINEERS))
 LIMITED = Standing(replace(rule("d", "A2"), validity=CURRENT), Status.WAITING)
-TABLE = {each.stated.id: each for each in (in_force("a", "A1"), in_force("b", "A1"), REVISED, LIMITED)}
+ENDING, ENDED = (
+    Standing(replace(rule(id_, "A2"), validity=CURRENT), status)
+    for id_, status in (("e", Status.LEFT), ("f", Status.ENDED))
+)
+TABLE = {each.stated.id: each for each in (in_force("a", "A1"), in_force("b", "A1"), REVISED, LIMITED, ENDING, ENDED)}
 
 
 def test_what_was_kept_is_read_when_it_is_asked_for() -> None:
     table = kept(Standings.of(TABLE))
-    assert (len(table), [*table], "a" in table, "x" in table, table.get("x")) == (4, [*"abcd"], True, False, None)
-    assert table.limited() == {"d"}
+    assert (len(table), [*table], "a" in table, "x" in table, table.get("x")) == (6, [*"abcdef"], True, False, None)
+    assert table.limited() == {"d": CURRENT.begin, "e": CURRENT.end}
     assert table.read == 0
     assert table["b"] == TABLE["b"]
     assert table.read == 1
@@ -58,12 +62,12 @@ def test_what_was_kept_is_read_when_it_is_asked_for() -> None:
 def test_only_what_has_changed_is_packed_again() -> None:
     table = kept(Standings.of(TABLE))
     before = {block.event: block for block in table.blocks()}
-    table["e"] = in_force("e", "A1")
+    table["g"] = in_force("g", "A1")
     after = {block.event: block for block in table.blocks()}
     assert after[event("A2")] is before[event("A2")]
-    assert after[event("A1")].ids == ["a", "b", "e"]
+    assert after[event("A1")].ids == ["a", "b", "g"]
     assert table.read == 1
-    assert dict(kept(table)) == {**TABLE, "e": table["e"]}
+    assert dict(kept(table)) == {**TABLE, "g": table["g"]}
 
 
 IDS = st.sampled_from("abcdef")
@@ -74,6 +78,8 @@ STANDINGS = st.sampled_from(
         lambda id_: Standing(rule(id_, "A1"), Status.REJECTED),
         lambda id_: Standing(rule(id_, "A3"), Status.IN_FORCE, rule(id_, "A3", ENGINEERS)),
         lambda id_: Standing(replace(rule(id_, "A3"), validity=CURRENT), Status.ENDED),
+        lambda id_: Standing(replace(rule(id_, "A2"), validity=CURRENT), Status.WAITING),
+        lambda id_: Standing(replace(rule(id_, "A1"), validity=CURRENT), Status.LEFT),
     ]
 )
 CHANGES = st.lists(st.tuples(st.sampled_from(["write", "drop", "read", "keep"]), IDS, STANDINGS), max_size=30)
@@ -94,7 +100,9 @@ def test_a_table_is_what_a_dictionary_is(changes: list[tuple[str, str, Callable[
             case _:
                 table = kept(table)
         assert len(table) == len(model)
-        assert table.limited() == {each for each, standing in model.items() if standing.stated.validity == CURRENT}
+        live = (Status.WAITING, Status.LEFT)
+        due = {each for each, it in model.items() if it.stated.validity == CURRENT and it.status in live}
+        assert due <= table.limited().keys() <= {each for each, it in model.items() if it.stated.validity == CURRENT}
     # The order in which a table was written does not matter.
     assert [*table.blocks()] == [*Standings.of(dict(sorted(model.items()))).blocks()]
     assert table.revised() == {each: it for each, it in model.items() if it.form not in (None, it.stated)}

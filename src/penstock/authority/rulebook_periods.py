@@ -20,14 +20,16 @@ class Periods:
 
     def __init__(self, base: RuleBase) -> None:
         self._base = base
-        self._limited: set[str] = set()
+        #: their ids, and before when nothing is due
+        self._limited: dict[str, bytes] = {}
         self._seen = -1
 
     def due(self, when: datetime) -> bool:
         """Say whether a period has ended, or begun, that is not taken in."""
         self._follow()
         now = instant_key(when)
-        found = (self._base.standings.get(one) or self._base.wishes.get(one) for one in self._limited)
+        limited = (one for one, due in self._limited.items() if due <= now)
+        found = (self._base.standings.get(one) or self._base.wishes.get(one) for one in limited)
         return any(each is not None and self._is_due(each, now) for each in found)
 
     def _is_due(self, each: Standing | Wish, now: bytes) -> bool:
@@ -53,4 +55,5 @@ class Periods:
         self._seen = taken
 
     def _note(self, rules: Iterable[tuple[str, Standing | Wish | None]]) -> None:
-        self._limited.update(one for one, each in rules if each is not None and each.stated.validity != ALWAYS)
+        limited = (one for one, each in rules if each is not None and each.stated.validity != ALWAYS)
+        self._limited.update(dict.fromkeys(limited, b""))

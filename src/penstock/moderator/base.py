@@ -7,7 +7,7 @@
 Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -133,8 +133,8 @@ class RuleBase:
         return MappingProxyType(self._tables.rules)
 
     @property
-    def limited(self) -> Collection[str]:
-        """The ids of publishers' rules that have a period."""
+    def limited(self) -> Mapping[str, bytes]:
+        """Publishers' rules whose periods may begin or end, by their ids, and before when nothing is due."""
         return self._tables.rules.limited()
 
     @property

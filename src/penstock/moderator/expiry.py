@@ -17,7 +17,7 @@ _LIVE = (Status.IN_FORCE, Status.REJECTED, Status.WAITING, Status.LEFT)
 def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan what comes of the time: rules whose periods have ended go, those whose periods begin are tried."""
     now = instant_key(note.when)
-    limited = {rule_id: base.standings[rule_id] for rule_id in sorted(base.limited)}
+    limited = {rule_id: base.standings[rule_id] for rule_id, due in sorted(base.limited.items()) if due <= now}
     ended = {
         rule_id: Status.ENDED
         for rule_id, standing in limited.items()

@@ -109,14 +109,14 @@ def image_from_sexp(value: SExp) -> Image:
 
 def _block(block: Block) -> SExp:
     stated = ((b"stated", p.encode(), s.encode(), _ids(ids)) for p, s, ids in block.stated)
-    listed = ((b"ids", _ids(block.ids)), (b"limited", _ids(block.limited)), (b"revised", _ids(block.revised)))
+    listed = ((b"ids", _ids(block.ids)), (b"due", _ids(block.due)), (b"revised", _ids(block.revised)))
     return (_event(block.event), *listed, *stated, block.packed)
 
 
 def _read_block(value: SExp) -> Block:
     match value:
-        case (event, (b"ids", ids), (b"limited", limited), (b"revised", revised), *stated, bytes(packed)):
-            listed = (_read_ids(ids), _read_ids(limited), _read_ids(revised))
+        case (event, (b"ids", ids), (b"due", due), (b"revised", revised), *stated, bytes(packed)):
+            listed = (_read_ids(ids), _read_ids(due), _read_ids(revised))
             return Block(_read_event(event), *listed, [*map(_read_stated, stated)], packed)
     raise _malformed("not a block of rules")
 

@@ -1,11 +1,11 @@
 """How publishers' rules stand, by their ids: as values, or as bytes of a snapshot until somebody asks for them.
 
-    <block>  (<event> (ids <ids>) (limited <ids>) (revised <ids>) (stated <fnc-p> <fnc-s> <ids>) … <packed>)
+    <block>  (<event> (ids <ids>) (due <instant>/<id> …) (revised <ids>) (stated <fnc-p> <fnc-s> <ids>) … <packed>)
 
 A rule book of many rules is opened for the sake of a few. So a snapshot keeps them by event type, in blocks. A block
-lists what has to be known of all its rules: their ids, which of them have a period, which are in force in another form
-than was stated, and what those in force demand. The rules themselves are packed, and read when they are asked for.
-Blocks of event types on which nothing has changed are kept again as they are.
+lists what has to be known of all its rules: their ids, when the periods of those that have one begin or end, which are
+in force in another form than was stated, and what those in force demand. The rules themselves are packed, and read when
+they are asked for. Blocks of event types on which nothing has changed are kept again as they are.
 """
 
 import zlib
@@ -33,7 +33,8 @@ class Block:
 
     event: TypeKey
     ids: Sequence[str]
-    limited: Sequence[str]
+    #: when something is due to be done about rules, because their periods begin or end: `<instant>/<id>`
+    due: Sequence[str]
     revised: Sequence[str]
     #: what rules in force demand of publishers and of subscribers, and their ids
     stated: Sequence[tuple[str, str, Sequence[str]]] = field(repr=False)
@@ -43,7 +44,7 @@ class Block:
     def of(cls, event: TypeKey, standings: Mapping[str, Standing], unread: "Unread | None" = None) -> Self:
         """Return rules on an event type as they are kept, with those that were not read since they were kept last."""
         rows = {rule_id: canonical(standing_to_sexp(each)) for rule_id, each in standings.items()}
-        limited = {rule_id for rule_id, each in standings.items() if is_limited(each)}
+        due = [f"{at}/{rule_id}" for rule_id, each in standings.items() if (at := _due_at(each)) is not None]
         revised = {rule_id for rule_id, each in standings.items() if is_revised(each)}
         stated: dict[tuple[str, str], list[str]] = {}
         for rule_id, each in standings.items():
@@ -53,7 +54,7 @@ class Block:
             block, others = unread.block, unread.ids
             kept = block.rows()
             rows |= {rule_id: kept[rule_id] for rule_id in others}
-            limited |= others.intersection(block.limited)
+            due += [each for each in block.due if each.partition("/")[2] in others]
             revised |= others.intersection(block.revised)
             for fnc_p, fnc_s, ids in block.stated:
                 if same := others.intersection(ids):
@@ -61,7 +62,7 @@ class Block:
         return cls(
             event,
             sorted(rows),
-            sorted(limited),
+            sorted(due),
             sorted(revised),
             [(*functions, sorted(ids)) for functions, ids in sorted(stated.items())],
             zlib.compress(canonical(tuple(rows[rule_id] for rule_id in sorted(rows))), _LEVEL),
@@ -154,11 +155,16 @@ class Standings(MutableMapping[str, Standing]):
         """How many rules were read or written."""
         return len(self._read)
 
-    def limited(self) -> frozenset[str]:
-        """Return the ids of the rules that have a period."""
-        listed = (rule_id for block in self._blocks.values() for rule_id in block.limited)
-        unread = (rule_id for rule_id in listed if rule_id in self._events and rule_id not in self._read)
-        return frozenset((*unread, *(rule_id for rule_id, each in self._read.items() if is_limited(each))))
+    def limited(self) -> Mapping[str, bytes]:
+        """Return the rules whose periods may begin or end, by their ids, and instants before which nothing is due.
+
+        That is known of rules that were not read. Of others it depends on what becomes of them, so they are always due
+        to be looked at.
+        """
+        listed = (each.partition("/") for block in self._blocks.values() for each in block.due)
+        found = {rule_id: at.encode() for at, _, rule_id in listed if rule_id in self._events}
+        found |= {rule_id: b"" for rule_id, each in self._read.items() if each.stated.validity != ALWAYS}
+        return {rule_id: at for rule_id, at in found.items() if not at or rule_id not in self._read}
 
     def revised(self) -> Mapping[str, Standing]:
         """Return the rules that are in force in another form than was stated."""
@@ -186,11 +192,6 @@ class Standings(MutableMapping[str, Standing]):
         read = {rule_id: self._read[rule_id] for rule_id in self._on[event] if rule_id in self._read}
         others = self._on[event] - read.keys()
         return Block.of(event, read, Unread(self._blocks[event], others) if others else None)
-
-
-def is_limited(standing: Standing) -> bool:
-    """Say whether a rule has a period."""
-    return standing.stated.validity != ALWAYS
 
 
 def is_revised(standing: Standing) -> bool:
@@ -226,6 +227,15 @@ def false_snapshot(what: str) -> RefusedError:
         f"a snapshot of this rule book {what}",
         hint="run `penstock moderator verify`; restore a backup whose head you know",
     )
+
+
+def _due_at(standing: Standing) -> str | None:
+    """Return the instant at which the period of a rule begins or ends, as it stands; None for never."""
+    validity = standing.stated.validity
+    if standing.status is Status.WAITING:
+        return validity.begin.decode()
+    over = standing.status in (Status.ENDED, Status.WITHDRAWN)
+    return None if over or validity.not_after is None else validity.end.decode()
 
 
 def _read(event: TypeKey, rule_id: str, row: bytes) -> Standing:
