@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from penstock.model import (
     AttributeSpec,
     EventType,
     Kind,
-    Petnames,
     Principal,
     TypeDefinition,
     TypeName,
@@ -37,11 +37,10 @@ from penstock.pipeline.jobs_ingest import EVENTS
 from penstock.pipeline.layout import ROWS as ROWS_FOLDER
 from penstock.pipeline.layout import write_views
 from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask
 from penstock.pipeline.tagging import TYPE as TYPE_COLUMN
 from penstock.pipeline.whatif import compare
-from penstock.pipeline.whatif_admission import compare_admission
+from penstock.pipeline.whatif_admission import compare_publishers
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -124,7 +123,7 @@ def masking(events: Callable[[], DataFrame]) -> Result:
             for n in range(20)
         )
     )
-    masked = mask(restriction, SIGHTING, transit_sources([SIGHTING]), environment_sources())
+    masked = mask(restriction, SIGHTING, transit_sources([SIGHTING]), BenchPolicy(Credentials()))
 
     read, view = events(), deliver_one(to_transit(events(), SIGHTING), masked, SIGHTING)
     plain, ours = medians(lambda: nothing(read), lambda: nothing(view))
@@ -193,7 +192,7 @@ def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
 
     def jobs() -> None:
         desk = Desk.of(
-            LoadedPolicy(mine, (TYPE,), Petnames()),
+            replace(mine, types=(TYPE,)),
             "urn:bench",
             clock=lambda: datetime.now(UTC),
             timer=time.perf_counter_ns,
@@ -252,7 +251,7 @@ def what_if(events: Callable[[], DataFrame]) -> list[Result]:
 
     def everybody() -> None:
         readers()
-        compare_admission(typed, SIGHTING, old, new, environment=environment_sources())
+        compare_publishers(typed, SIGHTING, old, new, environment=environment_sources(UTC, {}))
 
     def once_admitted() -> None:
         nothing(admit(typed, TYPE, before).events)

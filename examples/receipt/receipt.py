@@ -26,7 +26,8 @@ from penstock.pipeline.deliver import SUBSCRIBER, deliver
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest import Ingested, Tally, ingest_table, read_csv, reconcile
 from penstock.pipeline.mapping import read_mapping
-from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import load_policy
 from penstock.trust import Authorisation, Certificate, Credentials, Right, Validity, event_tag, issue, sign_type
 from penstock.trust.event_types import UnverifiedType, verify_type
 
@@ -98,18 +99,18 @@ def sign(folder: Path) -> None:
     (folder / "names.toml").write_text("".join(lines), encoding="utf-8")
 
 
-def ingest(spark: SparkSession, path: str, loaded: LoadedPolicy) -> Ingested:
+def ingest(spark: SparkSession, path: str, policy: Policy) -> Ingested:
     """Read the log, as the mapping file says."""
-    (verified,) = loaded.types
+    (verified,) = policy.types
     bound = read_mapping((FOLDER / "receipt.toml").read_text(encoding="utf-8")).bind(verified)
     return ingest_table(read_csv(spark.read, path, bound.mapping.csv), bound, NOW)
 
 
-def seen(events: DataFrame, loaded: LoadedPolicy) -> dict[str, tuple[int, tuple[str, ...]]]:
+def seen(events: DataFrame, policy: Policy) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Return how many events each reader gets, and which attributes it sees of some; in one pass for all of them."""
-    (verified,) = loaded.types
+    (verified,) = policy.types
     names = {str(attribute.id): attribute.name for attribute in verified.event_type.attributes}
-    rows = deliver(events, [verified.event_type], loaded.policy).by_subscriber()
+    rows = deliver(events, [verified.event_type], policy).by_subscriber()
     counted = rows.groupBy(SUBSCRIBER).agg(F.count("*"), *(F.count(quoted(uid)) for uid in names))
     return {
         reader: (whole, tuple(name for name, count in zip(names.values(), counts, strict=True) if count))
@@ -119,14 +120,14 @@ def seen(events: DataFrame, loaded: LoadedPolicy) -> dict[str, tuple[int, tuple[
 
 def summary(spark: SparkSession, path: str) -> Iterator[str]:
     """Yield the lines of the report."""
-    loaded = load_policy(str(FOLDER / "policy.toml"), NOW)
-    ingested = ingest(spark, path, loaded)
+    policy = load_policy(str(FOLDER / "policy.toml"), NOW)
+    ingested = ingest(spark, path, policy)
     kept = Ingested(ingested.tagged.persist(), ingested.types)
     tally: Tally = reconcile(kept)
     yield str(tally)
     yield from (f"  {count:,} × {reason}" for reason, count in tally.reasons)
-    found = seen(kept.good, loaded)
-    for subscriber in loaded.policy.subscribers:
+    found = seen(kept.good, policy)
+    for subscriber in policy.subscribers:
         events, shown = found.get(subscriber.name, (0, ()))
         yield f"{subscriber.name}: {events:,} events{' with ' if shown else ''}{', '.join(shown)}"
     kept.tagged.unpersist()

@@ -12,7 +12,7 @@ from tests.trust.kit import NOW, refused
 from penstock.apps.cli import pipeline_runs
 from penstock.apps.cli.pipeline_runs import policy_now, report
 from penstock.pipeline.jobs_report import Question
-from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.policy import Policy
 
 SESSION: Any = SimpleNamespace(now=NOW)
 
@@ -32,9 +32,9 @@ def test_each_report_of_a_stream_goes_by_the_policy_as_it_is(policy: Path, monke
         (policy.parent / "owner.chain").unlink()
         on_batch()
 
-    def audited(_spark: object, _path: str, loaded: LoadedPolicy | None, _question: Question) -> Any:
-        assert loaded is not None
-        made.append(loaded.policy.revision)
+    def audited(_spark: object, _path: str, policy: Policy | None, _question: Question) -> Any:
+        assert policy is not None
+        made.append(policy.revision)
 
     monkeypatch.setattr(pipeline_runs, "execute", batches)
     monkeypatch.setattr(pipeline_runs, "audited", audited)

@@ -126,7 +126,7 @@ def test_policy_files_name_agreements(tmp_path: Path) -> None:
     (tmp_path / "plant.agreement").write_bytes(write_statements([signed, *PROFILES]))
     text = 'types = ["*.type"]\nagreements = ["plant.agreement"]\n'
     (tmp_path / "policy.toml").write_text(text)
-    loaded = load_policy(str(tmp_path / "policy.toml"), NOW).policy
+    loaded = load_policy(str(tmp_path / "policy.toml"), NOW)
     (rules,) = loaded.agreements.rules
     assert rules.agreement == signed.value
     assert set(rules.known) == {P1, P2, ANN, BOB}

@@ -127,7 +127,7 @@ def test_policy_files_name_policies(tmp_path: Path) -> None:
     names = f'[names]\npito = "{PITO.principal}"\nmallory = "{MALLORY.principal}"\n[domains]\nmallory = "Nowhere"\n'
     text = f'types = ["plate.type"]\nhistory = ["old.type"]\ncredentials = ["all.certs"]\n{names}'
     (tmp_path / "policy.toml").write_text(f'{text}[policies]\nfiles = ["no.policy"]\nowners = ["pito"]\n')
-    loaded = load_policy(str(tmp_path / "policy.toml"), NOW).policy
+    loaded = load_policy(str(tmp_path / "policy.toml"), NOW)
     assert loaded.decide(MET.principal, Right.SUBSCRIBE, V8516).effect is Effect.DENY
     # Brokers carry and read for others, and are not asked.
     assert loaded.of_brokers().decide(MET.principal, Right.SUBSCRIBE, V8516).effect is Effect.PERMIT

@@ -27,7 +27,8 @@ from penstock.pipeline.jobs_messages import Messages, check_stream
 from penstock.pipeline.jobs_report import Audit, WhatIf, audited, compared
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.outputs import Output
-from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import load_policy
 from penstock.pipeline.streaming import Streaming
 from penstock.testing.nats import NatsServer
 from penstock.trust import Credentials, Right, event_tag
@@ -44,7 +45,7 @@ class Plant:
         self.policy = policy
         self.numbers = count()
 
-    def loaded(self) -> LoadedPolicy:
+    def loaded(self) -> Policy:
         return load_policy(str(self.policy), NOW)
 
     def path(self, name: str) -> str:
@@ -268,7 +269,7 @@ def test_what_if_adds_up_over_the_batches_of_a_stream(spark: SparkSession, plant
 @pytest.mark.long
 def test_audit_reports_on_files_and_on_what_jobs_decided(spark: SparkSession, plant: Plant) -> None:
     desk = plant.desk()
-    first = desk.loaded.types[0]
+    first = desk.policy.types[0]
     output = Output(spark, plant.path("admitted"), "admit", "", ())
     log = plant.folder / "log"
     log.mkdir()

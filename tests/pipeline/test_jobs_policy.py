@@ -6,29 +6,36 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import cast
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.jobs_plant import build_revocable, interpreted, revoke, write_events
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.pipeline.jobs_plant import NAME, POLICY, build, build_revocable, interpreted, revoke, write_events
 from tests.pipeline.rows import transit_frame
-from tests.trust.kit import NOW, refused, who
+from tests.trust.kit import NOW, grant, refused, who
 
 from penstock.guard import Effect, EventRequest, decide
 from penstock.guard.capability_authority import CapabilityAuthority
 from penstock.guard.revoking import Revoking
 from penstock.model import Event
+from penstock.pipeline.admit import admit
 from penstock.pipeline.commits import Said, commits
 from penstock.pipeline.deliver import deliver
+from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, transit_sources
 from penstock.pipeline.jobs import start
 from penstock.pipeline.jobs_enforce import Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.layout import open_view
 from penstock.pipeline.outputs import Output
-from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import load_policy
+from penstock.pipeline.restrict import deliver_one, mask
 from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.whatif import compare
-from penstock.trust import Right
+from penstock.pipeline.whatif_admission import compare_admission
+from penstock.trust import Credentials, Right, event_tag
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def policy(tmp_path: Path) -> Path:
 class Noted:
     """A job that notes by which policies it was asked."""
 
-    policies: tuple[LoadedPolicy, ...]
+    policies: tuple[Policy, ...]
     asked: list[str]
     by: str = "anything"
     name: str = "noted"
@@ -67,7 +74,7 @@ class Noted:
         return batch
 
     def step(self, _events: DataFrame, _batch: int, _output: Output) -> Said:
-        self.asked.append(self.policies[0].policy.revision)
+        self.asked.append(self.policies[0].revision)
         return {"counts": {}}
 
 
@@ -91,9 +98,9 @@ def steps(policy: Path, *, sums: bool = False) -> Steps:
     asked: list[str] = []
     made = count()
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> Noted:
+    def make(policies: tuple[Policy, ...]) -> Noted:
         next(made)
-        return Noted(policies, asked, policies[0].policy.revision if sums else "anything")
+        return Noted(policies, asked, policies[0].revision if sums else "anything")
 
     return Steps(ByPolicy(Watched((str(policy),), lambda: NOW), make))
 
@@ -160,13 +167,13 @@ def test_history_before_an_order_stays_and_nothing_after_it_is_delivered(quick: 
     ]
     frame = transit_frame(quick, [event_type], sent).persist()
     try:
-        delivered = deliver(frame, [event_type], replace(after.policy, subscribers=after.policy.subscribers[:1]))
+        delivered = deliver(frame, [event_type], replace(after, subscribers=after.subscribers[:1]))
         found = sorted(row["@id"] for row in delivered.for_subscriber("statistics").collect())
-        told = compare(frame, before.policy, after.policy, types=[event_type])
-        same = compare(frame, after.policy, after.policy, types=[event_type])
+        told = compare(frame, before, after, types=[event_type])
+        same = compare(frame, after, after, types=[event_type])
     finally:
         frame.unpersist()
-    live = Revoking(CapabilityAuthority(after.policy.credentials), after.policy.revocations)
+    live = Revoking(CapabilityAuthority(after.credentials), after.revocations)
     allowed = []
     for event in sent:
         assert event.time is not None
@@ -179,6 +186,48 @@ def test_history_before_an_order_stays_and_nothing_after_it_is_delivered(quick: 
     assert not same.changes
 
 
+def test_hours_are_those_of_the_policy_s_zone_and_facts_are_its_own(quick: SparkSession, tmp_path: Path) -> None:
+    """Delivery, admission, what-if and the view of one reader ask as the broker of that zone would."""
+    file = build(tmp_path / "plant")
+    office = ["hour >= 9 AND hour < 17 AND on_duty"]
+    for name, subject, right in (("publisher", 2, Right.PUBLISH), ("statistics", 4, Right.SUBSCRIBE)):
+        tag = event_tag(who(1), NAME, None, [right], when=office)
+        (file.parent / "certs" / f"{name}.cert").write_bytes(Credentials.of(grant(1, subject, tag)).to_bytes())
+    file.write_text(f'zone = "Europe/Amsterdam"\nfacts = {{ on_duty = true }}\n{POLICY}')
+    loaded = load_policy(str(file), NOW)
+    verified, event_type = loaded.types[0], loaded.types[0].event_type
+    # In Amsterdam it is two hours later than in UTC: from 7:00 to 14:59 of UTC the office is open.
+    start_of_day = NOW.replace(hour=0, minute=30, second=0, microsecond=0)
+    event = Event.of(event_type, {"sensor": "s", "region": "north", "value": 30.0})
+    sent = [replace(event.to_transit(), id=str(hour), time=start_of_day + timedelta(hours=hour)) for hour in range(24)]
+    zone = ZoneInfo("Europe/Amsterdam")
+    hours = {one.id for one in sent if one.time is not None and 9 <= one.time.astimezone(zone).hour < 17}
+    assert len(hours) == 8
+    transit = transit_frame(quick, [event_type], sent).persist()
+    typed = transit.select(
+        ID, TIME, F.lit(str(who(2))).alias(SOURCE), *(quoted(a.id).alias(a.name) for a in event_type.attributes)
+    )
+    try:
+        delivered = deliver(transit, [event_type], loaded).for_subscriber("statistics")
+        assert {row[ID] for row in delivered.collect()} == hours
+        admitted = admit(typed, verified, loaded)
+        assert {row[ID] for row in admitted.events.collect()} == hours
+        nobody = replace(loaded, credentials=Credentials())
+        (change,) = [
+            one
+            for one in compare(transit, loaded, nobody, types=[event_type]).changes
+            if one.attribute is None and one.reader.name == "statistics"
+        ]
+        assert (change.gained, change.lost) == (0, len(hours))
+        (put, *_) = compare_admission(typed, event_type, loaded, nobody).changes
+        assert (put.attribute, put.gained, put.lost) == (None, 0, len(hours))
+        shown = loaded.decide(who(4), Right.SUBSCRIBE, verified).restriction
+        masked = mask(shown, event_type, transit_sources([event_type]), loaded)
+        assert {row[ID] for row in deliver_one(transit, masked, event_type).collect()} == hours
+    finally:
+        transit.unpersist()
+
+
 @pytest.mark.long
 def test_streams_go_by_what_is_revoked_while_they_run(quick: SparkSession, policy: Path, tmp_path: Path) -> None:
     for number in range(2):
@@ -189,7 +238,7 @@ def test_streams_go_by_what_is_revoked_while_they_run(quick: SparkSession, polic
     one_by_one = Streaming(files=1, drain=True)
     start(Ingest(Envelopes(str(tmp_path / "in"), loaded.types), lambda: NOW), quick, ingested, one_by_one).wait()
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> Deliver:
+    def make(policies: tuple[Policy, ...]) -> Deliver:
         desk = Desk.of(policies[0], "test", clock=lambda: NOW, timer=lambda: 0, ids=lambda: f"d{next(ids)}")
         return Deliver(ingested, tuple(one.event_type for one in policies[0].types), desk)
 

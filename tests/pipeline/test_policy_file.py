@@ -103,12 +103,11 @@ def test_bounds(tmp_path: Path) -> None:
 
 def test_what_it_names_is_verified_and_decides(tmp_path: Path) -> None:
     loaded = load_policy(str(build(tmp_path / "plant")), NOW)
-    policy = loaded.policy
     assert [verified.event_type.name for verified in loaded.types] == [FIRST.name, SECOND.name]
-    assert [s.name for s in policy.subscribers] == ["statistics", "engineer", "auditor", "stranger"]
-    effects = [policy.decide(s.principal, Right.SUBSCRIBE, s.type).effect for s in policy.subscribers]
+    assert [s.name for s in loaded.subscribers] == ["statistics", "engineer", "auditor", "stranger"]
+    effects = [loaded.decide(s.principal, Right.SUBSCRIBE, s.type).effect for s in loaded.subscribers]
     assert effects == [Effect.PERMIT, Effect.PERMIT, Effect.PERMIT, Effect.DENY]
-    assert policy.decide(who(2), Right.PUBLISH, loaded.types[0]).effect is Effect.PERMIT
+    assert loaded.decide(who(2), Right.PUBLISH, loaded.types[0]).effect is Effect.PERMIT
     assert loaded.names.show(who(4)) == "statistics"
 
 
@@ -119,7 +118,7 @@ def test_petnames_may_stand_in_a_file(tmp_path: Path) -> None:
     with refused("file.missing"):
         load_policy(str(policy), NOW)
     (policy.parent / "names.toml").write_text(f'statistics = "{who(4)}"\nengineer = "{who(5)}"\n', encoding="utf-8")
-    assert load_policy(str(policy), NOW).policy.subscribers[1].principal == who(5)
+    assert load_policy(str(policy), NOW).subscribers[1].principal == who(5)
 
 
 def test_domains_say_who_is_at_home_where(tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_domains_say_who_is_at_home_where(tmp_path: Path) -> None:
         "office": {who(4)},
         "plant": {who(1), who(2)},
     }
-    assert loaded.policy.revision == load_policy(str(build(tmp_path / "other")), NOW).policy.revision
+    assert loaded.revision == load_policy(str(build(tmp_path / "other")), NOW).revision
     # The same principal by its name and by its key.
     policy.write_text(f'{homes}"{who(4)}" = "office"\n', encoding="utf-8")
     assert load_policy(str(policy), NOW).domains == loaded.domains
@@ -189,12 +188,25 @@ def test_conditions_about_facts_count_where_the_policy_gives_them(tmp_path: Path
     tag = event_tag(who(1), NAME, None, [Right.SUBSCRIBE], when=["on_duty"])
     (policy.parent / "certs" / "duty.cert").write_bytes(Credentials.of(grant(1, 3, tag)).to_bytes())
     plain = load_policy(str(policy), NOW)
-    assert plain.policy.decide(who(3), Right.SUBSCRIBE, plain.types[0]).effect is Effect.INDETERMINATE
+    assert plain.decide(who(3), Right.SUBSCRIBE, plain.types[0]).effect is Effect.INDETERMINATE
     policy.write_text(
         POLICY.replace("[[subscribers]]", "[facts]\non_duty = true\n[[subscribers]]", 1), encoding="utf-8"
     )
     knowing = load_policy(str(policy), NOW)
-    assert knowing.policy.decide(who(3), Right.SUBSCRIBE, knowing.types[0]).effect is Effect.PERMIT
+    assert knowing.decide(who(3), Right.SUBSCRIBE, knowing.types[0]).effect is Effect.PERMIT
+
+
+def test_zone_and_facts_are_part_of_a_policy_and_of_its_revision(tmp_path: Path) -> None:
+    file = build(tmp_path / "plant")
+    found = [load_policy(str(file), NOW)]
+    for text in ('zone = "UTC"', 'zone = "Europe/Amsterdam"', 'zone = "Europe/London"', "facts = { on_duty = true }"):
+        file.write_text(f"{text}\n{POLICY}", encoding="utf-8")
+        found.append(load_policy(str(file), NOW))
+    assert [str(policy.zone) for policy in found] == ["UTC", "UTC", "Europe/Amsterdam", "Europe/London", "UTC"]
+    assert found[-1].facts == {"on_duty": True}
+    first, same, *others = (policy.revision for policy in found)
+    assert first == same
+    assert len({first, *others}) == 4
 
 
 WORDS = st.sampled_from(
@@ -230,11 +242,11 @@ def test_no_file_does_anything_but_load_or_be_refused(table: dict[str, str], tai
 
 def test_what_owners_revoked(tmp_path: Path) -> None:
     file = build(tmp_path / "plant")
-    before = load_policy(str(file), NOW).policy
+    before = load_policy(str(file), NOW)
     revoke(file.parent, 5, "statistics")
     revoke(file.parent, 6, "statistics", "engineer")
     file.write_text(REVOCATIONS + POLICY)
-    policy = load_policy(str(file), NOW).policy
+    policy = load_policy(str(file), NOW)
     assert policy.revision != before.revision
     for subscriber, seconds in (("statistics", 5), ("engineer", 6)):
         reader = next(one for one in policy.subscribers if one.name == subscriber)
@@ -244,7 +256,7 @@ def test_what_owners_revoked(tmp_path: Path) -> None:
     # What speaks of none of the certificates changes nothing.
     (file.parent / "owner.chain").unlink()
     revoke(file.parent, 5, "statistics", by=3)
-    other = load_policy(str(file), NOW).policy
+    other = load_policy(str(file), NOW)
     reader = other.subscribers[0]
     assert other.decide(reader.principal, Right.SUBSCRIBE, reader.type).restriction.branches[0].when == ANYTIME
 

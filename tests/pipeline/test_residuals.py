@@ -8,7 +8,8 @@ from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
 from penstock.guard.residuals import residual_restriction
 from penstock.model import TransitEvent
 from penstock.pipeline.frames import ID, transit_sources
-from penstock.pipeline.restrict import deliver_one, environment_sources, mask
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.restrict import deliver_one, mask
 from penstock.policy.datatypes import STRING
 from penstock.policy.evaluate import evaluate
 from penstock.policy.event_attributes import ATTRIBUTE_NAME, EVENT, data_type_of
@@ -17,6 +18,7 @@ from penstock.policy.requests import SUBJECT, Facts, key_of
 from penstock.policy.results import Decision
 from penstock.policy.text_reading import read_text_policy
 from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
 
 EVENTS = "".join(
     f'attribute {one.name} {{ category = resource id = "{EVENT}{one.name}" type = {data_type_of(one.spec.kind)} }}\n'
@@ -49,7 +51,7 @@ def test_columns_show_what_is_permitted(spark: SparkSession) -> None:
     maker = EventMaker(7)
     sent = [TransitEvent(TYPE.key, TYPE.ancestors, maker.event(), str(number), NOW) for number in range(80)]
     restriction = residual_restriction(POLICY, known, Right.SUBSCRIBE, TYPE)
-    masked = mask(restriction, TYPE, transit_sources([TYPE]), environment_sources())
+    masked = mask(restriction, TYPE, transit_sources([TYPE]), Policy(Credentials()))
     rows = collected(deliver_one(transit_frame(spark, [TYPE], sent), masked, TYPE))
     found = {row[ID]: {name for name in IDS if row[name] is not None} for row in rows}
 

@@ -28,9 +28,14 @@ from penstock.model import (
 )
 from penstock.pipeline.columns import micros
 from penstock.pipeline.frames import ID, TIME, quoted, transit_sources
+from penstock.pipeline.policy import Policy
 from penstock.pipeline.restrict import deliver_one, environment_sources, mask
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+
+IN_UTC = Policy(Credentials())
+"""A policy that gives no right: restrictions come from elsewhere."""
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TIMES = [
@@ -86,7 +91,7 @@ def test_columns_show_what_delivery_shows(
         seen = deliver(event, environment(event.time))
         if seen is not None:
             expected[event.id] = seen
-    masked = mask(restriction, reader, transit_sources(family.types), environment_sources())
+    masked = mask(restriction, reader, transit_sources(family.types), IN_UTC)
     frame = transit_frame(spark, family.types, sent)
     found = {row[ID]: row for row in collected(deliver_one(frame, masked, reader, selector))}
     assert found.keys() == expected.keys()
@@ -103,7 +108,7 @@ def test_guards_hold_where_the_log_says_so_and_nowhere_else(spark: SparkSession)
     answers = F.when(quoted(ID) == "0", True).when(quoted(ID) == "1", False)
     known: list[tuple[dict[str, Column], set[str]]] = [({}, set()), ({"on-duty": answers}, {"0"})]
     for guards, shown in known:
-        masked = mask(restriction, reader, transit_sources([reader]), environment_sources(), guards)
+        masked = mask(restriction, reader, transit_sources([reader]), IN_UTC, guards)
         assert {row[ID] for row in deliver_one(frame, masked, reader).collect()} == shown
 
 
@@ -114,7 +119,7 @@ def test_no_row_is_copied_and_a_filter_of_the_view_reaches_the_events(
     restriction = Restriction(
         (Branch(action=Right.SUBSCRIBE, where=parse("a > 7").rename({"a": reader.by_name["a"].id})),)
     )
-    masked = mask(restriction, reader, transit_sources([reader]), environment_sources())
+    masked = mask(restriction, reader, transit_sources([reader]), IN_UTC)
     view = deliver_one(transit_frame(spark, [reader], []), masked, reader)
     view.where(quoted(ID) == "mine").explain()
     plan = capsys.readouterr().out.split("== Physical Plan ==")[1]
@@ -132,7 +137,7 @@ def test_the_environment_is_that_of_the_broker_s_zone(spark: SparkSession) -> No
     frame = spark.createDataFrame(rows, schema="n int, t bigint").select("n", F.timestamp_micros("t").alias(TIME))
     parts = ["hour", "minute", "weekday"]
     for zone in zones:
-        sources = environment_sources(zone)
+        sources = environment_sources(zone, {})
         found = frame.select("n", *(sources[part].column.alias(part) for part in parts)).collect()
         for row in found:
             try:

@@ -19,9 +19,7 @@ from tests.pipeline.test_restrict import WITH_A_NUMBER
 from penstock.guard import Branch, Restriction
 from penstock.guard.restriction import When
 from penstock.model import Event, EventType, Principal, Scalar, TransitEvent
-from penstock.pipeline.admit import publishers
 from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
-from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.whatif_admission import Admissions, compare_admission
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
@@ -68,11 +66,10 @@ def cases(draw: st.DrawFn) -> tuple[EventType, Rights, Rights, Sent]:
 def compared(spark: SparkSession, event_type: EventType, before: Rights, after: Rights, sent: Sent) -> Admissions:
     rows = [{ID: e.id, TIME: e.time, SOURCE: str(who), **e.values} for who, e in sent]
     old, new = (
-        publishers(trusted(event_type), Publishers(Credentials(), (), (Rulebook(dict(side)),)))
-        for side in (before, after)
+        Publishers(Credentials(), (), (Rulebook(dict(side)),), types=(trusted(event_type),)) for side in (before, after)
     )
     typed = frame(spark, typed_schema(event_type), rows)
-    return compare_admission(typed, event_type, old, new, environment=environment_sources(), samples=2)
+    return compare_admission(typed, event_type, old, new, samples=2)
 
 
 def put_in(rights: Rights, who: Principal, event: Event) -> TransitEvent | None:

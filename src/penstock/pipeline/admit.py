@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.guard import Effect, Publication
+from penstock.guard import Effect, Publication, Rules
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
 from penstock.pipeline.columns import Source, literal
@@ -24,7 +24,7 @@ from penstock.pipeline.constants import Slots, table
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Constants, ShapeBranch, shape_branch
-from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.restrict import in_environment
 from penstock.pipeline.views import any_of, holds, keep
 from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
@@ -78,15 +78,18 @@ def admit(
     policy: Policy,
     *,
     guards: Mapping[str, Column] | None = None,
-    environment: Mapping[str, Source] | None = None,
+    facts: Mapping[str, Source] | None = None,
 ) -> Admitted:
     """Admit typed events of one version.
+
+    `guards` and `facts` are columns, as for `deliver`.
 
     Raises `MalformedError` for a restriction that cannot be enforced, and for a type that has no columns
     (`pipeline.case`).
     """
     event_type = verified.event_type
-    judging = Judging(event_type, guards or {}, environment or environment_sources())
+    events, environment = in_environment(events, policy, facts)
+    judging = Judging(event_type, guards or {}, environment)
     frame, reason, final = judging.judge(events, publishers(verified, policy))
     judged = frame.select(*metadata(), reason.alias(REASON), *(c.alias(f"@v{n}") for n, c in enumerate(final)))
     values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
@@ -98,6 +101,7 @@ def admit(
 def publishers(verified: VerifiedType, policy: Policy) -> Publishers:
     """Return the publishers that may publish events of a version at some time, and their rights."""
     found: dict[str, tuple[PublishingShape, tuple[Value, ...]]] = {}
+    rules = Rules(environment=policy.environment)
     kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
     # The owner may publish whatever its type is, also where no credential and no reader speaks of it.
     for principal in dict.fromkeys((verified.event_type.name.owner, *policy.principals())):
@@ -106,7 +110,8 @@ def publishers(verified: VerifiedType, policy: Policy) -> Publishers:
             continue
         constants = Constants()
         branches = []
-        for number, (forced, group) in enumerate(Publication(decision.restriction, verified.event_type).groups):
+        publication = Publication(decision.restriction, verified.event_type, rules)
+        for number, (forced, group) in enumerate(publication.groups):
             for branch in group:
                 template = shape_branch(branch, branch.where, constants, kinds)
                 pairs = tuple((str(attribute), constants.name(value)) for attribute, value in forced)

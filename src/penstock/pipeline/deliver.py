@@ -20,7 +20,7 @@ from penstock.pipeline.find import QUESTION, Finder, Question
 from penstock.pipeline.frames import metadata, quoted, transit_sources
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Program, programs_of
-from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.restrict import in_environment
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.views import Viewer
 
@@ -109,21 +109,22 @@ def deliver(
     policy: Policy,
     *,
     guards: Mapping[str, Column] | None = None,
-    environment: Mapping[str, Source] | None = None,
+    facts: Mapping[str, Source] | None = None,
 ) -> Delivered:
     """Deliver a frame of transit events of some types to the subscribers of a policy.
 
     `types` are the versions whose attributes the frame has; of which of them an event is, `@type` says, without which
     all of them count as what each subscriber reads. Events of any other version go to nobody. `guards` has a boolean
-    column for each guard whose results the log holds; a guard that is not there never holds. Raises `SelectorError` for
-    a filter that does not fit.
+    column for each guard whose results the log holds; a guard that is not there never holds. `facts` are columns that
+    tell of each event what the policy says once for all. Raises `SelectorError` for a filter that does not fit.
     """
     told = TYPE in events.columns
     events = events.where(is_known(types)) if told else events
     by_type = ByType(types, told=told)
     programs = tuple(by_type.program(program) for program in programs_of(policy))
     sources = transit_sources(types)
-    viewer = Viewer(sources, environment or environment_sources(), {**(guards or {}), **by_type.guards()})
+    events, environment = in_environment(events, policy, facts)
+    viewer = Viewer(sources, environment, {**(guards or {}), **by_type.guards()})
     finder = Finder(events, viewer, lambda parts: parts[0][0] != 0)
     found = finder.find(Question(program.number, ((program,),)) for program in programs)
     view = [quoted(name) for part in finder.words() for name in part]

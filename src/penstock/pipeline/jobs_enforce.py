@@ -14,11 +14,9 @@ from penstock.guard import Counts, DecisionRecord, Recorder
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import kind_of
 from penstock.pipeline.admit import REASON, admit
-from penstock.pipeline.columns import Source, literal
+from penstock.pipeline.columns import literal
 from penstock.pipeline.commits import Said, check_sum
-from penstock.pipeline.constants import OneRow
 from penstock.pipeline.deliver import Delivered, deliver, is_known
 from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
@@ -26,8 +24,6 @@ from penstock.pipeline.jobs_ingest import EVENTS
 from penstock.pipeline.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
 from penstock.pipeline.outputs import Output, complete, read_part
 from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.policy_file import LoadedPolicy
-from penstock.pipeline.restrict import environment_sources
 from penstock.pipeline.sealed_log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.sealed_signers import Judge
@@ -47,16 +43,15 @@ OF_UNKNOWN_TYPE: Final = "of unknown type"
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Who decides in a job, and writes it down: a policy, what clocks and ids are made of, and the records so far."""
+    """Who decides in a job, and writes it down: a policy with a recorder, and the records so far."""
 
-    loaded: LoadedPolicy
     policy: Policy
     records: list[DecisionRecord] = field(default_factory=list)
 
     @classmethod
     def of(
         cls,
-        loaded: LoadedPolicy,
+        policy: Policy,
         source: str,
         *,
         clock: Callable[[], datetime],
@@ -66,25 +61,19 @@ class Desk:
         """Return a desk; `source` says in the log who decided."""
         records: list[DecisionRecord] = []
         recorder = Recorder(
-            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=loaded.domains
+            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=policy.domains
         )
-        return cls(loaded, replace(loaded.policy, recorder=recorder), records)
+        return cls(replace(policy, recorder=recorder), records)
 
     @property
     def types(self) -> list[EventType]:
         """The versions that events may be of."""
-        return [verified.event_type for verified in self.loaded.types]
+        return [verified.event_type for verified in self.policy.types]
 
     @property
     def judge(self) -> Judge:
         """Who says whose signatures count."""
-        return Judge(self.policy.of_brokers(), self.loaded.types)
-
-    def environment(self, events: DataFrame) -> tuple[DataFrame, dict[str, Source]]:
-        """Return the events with the facts beside them, and where conditions find time and facts."""
-        facts = OneRow("@f")
-        found = {name: facts.source(value, kind_of(value)) for name, value in self.loaded.facts.items()}
-        return facts.join(events), environment_sources(self.loaded.zone, found)
+        return Judge(self.policy.of_brokers(), self.policy.types)
 
     def write_records(self, output: Output, batch: int) -> int:
         """Write the records since the last batch, as lines; return how many."""
@@ -163,7 +152,7 @@ class Admit(OfEvents):
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
         """Return the events that are admitted, and the refusals."""
-        parts = [self._version(events, verified) for verified in self.desk.loaded.types]
+        parts = [self._version(events, verified) for verified in self.desk.policy.types]
         other = events.where(~is_known(self.desk.types))
         unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
         good = reduce(DataFrame.unionByName, [part[0] for part in parts])
@@ -174,8 +163,7 @@ class Admit(OfEvents):
         name = str(event_type.name)
         own = events.where(quoted(TYPE) == name)
         typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
-        typed, environment = self.desk.environment(typed)
-        found = admit(typed, verified, self.desk.policy, environment=environment)
+        found = admit(typed, verified, self.desk.policy)
         ids = [
             (quoted(a.id) if a.id in event_type.by_id else literal(None, a.spec.kind)).alias(str(a.id))
             for a in attributes_of(self.types)
@@ -205,7 +193,7 @@ class Admit(OfEvents):
         return {"counts": counts, "reasons": reasons, **said}
 
     def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
-        types = {str(verified.event_type.name): verified for verified in self.desk.loaded.types}
+        types = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
         for key in sorted(passed.keys() | kept.keys()):
             name, source = key
             if name in types:
@@ -256,8 +244,7 @@ class Deliver(OfEvents):
         return (self._deliver(events).rows,)
 
     def _deliver(self, events: DataFrame) -> Delivered:
-        frame, environment = self.desk.environment(events)
-        return deliver(frame, self.types, self.desk.policy, environment=environment)
+        return deliver(events, self.types, self.desk.policy)
 
     def _reads(self, subscriber: Subscriber, name: str) -> bool:
         """Say whether events of a version are of the type that a subscriber reads, or of one that extends it."""

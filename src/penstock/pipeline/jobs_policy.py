@@ -17,14 +17,15 @@ from penstock.errors import RefusedError
 from penstock.pipeline.commits import Said
 from penstock.pipeline.jobs import Job
 from penstock.pipeline.outputs import Output
-from penstock.pipeline.policy_file import LoadedPolicy, load_policy, policy_digest
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import load_policy, policy_digest
 from penstock.pipeline.streaming import Streaming
 
 REVISIONS: Final = "policies"
 """What a commit calls the revisions of the policies by which its batch was decided."""
 
 J = TypeVar("J", bound=Job)
-Make: TypeAlias = Callable[[tuple[LoadedPolicy, ...]], J]
+Make: TypeAlias = Callable[[tuple[Policy, ...]], J]
 """Makes a job that goes by some policies."""
 
 
@@ -34,7 +35,7 @@ class Watched:
 
     files: tuple[str, ...]
     clock: Callable[[], datetime]
-    policies: tuple[LoadedPolicy, ...] = field(init=False)
+    policies: tuple[Policy, ...] = field(init=False)
     _digests: tuple[bytes, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Watched:
         self._read(digests)
         return True
 
-    def latest(self) -> tuple[LoadedPolicy, ...]:
+    def latest(self) -> tuple[Policy, ...]:
         """Return the policies as they are now. Raises as `load_policy`."""
         self.renew()
         return self.policies
@@ -127,4 +128,4 @@ class ByPolicy(Generic[J]):
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Do what the job does, and say by which policies."""
         said = self.job.step(events, batch, output)
-        return {**said, REVISIONS: [loaded.policy.revision for loaded in self.watched.policies]}
+        return {**said, REVISIONS: [policy.revision for policy in self.watched.policies]}

@@ -15,24 +15,19 @@ from pyspark.sql.types import StringType, StructField, StructType
 from penstock.errors import MalformedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
-from penstock.model.values import kind_of
-from penstock.pipeline.admit import Publishers, publishers
 from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
-from penstock.pipeline.columns import Source
 from penstock.pipeline.commits import BATCH, Said, check_sum, commits
-from penstock.pipeline.constants import OneRow
 from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import attributes_of, metadata, quoted
 from penstock.pipeline.jobs_enforce import DECISIONS as DECISIONS_PART
 from penstock.pipeline.jobs_enforce import OF_UNKNOWN_TYPE, UNKNOWN_TYPE, OfEvents
 from penstock.pipeline.outputs import Output, complete, read_part
-from penstock.pipeline.policy_file import LoadedPolicy
-from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.policy import Policy
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.streaming import Streaming, arriving
 from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.tagging import TYPE
-from penstock.pipeline.whatif import Change, Comparison, Reader, compare
+from penstock.pipeline.whatif import Change, Comparison, Reader, check_environments, compare
 from penstock.pipeline.whatif_admission import Admissions, compare_admission
 from penstock.trust.capabilities import Right
 
@@ -51,8 +46,8 @@ class WhatIf(OfEvents):
     Raises `MalformedError` (`whatif.environment`) when the policies speak of different zones or facts.
     """
 
-    before: LoadedPolicy
-    after: LoadedPolicy
+    before: Policy
+    after: Policy
     samples: int = 5
     name: str = "whatif"
     parts: tuple[str, ...] = ()
@@ -60,58 +55,38 @@ class WhatIf(OfEvents):
     @property
     def judge(self) -> Judge:
         """The policy as it is: what would be does not change who has signed."""
-        return Judge(self.before.policy, self.before.types)
+        return Judge(self.before, self.before.types)
 
     def __post_init__(self) -> None:
-        if (str(self.before.zone), dict(self.before.facts)) != (str(self.after.zone), dict(self.after.facts)):
-            raise MalformedError(
-                "whatif.environment",
-                "the two policies give different zones or facts",
-                hint="what is compared is what certificates and subscriptions change; give both the same",
-            )
+        check_environments(self.before, self.after)
 
     @property
     def source(self) -> str:
         """What is read, and what is compared: other policies are another output."""
-        return f"{self.path} {self.before.policy.revision} {self.after.policy.revision}"
+        return f"{self.path} {self.before.revision} {self.after.revision}"
 
     def compare(self, events: DataFrame) -> Comparison:
         """Compare on some events: for readers each type by itself, and for publishers each version."""
-        facts = OneRow("@f")
-        known = {name: facts.source(value, kind_of(value)) for name, value in self.after.facts.items()}
         found: Comparison | None = None
         for key in dict.fromkeys(event_type.key for event_type in self.types):
             types = [event_type for event_type in self.types if event_type.key == key]
             own = events.where(quoted(TYPE).isin([str(t.name) for t in types]))
             own = own.select(*metadata(), *(quoted(a.id) for a in attributes_of(types)))
-            part = compare(
-                facts.join(own),
-                self.before.policy,
-                self.after.policy,
-                types=types,
-                samples=self.samples,
-                zone=self.after.zone,
-                facts=known,
-            )
+            part = compare(own, self.before, self.after, types=types, samples=self.samples)
             found = part if found is None else found + part
         if found is None:
             raise MalformedError("whatif.types", "no policy has a type")
         for name in dict.fromkeys(str(event_type.name) for event_type in self.types):
-            found = self._admission(events, name, facts, known).added_to(found)
+            found = self._admission(events, name).added_to(found)
         other = events.count() - found.events
         return replace(found, unknown_type=other, closed=self.closed(events.sparkSession))
 
-    def _admission(self, events: DataFrame, name: str, facts: OneRow, known: Mapping[str, Source]) -> Admissions:
-        """Compare what publishers may put in of one version; a policy that lacks it lets nobody."""
-        sides: list[Publishers] = []
+    def _admission(self, events: DataFrame, name: str) -> Admissions:
+        """Compare what publishers may put in of one version."""
         event_type = next(one for one in self.types if str(one.name) == name)
-        for loaded in (self.before, self.after):
-            verified = next((one for one in loaded.types if str(one.event_type.name) == name), None)
-            sides.append({} if verified is None else publishers(verified, loaded.policy))
         own = events.where(quoted(TYPE) == name)
         typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
-        environment = environment_sources(self.after.zone, known)
-        return compare_admission(facts.join(typed), event_type, *sides, environment=environment, samples=self.samples)
+        return compare_admission(typed, event_type, self.before, self.after, samples=self.samples)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return what would be read; the comparison itself is planned pair by pair."""
@@ -280,9 +255,8 @@ class Question:
     top: int = 20
     width: timedelta = timedelta(hours=1)
 
-    def ask(self, log: DataFrame, loaded: LoadedPolicy | None) -> AuditReport:
+    def ask(self, log: DataFrame, policy: Policy | None) -> AuditReport:
         """Return the report on a log. Raises as `audit`."""
-        policy = None if loaded is None else loaded.policy
         kept = log.persist()
         try:
             return audit(kept, policy, since=self.since, until=self.until, top=self.top, width=self.width)
@@ -291,21 +265,21 @@ class Question:
 
 
 def audited(
-    spark: SparkSession, path: str, loaded: LoadedPolicy | None = None, question: Question | None = None
+    spark: SparkSession, path: str, policy: Policy | None = None, question: Question | None = None
 ) -> AuditReport:
     """Report on everything that an output of `audit` has kept so far. Raises as `audit`, and `pipeline.no-input`."""
     log = read_part(spark, path, LOG, complete(spark, path), DECISIONS)
-    return (question or Question()).ask(log, loaded)
+    return (question or Question()).ask(log, policy)
 
 
 def audit_at_once(
-    job: Audit, spark: SparkSession, loaded: LoadedPolicy | None = None, question: Question | None = None
+    job: Audit, spark: SparkSession, policy: Policy | None = None, question: Question | None = None
 ) -> tuple[AuditReport, dict[str, int]]:
     """Report on a log without keeping anything of it, and count its lines. Raises as `audited`."""
     lines = job.all(spark).persist()
     try:
         good, bad = read_log(lines)
         counts = {"read": lines.count(), "records": good.count(), "quarantined": bad.count()}
-        return (question or Question()).ask(good, loaded), counts
+        return (question or Question()).ask(good, policy), counts
     finally:
         lines.unpersist()

@@ -1,4 +1,4 @@
-"""A policy as the pipeline uses it: verified types, credentials, and the readers that are delivered to.
+"""A policy as the pipeline uses it: verified types, credentials, readers, and the environment of its conditions.
 
 Decisions are made once, on the driver, about all times. Each branch says when it holds, and is asked at the time of
 each event, so that a history is judged by what was valid then.
@@ -11,9 +11,9 @@ published, and most of them have not.
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 
 from penstock.guard import (
     NO_AGREEMENTS,
@@ -30,9 +30,10 @@ from penstock.guard import (
 )
 from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.guard.revoking import Revoking
+from penstock.model.domains import Domain
 from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
-from penstock.model.values import Schema
+from penstock.model.principals import Petnames, Principal
+from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -68,7 +69,11 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is known at one time about who may do what, and who records what is decided by it, if anybody does."""
+    """What is known at one time about who may do what, and who records what is decided by it, if anybody does.
+
+    A policy is whole: `load_policy` returns one, and every function of the pipeline takes one. Conditions are asked in
+    its `zone` and with its `facts`, so that nobody can ask them without. Use `dataclasses.replace` to change a part.
+    """
 
     credentials: Credentials
     subscribers: tuple[Subscriber, ...] = ()
@@ -82,9 +87,20 @@ class Policy:
     revocations: Revocations = field(default_factory=Revocations)
     #: types that are known: policies are asked about those below the one that somebody subscribes to
     types: tuple[VerifiedType, ...] = ()
-    #: what conditions may speak about
-    environment: Schema = field(default_factory=environment_schema)
+    #: where `hour`, `minute` and `weekday` of conditions are those of the clock on the wall
+    zone: tzinfo = UTC
+    #: what conditions may ask for besides the time
+    facts: Mapping[str, Value] = field(default_factory=dict)
+    #: for display: no decision looks at them
+    names: Petnames = field(default_factory=Petnames)
+    #: for records of decisions, and for policies that ask where somebody is at home
+    domains: tuple[Domain, ...] = ()
     _memory: _Memory = field(init=False, default_factory=_Memory, repr=False, compare=False)
+
+    @property
+    def environment(self) -> Schema:
+        """What conditions may speak about. Raises `MalformedError` (`environment.reserved`) for a fact's name."""
+        return environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in self.facts.items()})
 
     @property
     def revision(self) -> str:
@@ -99,6 +115,9 @@ class Policy:
             rest: list[object] = [one for one in (self.agreements.revision, self.policies.revision) if one]
             if revoked := self.revocations.listed():
                 rest.append(revoked)
+            if self.facts or str(self.zone) != "UTC":
+                facts = sorted((name, kind_of(fact), str(fact)) for name, fact in self.facts.items())
+                rest.append({"zone": str(self.zone), "facts": facts})
             found = hashlib.sha256(json.dumps([parts, readers, *rest]).encode()).digest()
             self._memory.revision = f"policy:{base64.b32encode(found).decode().rstrip('=').lower()}"
         return self._memory.revision
@@ -126,10 +145,11 @@ class Policy:
         known = self._memory.answers.get(key)
         if known is None:
             request = EventRequest(principal, action, verified, None)
-            known_rights = CapabilityAuthority(self.credentials, environment=self.environment)
+            environment = self.environment
+            known_rights = CapabilityAuthority(self.credentials, environment=environment)
             certified = Revoking(known_rights, self.revocations)
             agreed = map(self.agreements.over, (certified, *self.others))
-            authorities = tuple(self.policies.over(one, certified, self._below, self.environment) for one in agreed)
+            authorities = tuple(self.policies.over(one, certified, self._below, environment) for one in agreed)
             if self.recorder is None:
                 known = _Answer(decide(request, authorities))
             else:

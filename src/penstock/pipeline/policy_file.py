@@ -1,7 +1,7 @@
 """Policy files: which types, credentials and subscribers a job works with.
 
 `read_policy_file` reads the file, strictly and without touching anything else. `PolicyFile.load` reads what it names,
-verifies all of it, and gives what jobs take. The keys are described in docs/reference/policy-file.md.
+verifies all of it, and returns the `Policy`. The keys are described in docs/reference/policy-file.md.
 """
 
 import glob
@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.guard import environment_schema
-from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
-from penstock.model.principals import Petnames, Principal
-from penstock.model.values import AttributeSpec, Value, kind_of
+from penstock.model.principals import Principal
+from penstock.model.values import Value
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files import read_file, within
@@ -91,7 +89,7 @@ class PolicyFile:
         rights = (self.credentials, self.revocations, self.agreements)
         return (self.types, self.history, *rights, *policies, names)
 
-    def load(self, folder: Path, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> "LoadedPolicy":
+    def load(self, folder: Path, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> Policy:
         """Read what the file names, and verify all of it at a time.
 
         Raises `MalformedError`: `policy.no-match` for a pattern without files, `policy.type`, `policy.principal`,
@@ -114,31 +112,18 @@ class PolicyFile:
         asked = frozenset(one.id for one in credentials).union(*(verified.because for verified in types.values()))
         subscribers = tuple(_subscriber(one, names, types) for one in self.subscribers)
         domains = names.domains(self.domains)
-        policy = Policy(
+        return Policy(
             credentials,
             subscribers,
             agreements=files.agreements(self.agreements),
             policies=load_policies(self.policies, files, names, domains),
             revocations=files.revocations(self.revocations).about(asked),
             types=tuple(types.values()),
-            environment=environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in self.facts.items()}),
+            zone=self.zone,
+            facts=self.facts,
+            names=names.petnames,
+            domains=domains,
         )
-        return LoadedPolicy(policy, tuple(types.values()), names.petnames, self.zone, self.facts, domains)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPolicy:
-    """A policy, the verified types that it speaks of, and the environment that its conditions are asked in.
-
-    `domains` is for records of decisions, and for policies that ask where somebody is at home.
-    """
-
-    policy: Policy
-    types: tuple[VerifiedType, ...]
-    names: Petnames
-    zone: tzinfo = UTC
-    facts: Mapping[str, Value] = field(default_factory=dict)
-    domains: tuple[Domain, ...] = ()
 
 
 def policy_digest(path: str, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
@@ -157,7 +142,7 @@ def policy_digest(path: str, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return found.digest()
 
 
-def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> LoadedPolicy:
+def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> Policy:
     """Read a policy file and everything that it names. Raises as `read_policy_file` and `PolicyFile.load`."""
     data = read_file(path, limits.policy_bytes)
     with within(path):

@@ -13,10 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
-from penstock.model.values import Kind
+from penstock.model.values import Kind, kind_of
 from penstock.pipeline.columns import EARLIEST, LATEST, Source, condition
 from penstock.pipeline.constants import OneRow
 from penstock.pipeline.frames import TIME, metadata, quoted
+from penstock.pipeline.policy import Policy
 from penstock.pipeline.programs import Constants, Shape, answered, shape_branch
 from penstock.pipeline.views import Viewer, columns, keep_uncopied
 from penstock.selector import ALWAYS as TRUE
@@ -28,7 +29,25 @@ _HOUR: Final = 3_600_000_000
 _MINUTE: Final = 60_000_000
 
 
-def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None = None) -> dict[str, Source]:
+def in_environment(
+    events: DataFrame, policy: Policy, told: Mapping[str, Source] | None = None
+) -> tuple[DataFrame, dict[str, Source]]:
+    """Return the events with a policy's facts beside them, and where conditions find time and facts.
+
+    `told` are facts that the events tell themselves, each in a column; they count instead of the policy's.
+    """
+    facts = OneRow("@f")
+    environment = environment_of(policy, facts, told)
+    return facts.join(events), environment
+
+
+def environment_of(policy: Policy, facts: OneRow, told: Mapping[str, Source] | None = None) -> dict[str, Source]:
+    """Return where conditions find the time in a policy's zone, and its facts, which are taken into a row."""
+    known = {name: facts.source(value, kind_of(value)) for name, value in policy.facts.items()}
+    return environment_sources(policy.zone, {**known, **(told or {})})
+
+
+def environment_sources(zone: tzinfo, facts: Mapping[str, Source]) -> dict[str, Source]:
     """Return the environment of each event: that of its time. What no log tells, the rate of publishing, is null.
 
     So are the parts of a time that has no date in the zone, because it would lie outside the years 1 to 9999 there.
@@ -40,7 +59,7 @@ def environment_sources(zone: tzinfo = UTC, facts: Mapping[str, Source] | None =
     # Whole days in integers: a quotient of doubles is the next day's a microsecond before midnight, far from 1970.
     day = F.call_function("div", instant - F.pmod(instant, F.lit(_DAY)), F.lit(_DAY))
     return {
-        **(facts or {}),
+        **facts,
         "time": Source(time, Kind.TIMESTAMP),
         "hour": Source(_part(instant, _DAY, _HOUR), Kind.INTEGER),
         "minute": Source(_part(instant, _HOUR, _MINUTE), Kind.INTEGER),
@@ -71,10 +90,10 @@ def mask(
     restriction: Restriction,
     event_type: EventType,
     sources: Mapping[str, Source],
-    environment: Mapping[str, Source],
+    policy: Policy,
     guards: Mapping[str, Column] | None = None,
 ) -> Masked:
-    """Compile a restriction for readers of `event_type`.
+    """Compile a restriction for readers of `event_type`; its conditions are asked in the policy's zone, with its facts.
 
     `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. Nor
     does a branch about some types only: of which type an event is, nothing here tells. Raises `RefusedError`
@@ -87,7 +106,8 @@ def mask(
     templates = tuple(shape_branch(branch, branch.holds_where(), found, kinds) for branch in branches)
     shape = Shape(event_type, templates, TRUE.root, found.kinds)
     constants = OneRow("@x")
-    return Masked(shape, Viewer(sources, environment, guards or {}), constants.parameters(found), constants)
+    viewer = Viewer(sources, environment_of(policy, constants), guards or {})
+    return Masked(shape, viewer, constants.parameters(found), constants)
 
 
 def deliver_one(

@@ -13,7 +13,6 @@ What publishers may put in is compared in `whatif_admission`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, tzinfo
 from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -30,7 +29,7 @@ from penstock.pipeline.find import QUESTION, Finder, Question, Words
 from penstock.pipeline.frames import ID, attributes_of, quoted, transit_sources
 from penstock.pipeline.policy import Policy, Subscriber
 from penstock.pipeline.programs import Program, answered
-from penstock.pipeline.restrict import environment_sources
+from penstock.pipeline.restrict import in_environment
 from penstock.pipeline.views import WORD, Viewer, any_of, bits
 from penstock.trust.capabilities import Right
 
@@ -179,7 +178,6 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     *,
     types: Sequence[EventType],
     samples: int = 5,
-    zone: tzinfo = UTC,
     facts: Mapping[str, Source] | None = None,
     guards: Mapping[str, Column] | None = None,
 ) -> Comparison:
@@ -187,16 +185,17 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
 
     `types` are the versions of that type. `samples` bounds the ids that each change names: the smallest ones. The
     history is read once, however many subscriptions change. Its length is counted apart, which costs little where a
-    format knows it: persist a history that is costly to compute.
+    format knows it: persist a history that is costly to compute. `guards` and `facts` are columns, as for `deliver`.
 
-    Raises `MalformedError` (`whatif.types`, `whatif.columns`, `whatif.samples`), and for a policy that cannot be
-    enforced `SelectorError` and `RefusedError` (`guard.online-test`).
+    Raises `MalformedError` (`whatif.environment`, `whatif.types`, `whatif.columns`, `whatif.samples`), and for a policy
+    that cannot be enforced `SelectorError` and `RefusedError` (`guard.online-test`).
     """
+    check_environments(before, after)
     line = _line(types, samples)
     sources = transit_sources(types)
     if missing := (sources.keys() | {ID}) - set(transit.columns):
         raise MalformedError("whatif.columns", f"the history has no column `{min(missing)}`")
-    environment = environment_sources(zone, facts)
+    history, environment = in_environment(transit, after, facts)
     old, new = _readers(before), _readers(after)
     everyone = sorted(old.keys() | new.keys())
     readers = [reader for reader in everyone if reader.type in line]
@@ -209,7 +208,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     found: Found = {}
     if pairs:
         questions = [compiler.question(number, pair) for number, pair in enumerate(pairs)]
-        found = collected(differences(transit, Viewer(sources, environment, guards or {}), questions, samples))
+        found = collected(differences(history, Viewer(sources, environment, guards or {}), questions, samples))
     ids = [a.id for a in attributes_of(types)]
     changes = [
         change
@@ -226,6 +225,16 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
         tuple(reader for reader in everyone if reader.type not in line),
         tuple(sorted(compiler.unknown)),
     )
+
+
+def check_environments(before: Policy, after: Policy) -> None:
+    """Raise `MalformedError` (`whatif.environment`) where two policies have different zones or facts."""
+    if (str(before.zone), dict(before.facts)) != (str(after.zone), dict(after.facts)):
+        raise MalformedError(
+            "whatif.environment",
+            "the two policies give different zones or facts",
+            hint="what is compared is what certificates and subscriptions change; give both the same",
+        )
 
 
 def _line(types: Sequence[EventType], samples: int) -> frozenset[TypeKey]:

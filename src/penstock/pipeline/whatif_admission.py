@@ -17,12 +17,23 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.admit import Judging, Publishers
+from penstock.pipeline.admit import Judging, Publishers, publishers
 from penstock.pipeline.columns import Source
 from penstock.pipeline.constants import table
 from penstock.pipeline.frames import ID, SOURCE, quoted
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.restrict import in_environment
 from penstock.pipeline.views import WORD, any_of, bits, columns, either, keep
-from penstock.pipeline.whatif import Change, Comparison, Reader, changes_of, collected, counted, joined
+from penstock.pipeline.whatif import (
+    Change,
+    Comparison,
+    Reader,
+    changes_of,
+    check_environments,
+    collected,
+    counted,
+    joined,
+)
 from penstock.selector.ast import Attribute, walk
 from penstock.trust.capabilities import Right
 
@@ -48,7 +59,33 @@ class Admissions:
         )
 
 
-def compare_admission(  # noqa: PLR0913  # two sides of a version on a history, and how
+def compare_admission(  # noqa: PLR0913  # two policies on a history, and how
+    events: DataFrame,
+    event_type: EventType,
+    before: Policy,
+    after: Policy,
+    *,
+    samples: int = 5,
+    facts: Mapping[str, Source] | None = None,
+    guards: Mapping[str, Column] | None = None,
+) -> Admissions:
+    """Compare what publishers may put in, on typed events of one version; a policy without that type admits nothing.
+
+    `samples` bounds the ids that each change names: the smallest ones. `guards` and `facts` are columns, as for
+    `deliver`. Raises `MalformedError` (`whatif.environment`).
+    """
+    check_environments(before, after)
+    events, environment = in_environment(events, after, facts)
+    sides = (_publishers(event_type, before), _publishers(event_type, after))
+    return compare_publishers(events, event_type, *sides, environment=environment, samples=samples, guards=guards)
+
+
+def _publishers(event_type: EventType, policy: Policy) -> Publishers:
+    verified = next((one for one in policy.types if one.event_type.name == event_type.name), None)
+    return {} if verified is None else publishers(verified, policy)
+
+
+def compare_publishers(  # noqa: PLR0913  # two sides of a version on a history, and how
     events: DataFrame,
     event_type: EventType,
     before: Publishers,
@@ -58,10 +95,7 @@ def compare_admission(  # noqa: PLR0913  # two sides of a version on a history, 
     samples: int = 5,
     guards: Mapping[str, Column] | None = None,
 ) -> Admissions:
-    """Compare what publishers may put in (`admit.publishers`), on typed events of one version.
-
-    `samples` bounds the ids that each change names: the smallest ones.
-    """
+    """Compare the rights of publishers as `admit.publishers` gives them, for events that have the environment."""
     everyone = sorted(before.keys() | after.keys())
     changed = [name for name in everyone if before.get(name) != after.get(name)]
     sides = [{name: side[name] for name in changed if name in side} for side in (before, after)]

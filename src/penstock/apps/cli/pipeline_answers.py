@@ -16,7 +16,7 @@ from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.audit import AuditReport, Table
 from penstock.pipeline.jobs import Job
 from penstock.pipeline.jobs_ingest import Ingest, Tables
-from penstock.pipeline.policy_file import LoadedPolicy
+from penstock.pipeline.policy import Policy
 from penstock.pipeline.quarantine import Quarantine, Sample
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Change, Comparison
@@ -63,7 +63,7 @@ class Page:
         write_bytes(self.file, text.encode(), overwrite=self.overwrite or self.again)
 
 
-def known(names: Petnames, *policies: LoadedPolicy) -> Petnames:
+def known(names: Petnames, *policies: Policy) -> Petnames:
     """Return the reader's own names, and those of policies for whom the reader has none."""
     found: dict[Principal, str] = {}
     for some in (names, *(loaded.names for loaded in policies)):

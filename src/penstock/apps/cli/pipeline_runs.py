@@ -31,7 +31,8 @@ from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
 from penstock.pipeline.outputs import Output, check_apart, files_of
-from penstock.pipeline.policy_file import LoadedPolicy, load_policy
+from penstock.pipeline.policy import Policy
+from penstock.pipeline.policy_file import load_policy
 from penstock.pipeline.sealed_log import CLOSED, KeyFiles, names_said
 from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.whatif import Comparison
@@ -147,14 +148,14 @@ def clock(session: Session) -> Callable[[], datetime]:
     return lambda: session.now + timedelta(seconds=time.monotonic() - started)
 
 
-def load(file: str, session: Session) -> LoadedPolicy:
+def load(file: str, session: Session) -> Policy:
     """Read a policy file. Raises what `load_policy` raises."""
     return load_policy(file, session.now)
 
 
-def _desk(loaded: LoadedPolicy, job: str, session: Session) -> Desk:
+def _desk(policy: Policy, job: str, session: Session) -> Desk:
     return Desk.of(
-        loaded,
+        policy,
         f"penstock-pipeline/{job}",
         clock=clock(session),
         timer=time.perf_counter_ns,
@@ -162,8 +163,8 @@ def _desk(loaded: LoadedPolicy, job: str, session: Session) -> Desk:
     )
 
 
-def _types(*policies: LoadedPolicy) -> tuple[EventType, ...]:
-    found = {verified.event_type.name: verified.event_type for loaded in policies for verified in loaded.types}
+def _types(*policies: Policy) -> tuple[EventType, ...]:
+    found = {verified.event_type.name: verified.event_type for policy in policies for verified in policy.types}
     return tuple(found.values())
 
 
@@ -208,7 +209,7 @@ def ingest_job(
 def admit_job(session: Session, path: str, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
     """Return the job `admit` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> Admit:
+    def make(policies: tuple[Policy, ...]) -> Admit:
         return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
@@ -217,7 +218,7 @@ def admit_job(session: Session, path: str, policy: str, keys: KeyFiles | None) -
 def deliver_job(session: Session, path: str, policy: str, layout: Layout, keys: KeyFiles | None) -> ByPolicy[Deliver]:
     """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> Deliver:
+    def make(policies: tuple[Policy, ...]) -> Deliver:
         return Deliver(path, _types(*policies), _desk(policies[0], "deliver", session), layout, keys=keys)
 
     return ByPolicy(Watched((policy,), clock(session)), make)
@@ -231,14 +232,14 @@ def whatif_job(
     Raises what `load_policy` raises, and `MalformedError` (`whatif.environment`).
     """
 
-    def make(found: tuple[LoadedPolicy, ...]) -> WhatIf:
+    def make(found: tuple[Policy, ...]) -> WhatIf:
         old, new = found
         return WhatIf(path, _types(new, old), old, new, samples, keys=keys)
 
     return ByPolicy(Watched(policies, clock(session)), make)
 
 
-def policy_now(file: str | None, session: Session) -> Callable[[], LoadedPolicy | None]:
+def policy_now(file: str | None, session: Session) -> Callable[[], Policy | None]:
     """Return what reads a policy file, and reads it again once it has changed. Raises what `load_policy` raises."""
     if file is None:
         return lambda: None
@@ -264,7 +265,7 @@ def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
     job: Audit,
     on: Started,
     place: Place | None,
-    policy: Callable[[], LoadedPolicy | None],
+    policy: Callable[[], Policy | None],
     question: Question,
     on_report: Callable[[AuditReport], None],
 ) -> Done | None:

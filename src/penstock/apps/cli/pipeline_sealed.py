@@ -27,7 +27,6 @@ from penstock.model.types import EventType
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_sealed import Blocks, Compact, LogBlocks, Seal, Sink, Unseal
 from penstock.pipeline.policy import Policy
-from penstock.pipeline.policy_file import LoadedPolicy
 from penstock.pipeline.sealed_compacting import Compacting
 from penstock.pipeline.sealed_log import KeyFiles, read_signer
 from penstock.pipeline.sealed_signers import Judge
@@ -74,18 +73,18 @@ class _Known(NamedTuple):
 
 def _known(
     session: Session,
-    loaded: LoadedPolicy | None,
+    policy: Policy | None,
     type_files: tuple[str, ...],
     parent: tuple[str, ...],
     previous: tuple[str, ...],
 ) -> _Known:
     found = [load_verified_type(file, parent, previous, session.now)[0] for file in type_files]
-    found += [] if loaded is None else loaded.types
+    found += [] if policy is None else policy.types
     if not found:
         raise MalformedError(
             "cli.type-file", "the event types have to be known", hint="give --policy, or --type-file for each of them"
         )
-    return _Known(tuple(found), None if loaded is None else loaded.policy)
+    return _Known(tuple(found), policy)
 
 
 @click.command()
@@ -220,7 +219,7 @@ def unseal(  # noqa: PLR0913  # one argument an option
     messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
     path = None if source is None else how.cluster.path(source)
 
-    def make(policies: tuple[LoadedPolicy, ...]) -> Unseal:
+    def make(policies: tuple[Policy, ...]) -> Unseal:
         known = _known(session, next(iter(policies), None), type_files, parent, previous)
         judge = known.judge(verify=verify)
         return Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify)
