@@ -236,65 +236,72 @@ def from_json(spec: AttributeSpec, value: object) -> Scalar:
 
 @dataclass(frozen=True)
 class Record:
-    """The octets of a record, and its fields; None where quotes or line ends stand where they must not."""
+    """The octets of a record, its fields, None where quotes or line ends stand where they must not, and its line."""
 
     original: bytes
     fields: list[bytes | None]
+    line: int
 
 
 def split(content: bytes, layout: CsvLayout) -> list[Record]:
-    """Split a whole file, octet by octet."""
-    delimiter, quote = layout.delimiter.encode(), layout.quote.encode()
+    """Split a whole file, octet by octet: a record that cannot be read to its end is one line."""
     records: list[Record] = []
-    position = 0
-    while position < len(content):
-        start = position
-        if start == 0 and content.startswith(b"\xef\xbb\xbf"):
-            position = 3
-        fields: list[bytes | None] = []
-        ended = False
-        while not ended:
-            raw, value, good = b"", b"", True
-            if quote and content[position : position + 1] == quote:
-                position += 1
-                closed = False
-                while position < len(content) and not closed:
-                    if content[position : position + 2] == quote * 2:
-                        value += quote
-                        position += 2
-                    elif content[position : position + 1] == quote:
-                        closed = True
-                        position += 1
-                    else:
-                        value += content[position : position + 1]
-                        position += 1
-                good = closed
-                while position < len(content) and content[position : position + 1] not in (delimiter, b"\n"):
-                    raw += content[position : position + 1]
-                    position += 1
-                last = content[position : position + 1] == b"\n"
-                if raw and not (last and raw == b"\r"):
-                    good = False
-            else:
-                while position < len(content) and content[position : position + 1] not in (delimiter, b"\n"):
-                    raw += content[position : position + 1]
-                    position += 1
-                if content[position : position + 1] == b"\n":
-                    raw = raw.removesuffix(b"\r")
-                value = raw
-                good = b"\r" not in raw and (not quote or quote not in raw)
-            fields.append(value if good else None)
-            ended = content[position : position + 1] != delimiter
-            position += 1
-        position = min(position, len(content))
-        records.append(Record(content[start:position], fields))
+    start, line = 0, 1
+    while start < len(content):
+        begin = 3 if start == 0 and content.startswith(b"\xef\xbb\xbf") else start
+        found = whole(content, begin, layout)
+        if found is None:
+            end = content.find(b"\n", begin) + 1 or len(content)
+            # What of it can be read does not matter: the record is bad.
+            fields: list[bytes | None] = [None]
+        else:
+            end, fields = found
+        records.append(Record(content[start:end], fields, line))
+        line += content.count(b"\n", start, end)
+        start = end
     return records
 
 
-def table(content: bytes, bound: BoundMapping) -> list[tuple[bytes, Found]]:
+def whole(content: bytes, start: int, layout: CsvLayout) -> tuple[int, list[bytes | None]] | None:
+    """Read one record to its end; None where a quote or a carriage return stands where it must not."""
+    delimiter, quote = layout.delimiter.encode(), layout.quote.encode()
+    fields: list[bytes | None] = []
+    position = start
+    while True:
+        value = b""
+        if quote and content[position : position + 1] == quote:
+            position += 1
+            while True:
+                if position >= len(content):
+                    return None
+                if content[position : position + 2] == quote * 2:
+                    value += quote
+                    position += 2
+                elif content[position : position + 1] == quote:
+                    position += 1
+                    break
+                else:
+                    value += content[position : position + 1]
+                    position += 1
+        else:
+            while position < len(content) and content[position : position + 1] not in (delimiter, b"\n", b"\r", quote):
+                value += content[position : position + 1]
+                position += 1
+        fields.append(value)
+        rest = content[position : position + 2]
+        if not rest or rest[:1] == b"\n":
+            return min(position + 1, len(content)), fields
+        if rest == b"\r\n":
+            return position + 2, fields
+        if rest[:1] != delimiter:
+            return None
+        position += 1
+
+
+def table(content: bytes, bound: BoundMapping) -> list[tuple[Record, Found]]:
     """Read a whole CSV file with a header."""
-    first, *others = split(content, bound.mapping.csv) or [Record(b"", [])]
-    return [(record.original, judged(lambda record=record: _row(record, first.fields, bound))) for record in others]  # type: ignore[misc]  # bound at once
+    first, *others = split(content, bound.mapping.csv) or [Record(b"", [], 1)]
+    return [(record, judged(lambda record=record: _row(record, first.fields, bound))) for record in others]  # type: ignore[misc]  # bound at once
 
 
 def _row(record: Record, header: list[bytes | None], bound: BoundMapping) -> tuple[Event, str]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
-from tests.pipeline.ingest_reference import SOURCE, Found, define, split, table
+from tests.pipeline.ingest_reference import SOURCE, Found, Record, define, split, table
 from tests.pipeline.rows import collected, same
 
 from penstock.pipeline.columns import micros
@@ -102,11 +102,11 @@ CASES: list[tuple[bytes, str | None]] = [
 ]
 
 
-def compare(ingested: Ingested, expected: list[tuple[bytes, Found]]) -> None:
+def compare(ingested: Ingested, expected: list[tuple[Record, Found]]) -> None:
     rows = {row[POSITION]: row for row in collected(ingested.tagged)}
-    assert sorted(rows) == list(range(2, len(expected) + 2))
-    for position, (original, found) in enumerate(expected, start=2):
-        row = rows[position]
+    assert sorted(rows) == [record.line for record, _ in expected]
+    for record, found in expected:
+        row, original = rows[record.line], record.original
         assert row[REASON] == found.reason, (original, row[REASON], found.reason)
         if found.event is None:
             assert bytes(row[ORIGINAL]) == original
@@ -166,6 +166,20 @@ def test_files_become_what_the_reference_makes_of_them(spark: SparkSession, cont
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_the_reference_loses_no_octet(content: bytes) -> None:
     assert b"".join(record.original for record in split(content, CsvLayout())) == content
+
+
+@pytest.mark.parametrize("stray", [b'"x,y', b'1,"open', b'"', b'1,"a,b",c"', b'"a" b,"c'])
+def test_a_quote_too_many_costs_one_line(spark: SparkSession, tmp_path: Path, stray: bytes) -> None:
+    """What follows the line is read: with quotes in it or without, and over several lines where a value has them."""
+    quoted = line(Sensor='two\nlines, and "quotes"')
+    for number, others in enumerate(([line(), line(), line()], [quoted, line(Rest=",5"), quoted, line()])):
+        (tmp_path / f"{number}.csv").write_bytes(b"\n".join([TOP, quoted, stray, *others]))
+        bound = BOUND.mapping.csv
+        ingested = ingest_table(read_csv(spark.read, str(tmp_path / f"{number}.csv"), bound), BOUND, AT)
+        rows = sorted((row[POSITION], row[REASON], row[ORIGINAL]) for row in collected(ingested.tagged))
+        bad = [(position, reason, bytes(original)) for position, reason, original in rows if reason]
+        assert bad == [(4, "ingest.csv", stray + b"\n")], "the header, a record of two lines, and then this"
+        assert len(rows) == 2 + len(others)
 
 
 def test_a_column_may_stand_anywhere_and_must_stand_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Records: the pieces of the input, each with where it stood and what it was, before anything of it is understood.
 
     @file      string   the file, if it came from one
-    @position  bigint   which record of the file, from 1 and with a header, where that is known
+    @position  bigint   the line of the file that it begins at, or the row, from 1, where that is known
     @original  binary   the record as it stood there
 
 Lines and CSV keep the octets of the input, valid UTF-8 or not. CSV records have two columns more, `@columns` and
@@ -30,6 +30,10 @@ _BYTES: Final = "ISO-8859-1"
 """The encoding in which each octet is one character: it splits bytes as if they were text, and loses none."""
 _BOM: Final = "\ufeff"
 _BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
+#: what stands around the number of a line: no octet is one of these characters
+_AROUND_NUMBER: Final = ("\ue000", "\ue001")
+_LINE_NUMBER: Final = "([0-9]++)".join(_AROUND_NUMBER)
+_LINE: Final = "[0-9]++".join(_AROUND_NUMBER)
 
 
 def read_lines(reader: Reader, path: str) -> DataFrame:
@@ -63,8 +67,9 @@ def read_parquet(reader: Reader, path: str) -> DataFrame:
 def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     """Return the records of CSV files, split into fields. The header is no record.
 
-    Records end at a line feed, with or without a carriage return, outside of quotes. A quote that is never closed
-    makes one record of everything up to the next quote, which is bad and kept whole.
+    Records end at a line feed, with or without a carriage return, outside of quotes. Where a record cannot be read so,
+    because a quote is not closed or stands where it must not, its first line is a record that is bad, and reading goes
+    on with the next line.
     """
     return _whole_files(reader, path, layout) if layout.multiline else _single_lines(reader, path, layout)
 
@@ -74,22 +79,42 @@ def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     content = F.decode(F.col("value").cast("binary"), _BYTES)
     # The mark belongs to the first record's octets, and to none of its fields.
     records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
-    split = files.select(F.col(_FILE_PATH).alias(FILE), records.alias("@records"))
+    split = files.select(F.col(_FILE_PATH).alias(FILE), content.alias("@content"), records.alias("@records"))
     first = F.get(quoted("@records"), F.lit(0))
     if layout.header:
         columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
     else:
         columns = F.array(*map(F.lit, layout.columns or ()))
-    numbered = split.select(quoted(FILE), columns.alias(COLUMNS), F.posexplode("@records").alias("@number", "@record"))
-    if layout.header:
-        numbered = numbered.where(F.col("@number") > 0)
-    return numbered.select(
+    # Which line a record begins at is its number, unless one before it has several lines.
+    uneven = F.exists("@records", lambda record: record.rlike("\\n(?!\\z)"))
+    numbered = F.regexp_extract_all(_numbered(quoted("@content")), F.lit(_record_pattern(layout, _LINE)), F.lit(0))
+    found = F.when(uneven, numbered).otherwise(quoted("@records"))
+    each = split.select(quoted(FILE), columns.alias(COLUMNS), F.posexplode(found).alias("@number", "@found"))
+    line = F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint")
+    text = F.when(line.isNull(), F.col("@found")).otherwise(F.regexp_replace("@found", _LINE, ""))
+    numbered_records = each.select(
         quoted(FILE),
-        (F.col("@number") + F.lit(1)).cast("bigint").alias(POSITION),
+        quoted(COLUMNS),
+        F.col("@number"),
+        F.coalesce(line, (F.col("@number") + F.lit(1)).cast("bigint")).alias(POSITION),
+        text.alias("@record"),
+    )
+    if layout.header:
+        numbered_records = numbered_records.where(F.col("@number") > 0)
+    return numbered_records.select(
+        quoted(FILE),
+        quoted(POSITION),
         F.encode(F.col("@record"), _BYTES).alias(ORIGINAL),
         quoted(COLUMNS),
         _texts(_fields(_record_text(F.col("@record")), layout), as_bytes=True).alias(FIELDS),
     )
+
+
+def _numbered(content: Column) -> Column:
+    """Return a text of which every line says before its beginning which one it is."""
+    before, after = map(F.lit, _AROUND_NUMBER)
+    lines = F.split(content, "\n", -1)
+    return F.array_join(F.transform(lines, lambda line, n: F.concat(before, (n + 1).cast("string"), after, line)), "\n")
 
 
 def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
@@ -115,18 +140,19 @@ def _code(character: str) -> str:
     return f"\\x{ord(character):02x}"
 
 
-def _record_pattern(layout: CsvLayout) -> str:
+def _record_pattern(layout: CsvLayout, before: str = "") -> str:
     """Return an expression for one record with its line end, which matches everywhere but at the end of the text.
 
-    A quote opens a quoted field only at the field's beginning. Behind the closing quote anything up to the next
-    delimiter or line end belongs to the field, which is then a bad one.
+    What stands before each line is part of the record. A record is read to its end, over several lines where quotes
+    say so, if all of it is as it must be; otherwise it is one line. So a quote too many costs the line that it stands
+    in: up to the next line with such a quote the text is looked at twice, and never more often.
     """
-    delimiter = _code(layout.delimiter)
-    field = f"[^{delimiter}\\n]*+"
-    if layout.quote:
-        quote = _code(layout.quote)
-        field = f"(?:{quote}(?:[^{quote}]++|{quote}{quote})*+(?:{quote}[^{delimiter}\\n]*+)?+|{field})"
-    return f"(?!\\z)(?:\\A{_BOM_BYTES})?+{field}(?:{delimiter}{field})*+\\n?+"
+    delimiter, quote = _code(layout.delimiter), _code(layout.quote) if layout.quote else ""
+    field = f"[^{delimiter}{quote}\\r\\n]*+"
+    if quote:
+        field = f"(?:{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}|{field})"
+    whole = f"{field}(?:{delimiter}{field})*+(?:\\r?+\\n|\\z)"
+    return f"(?!{before}\\z)(?:\\A{before}{_BOM_BYTES}|{before})(?:{whole}|[^\\n]*+\\n?+)"
 
 
 def _record_text(record: Column) -> Column:

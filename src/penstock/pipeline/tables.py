@@ -34,6 +34,7 @@ from penstock.pipeline.tagging import Checked, Version
 
 _TEXT: Final = AttributeSpec(Kind.STRING)
 _MOMENT: Final = AttributeSpec(Kind.TIMESTAMP)
+_UNEVEN: Final = "more or fewer fields than the header has"
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _REAL: Final = (FloatType, DoubleType, DecimalType)
 
@@ -87,12 +88,14 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
         right = reduce(lambda one, other: one & other, (_once(name) for name in bound.columns))
     else:
         right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
+    uneven, several = F.size(fields) != F.size(columns), original.cast("string").rlike("\\n(?!\\z)")
     problems = [
         Problem(~F.is_valid_utf8(original.cast("string")), "ingest.utf8", "not UTF-8"),
         Problem(original.cast("string").rlike("\\A(?:\ufeff)?\r?\n?\\z"), "ingest.empty", "an empty line"),
         Problem(~F.coalesce(right, F.lit(False)), "ingest.header", "the header is not the one that the mapping needs"),
         Problem(F.exists(fields, lambda f: f.isNull()), "ingest.csv", "quotes or line ends stand where they must not"),
-        Problem(F.size(fields) != F.size(columns), "ingest.columns", "more or fewer fields than the header has"),
+        Problem(uneven & several, "ingest.columns", f"{_UNEVEN}, over several lines: a quote may be missing"),
+        Problem(uneven, "ingest.columns", _UNEVEN),
     ]
     return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
 
