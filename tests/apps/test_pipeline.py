@@ -70,6 +70,8 @@ def test_from_files_to_views(plant: Shell) -> None:
     deliver = ("pipeline", "deliver", "admitted", *POLICY_FILE, "--layout", "subscriber")
     given = plant.ok(*deliver, "--out", "delivered").out
     assert ["statistics", str(passed)] in [row.split() for row in given.splitlines()]
+    assert ["stranger", "0"] in [row.split() for row in given.splitlines()]
+    assert "without rights: stranger; `penstock explain` says what is missing" in given
     found = plant.ok("pipeline", "view", "delivered", "engineer", "--limit", "2", "-o", "json").json
     assert found["rows"] == len(seen("engineer", RECORDS))
     first = found["events"][0]
@@ -78,7 +80,10 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert f"20 of {passed} events" in shown
     assert "s1" not in shown, "the sensor is hidden"
     refused = plant("pipeline", "view", "delivered", "stranger")
-    assert (refused.status, refused.code) == (2, "pipeline.unknown-subscriber")
+    assert (refused.status, refused.code) == (1, "pipeline.no-rights")
+    misspelt = plant("pipeline", "view", "delivered", "statistic")
+    assert (misspelt.status, misspelt.code) == (2, "pipeline.unknown-subscriber")
+    assert "did you mean `statistics`" in misspelt.err
     log = "".join(file.read_text() for file in Path("admitted/decisions").rglob("part-*"))
     assert log.count('"domain":"contractor"') == log.count('"owner-domain":"plant"') / 2 == 4
     page = ("--html", "audit.html", "--top", "5")

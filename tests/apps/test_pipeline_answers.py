@@ -34,6 +34,23 @@ def test_a_summary_names_those_who_were_given_the_most(capsys: pytest.CaptureFix
     assert not [line for line in lines(capsys) if "subscriber" in line]
 
 
+def test_a_summary_says_who_has_no_rights(capsys: pytest.CaptureFixture[str]) -> None:
+    done = Done({"read": 5}, {}, 1, 1.0, 1, delivered={"ann": 5, "bob": 0, "cid": 0}, without_rights=("cid",))
+    show_done(JOB, "out", done, "text")
+    shown = capsys.readouterr().out
+    assert {("bob", "0"), ("cid", "0")} < {tuple(line.split()) for line in shown.splitlines()}
+    assert "without rights: cid; `penstock explain` says what is missing" in shown
+    show_done(JOB, "out", done, "json")
+    assert json.loads(capsys.readouterr().out)["without_rights"] == ["cid"]
+
+
+def test_who_opened_nothing_is_not_told_of_values(capsys: pytest.CaptureFixture[str]) -> None:
+    for events, told in ((3, "all its values are empty"), (0, "no event was opened")):
+        counts = {"read": 9, "events": events, "sealed": 9 - events, "quarantined": 0}
+        show_done(Audit("in", name="unseal"), "out", Done(counts, {}, 1, 1.0, 1, ("plate",)), "text")
+        assert f"no key for plate: {told}" in capsys.readouterr().out.splitlines()
+
+
 def test_what_did_not_open_comes_with_where_it_is_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     reasons = {"seal.unknown-key": 2, "seal.cannot-open": 1}
     counts = {"read": 9, "events": 3, "sealed": 4, "quarantined": 2, "blocks": 4}

@@ -15,7 +15,7 @@ from tests.budget import examples
 from tests.guard.strategies import Family, events, families, restrictions, selectors
 from tests.pipeline.rows import collected, same, transit_frame
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Authority, Branch, Delivery, EventRequest, Request, Restriction, Ruling, When, environment
 from penstock.model import (
     AttributeDefinition,
@@ -218,15 +218,21 @@ def test_a_reader_reads_its_own_version(spark: SparkSession) -> None:
     view = delivered.for_subscriber("reader-0")
     assert view.columns == ["@id", "@time", "@source", "plate", "speed", "seen", "ratio"]
     assert {row["plate"] for row in view.collect()} == {"P4", None}
-    with pytest.raises(MalformedError) as refused:
-        delivered.for_subscriber("nobody")
-    assert refused.value.code == "pipeline.unknown-subscriber"
+    for written, hint in (("readr-0", "did you mean `reader-0`?"), ("nobody", "there are: reader-0.")):
+        with pytest.raises(MalformedError) as refused:
+            delivered.for_subscriber(written)
+        assert refused.value.code == "pipeline.unknown-subscriber"
+        assert hint in str(refused.value.hint)
 
 
 def test_who_may_see_nothing_gets_nothing(spark: SparkSession) -> None:
     nothing = (SIGHTING, Restriction(), ALWAYS)
     delivered = deliver(transit_frame(spark, [SIGHTING], sightings(3)), [SIGHTING], policy_of([nothing]))
     assert delivered.rows.count() == 0
+    assert delivered.without_rights == ("reader-0",)
+    with pytest.raises(RefusedError) as refused:
+        delivered.for_subscriber("reader-0")
+    assert refused.value.code == "pipeline.no-rights"
 
 
 def test_events_of_a_type_that_nobody_knows_go_to_nobody(spark: SparkSession) -> None:

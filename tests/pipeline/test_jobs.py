@@ -114,7 +114,7 @@ def check(spark: SparkSession, plant: Plant) -> None:
     check_admitted(spark, plant)
     for subscriber in ("statistics", "engineer", "auditor"):
         assert view(spark, plant.path("delivered"), subscriber) == seen(subscriber, RECORDS)
-    with refused("pipeline.unknown-subscriber"):
+    with refused("pipeline.no-rights"):
         open_view(spark, plant.path("delivered"), "stranger")
 
 

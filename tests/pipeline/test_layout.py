@@ -11,13 +11,13 @@ from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected, transit_frame
 from tests.pipeline.test_deliver import MANY, PLATE, SIGHTING, policy_of, reader, sightings
 
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard import Restriction
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 from penstock.pipeline import layout
 from penstock.pipeline.commits import clear, commits
 from penstock.pipeline.deliver import Delivered, deliver
-from penstock.pipeline.layout import Layout, Manifest, open_view, read_manifests, store_rows, write_views
+from penstock.pipeline.layout import Layout, Manifest, open_view, read_manifests, store_rows, stored_rows, write_views
 from penstock.selector import ALWAYS, Selector
 
 Readers = Sequence[tuple[EventType, Restriction, Selector]]
@@ -196,6 +196,20 @@ def test_errors(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(MalformedError) as error:
         open_view(spark, str(tmp_path), "somebody")
     assert error.value.code == "pipeline.unknown-subscriber"
+
+
+@pytest.mark.parametrize("kind", Layout)
+def test_subscribers_without_rights_are_remembered(spark: SparkSession, tmp_path: Path, kind: Layout) -> None:
+    found = delivered(spark, [reader("TRUE", PLATE), (SIGHTING, Restriction(), ALWAYS)], 3)
+    manifest = write_views(found, str(tmp_path), layout=kind)
+    assert stored_rows(spark, str(tmp_path), manifest, 0) == {"reader-0": 3, "reader-1": 0}
+    with pytest.raises(RefusedError) as refused:
+        open_view(spark, str(tmp_path), "reader-1")
+    assert refused.value.code == "pipeline.no-rights"
+    with pytest.raises(MalformedError) as error:
+        open_view(spark, str(tmp_path), "reader1")
+    assert error.value.code == "pipeline.unknown-subscriber"
+    assert "did you mean `reader-1` or `reader-0`?" in str(error.value.hint)
 
 
 def test_a_manifest_is_read_back_and_names_each_version_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 The programs that show an event are found (`find`), each with the words of bits (`views`) that mask its attributes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind
@@ -26,6 +27,8 @@ from penstock.pipeline.views import Viewer
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"
+_LISTED: Final = 10
+"""Subscribers that an error lists, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +36,24 @@ class Delivered:
     """What all readers of a policy get: rows by program, with attributes under their ids.
 
     Readers who share a program share its rows; `for_subscriber` is a view on them in the reader's own version, and
-    `by_subscriber` repeats them for each reader.
+    `by_subscriber` repeats them for each reader. `without_rights` names the subscribers who may see nothing.
     """
 
     rows: DataFrame
     programs: tuple[Program, ...]
+    without_rights: tuple[str, ...] = ()
 
     def for_subscriber(self, name: str) -> DataFrame:
         """Return what one reader gets, under the names of its version.
 
-        Raises `MalformedError` (`pipeline.unknown-subscriber`).
+        Raises `RefusedError` (`pipeline.no-rights`), `MalformedError` (`pipeline.unknown-subscriber`).
         """
         for program in self.programs:
             if name in program.readers:
                 own = [quoted(a.id).alias(a.name) for a in program.event_type.attributes]
                 return self.rows.where(quoted(PROGRAM) == program.number).select(*metadata(), *own)
-        raise MalformedError(
-            "pipeline.unknown-subscriber",
-            f"`{name}` is no reader of this policy, or may see nothing",
-            hint="add it to the policy's subscribers; `penstock explain` says what a reader lacks",
-        )
+        readers = [reader for program in self.programs for reader in program.readers]
+        raise no_view(name, readers, self.without_rights)
 
     def by_subscriber(self) -> DataFrame:
         """Return a row for each reader and event, with the reader's name in `@subscriber`."""
@@ -61,6 +62,32 @@ class Delivered:
         readers = table(self.rows.sparkSession, kinds, pairs)
         readers = readers.select(quoted(PROGRAM).cast("int").alias(PROGRAM), SUBSCRIBER)
         return self.rows.join(F.broadcast(readers), PROGRAM)
+
+
+def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) -> PenstockError:
+    """Return the error for a subscriber without a view: it has no rights, or there is none of that name."""
+    refused = [*without_rights]
+    if name in refused:
+        return RefusedError(
+            "pipeline.no-rights",
+            f"subscriber `{name[:80]}` has no right to receive anything of its type",
+            hint="`penstock explain` says what is missing",
+        )
+    known = [*readers, *refused]
+    near = get_close_matches(name, known, 3)
+    others = f"did you mean {' or '.join(f'`{one[:80]}`' for one in near)}?" if near else _listed(sorted(known))
+    return MalformedError(
+        "pipeline.unknown-subscriber",
+        f"the policy has no subscriber `{name[:80]}`",
+        hint=f"{others} Subscribers are listed in the policy file",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "it has none."
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"there are: {', '.join(name[:80] for name in names[:_LISTED])}{more}."
 
 
 def is_known(types: Sequence[EventType]) -> Column:
@@ -129,4 +156,6 @@ def deliver(
     found = finder.find(Question(program.number, ((program,),)) for program in programs)
     view = [quoted(name) for part in finder.words() for name in part]
     masked = [viewer.value(name, view).alias(name) for name in sources]
-    return Delivered(found.select(quoted(QUESTION).alias(PROGRAM), *metadata(), *masked), programs)
+    reading = {reader for program in programs for reader in program.readers}
+    without = tuple(one.name for one in policy.subscribers if one.name not in reading)
+    return Delivered(found.select(quoted(QUESTION).alias(PROGRAM), *metadata(), *masked), programs, without)

@@ -30,7 +30,7 @@ from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.commits import BATCH, commit, commits, withdraw
-from penstock.pipeline.deliver import PROGRAM, SUBSCRIBER, Delivered
+from penstock.pipeline.deliver import PROGRAM, SUBSCRIBER, Delivered, no_view
 from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
 from penstock.pipeline.programs import Program
 from penstock.pipeline.strict_files import is_not_found, reading, replacing
@@ -38,6 +38,7 @@ from penstock.pipeline.strict_files import is_not_found, reading, replacing
 POLICY: Final = "@policy"
 ROWS: Final = "rows"
 VIEWS: Final = "views"
+WITHOUT_RIGHTS: Final = "without_rights"
 FOLDERS: Final = 100
 """More programs than this stand in one table: a task would write as many files at once."""
 _FORMAT: Final = 1
@@ -77,13 +78,15 @@ class View:
 class Manifest:
     """What stands in a batch of delivered rows. `revision` is that of the policy.
 
-    `sorted` says that the programs have no folders, and stand in one table.
+    `sorted` says that the programs have no folders, and stand in one table. `without_rights` names the subscribers who
+    may see nothing.
     """
 
     layout: Layout
     revision: str
     views: Mapping[str, View]
     sorted: bool = False
+    without_rights: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """Return the manifest as plain data; versions and programs stand in it once."""
@@ -102,6 +105,7 @@ class Manifest:
             "sorted": self.sorted,
             "programs": [{"program": number, **program} for number, program in programs.items()],
             "types": types,
+            WITHOUT_RIGHTS: list(self.without_rights),
         }
 
     @classmethod
@@ -127,7 +131,8 @@ def _manifest(found: object) -> Manifest:
         for program in found["programs"]
         for subscriber in program["subscribers"]
     }
-    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]))
+    without = tuple(str(name) for name in found.get(WITHOUT_RIGHTS, ()))
+    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]), without)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ def store_rows(
     """Store what all readers get, and return the manifest, which is still to be committed. Raises as `write_views`."""
     chosen = _layout(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
-    manifest = Manifest(chosen, revision, _views(delivered.programs), many)
+    manifest = Manifest(chosen, revision, _views(delivered.programs), many, delivered.without_rights)
     withdraw(delivered.rows.sparkSession, path, batch)
     if chosen is Layout.PROGRAM:
         _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
@@ -258,16 +263,14 @@ def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
 def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
     """Return what one reader got, under the names of its version, from either layout.
 
-    Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`).
+    Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`),
+    `RefusedError` (`pipeline.no-rights`).
     """
     manifests = read_manifests(spark, path)
     theirs = {batch: manifest for batch, manifest in manifests.items() if subscriber in manifest.views}
     if not theirs:
-        raise MalformedError(
-            "pipeline.unknown-subscriber",
-            f"`{subscriber[:80]}` is no reader of this output, or may see nothing",
-            hint="add it to the policy's subscribers; `penstock explain` says what a reader lacks",
-        )
+        last = manifests[max(manifests)]
+        raise no_view(subscriber, last.views, last.without_rights)
     version = theirs[max(theirs)].views[subscriber].attributes
     groups: dict[tuple[Layout, bool, str, View], list[int]] = {}
     for batch, manifest in theirs.items():
@@ -283,17 +286,18 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
 
 
 def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) -> dict[str, int]:
-    """Return how many rows of a batch each reader of a manifest finds."""
+    """Return how many rows of a batch each reader of a manifest finds; those without rights find none."""
+    refused = dict.fromkeys(manifest.without_rights, 0)
     if not manifest.views:
-        return {}
+        return refused
     if manifest.layout is Layout.PROGRAM:
         schema = StructType([StructField(PROGRAM, IntegerType())])
         rows = reading(spark).schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
         counts = {int(row[0]): int(row[1]) for row in rows.groupBy(quoted(PROGRAM)).count().collect()}
-        return {name: counts.get(view.program, 0) for name, view in manifest.views.items()}
+        return {name: counts.get(view.program, 0) for name, view in manifest.views.items()} | refused
     rows = _read_folders(spark, f"{path}/{VIEWS}", _PLACED).where(_of([batch], manifest.revision))
     found = {str(row[0]): int(row[1]) for row in rows.groupBy(quoted(SUBSCRIBER)).count().collect()}
-    return {name: found.get(name, 0) for name in manifest.views}
+    return {name: found.get(name, 0) for name in manifest.views} | refused
 
 
 def _rows(spark: SparkSession, path: str, view: View, batches: Sequence[int], version: Sequence[Stored]) -> DataFrame:

@@ -78,6 +78,7 @@ def _done_data(done: Done) -> dict[str, object]:
         "reasons": dict(done.reasons),
         "closed": list(done.closed),
         **({"delivered": dict(done.delivered)} if done.delivered else {}),
+        **({"without_rights": list(done.without_rights)} if done.without_rights else {}),
         "batches": done.batches,
         "seconds": round(done.seconds, 3),
         "rows_per_second": done.rate,
@@ -95,8 +96,11 @@ def show_done(job: Job, out: str, done: Done, output: str) -> None:
     rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
     paint.grid((job.name, "rows"), rows)
     _show_delivered(done.delivered)
+    if some := done.without_rights:
+        more = f" and {len(some) - _READERS:,} more" if len(some) > _READERS else ""
+        say(f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing")
     say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
-    _show_closed(done.closed)
+    _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
     say(f"wrote {out}")
     for line in _advice(job, out, done):
         say(line)
@@ -112,9 +116,9 @@ def _show_delivered(delivered: Mapping[str, int]) -> None:
         say(f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}")
 
 
-def _show_closed(names: Iterable[str]) -> None:
+def _show_closed(names: Iterable[str], events: int) -> None:
     for name in names:
-        say(f"no key for {name}: all its values are empty")
+        say(f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}")
 
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
@@ -226,7 +230,7 @@ def show_comparison(found: Comparison, done: Done | None, names: Petnames, outpu
         say("nothing changes")
     if found.unknown:
         say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
-    _show_closed(found.closed)
+    _show_closed(found.closed, found.events)
     if found.passed_over:
         others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
         say(f"not compared, because the history is of other types: {others}")

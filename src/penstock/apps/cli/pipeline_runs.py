@@ -28,7 +28,7 @@ from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest, Records, Tables
 from penstock.pipeline.jobs_policy import ByPolicy, Watched
 from penstock.pipeline.jobs_report import Audit, Question, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.layout import Layout, open_view
+from penstock.pipeline.layout import WITHOUT_RIGHTS, Layout, open_view
 from penstock.pipeline.mapping import BoundMapping, read_mapping
 from penstock.pipeline.outputs import Output, check_apart, files_of
 from penstock.pipeline.policy import Policy
@@ -63,6 +63,8 @@ class Done:
     closed: tuple[str, ...] = ()
     #: events that each subscriber was given, those with the most first
     delivered: Mapping[str, int] = field(default_factory=dict)
+    #: subscribers who may see nothing, by the policy of the last batch
+    without_rights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,9 @@ def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
     said = list(commits(spark, path).values())
     reasons, delivered = (_most(said, name) for name in ("reasons", "delivered"))
     closed = names_said(spark, path, CLOSED)
-    return Done(totals(spark, path), reasons, watch.batches, seconds, rate, closed, delivered)
+    refused = said[-1].get(WITHOUT_RIGHTS) if said else None
+    without = tuple(map(str, refused)) if isinstance(refused, list) else ()
+    return Done(totals(spark, path), reasons, watch.batches, seconds, rate, closed, delivered, without)
 
 
 def _most(said: Iterable[Said], name: str) -> dict[str, int]:
