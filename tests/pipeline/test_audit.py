@@ -162,6 +162,8 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
         ({"data": data | {"resource": {"kind": "type", "owner": "x", "name": "y"}}}, "log.field"),
     ]
     broken += [(json.dumps(good | change), code) for change, code in changes]
+    # Two records in one line: neither counts, and neither is dropped in silence.
+    broken.append((f"{json.dumps(good)}{json.dumps(good)}", "log.json"))
     revocation: dict[str, Any] = REVOKED[0].to_cloud_event()
     misordered: list[dict[str, Any]] = [
         {"owner": None},

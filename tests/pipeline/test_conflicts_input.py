@@ -78,7 +78,26 @@ def test_all_formats_say_the_same(session: SparkSession, tmp_path: Path) -> None
         read[end] = [tuple(row)[:8] for row in rows.collect()]
     assert read["jsonl"] == read["csv"] == read["parquet"] == [tuple(values)]
     broken = read_rules(session, Table.at(str(tmp_path / "r.csv"))).where("problem IS NOT NULL").collect()
-    assert [row.original for row in broken] == ["r,T"]
+    assert [row.original for row in broken] == ["r.csv, line 3: r,T"]
+
+
+def test_one_line_that_is_wrong_costs_no_other(session: SparkSession, tmp_path: Path) -> None:
+    """A stray quote, two objects in a line, and columns in another order in the next file."""
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    text = 'id,event,stated_by,fnc_s\na,T,P,"role = \n1"\nb,T,P,"open\nc,T,P,\n\nd,"T,P,\ne,T,P,"x = \'1, 2\'"\n'
+    (folder / "0.csv").write_text(text, encoding="utf-8")
+    (folder / "1.csv").write_text("stated_by,event,id\nQ,T,f\n", encoding="utf-8")
+    found = read_rules(session, Table(str(folder), TableFormat.CSV)).collect()
+    good = {row.id: (row.stated_by, row.fnc_s) for row in found if row.problem is None}
+    assert good == {"a": ("P", "role = \n1"), "c": ("P", None), "e": ("P", "x = '1, 2'"), "f": ("Q", None)}
+    bad = [row.original for row in found if row.problem is not None]
+    assert bad == ['0.csv, line 4: b,T,P,"open', '0.csv, line 7: d,"T,P,']
+    one = '{"id": "a", "event": "T", "stated_by": "P"}'
+    lines = [one, f"{one} {one}", f"{one},{one}", f"{one}]", one]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    found = read_rules(session, Table.at(str(tmp_path / "r.jsonl"))).collect()
+    assert [row.original for row in found if row.problem is not None] == lines[1:4]
 
 
 def test_files_that_say_more_than_others_lose_nothing(session: SparkSession, tmp_path: Path) -> None:

@@ -29,14 +29,14 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline import evaluate_job
 from penstock.pipeline.audit_log import read_log
 from penstock.pipeline.commits import totals
-from penstock.pipeline.conflicts_input import Table
+from penstock.pipeline.conflicts_input import Table, TableFormat
 from penstock.pipeline.evaluate import Policies
 from penstock.pipeline.evaluate_answers import COLUMNS, Answer, answer_of
 from penstock.pipeline.evaluate_columns import column
 from penstock.pipeline.evaluate_job import DECIDED, Evaluate
 from penstock.pipeline.evaluate_mapping import RequestColumn, read_request_mapping
 from penstock.pipeline.evaluate_vectors import UNREADABLE, Decider
-from penstock.pipeline.jobs import run, start
+from penstock.pipeline.jobs import run, spark_errors, start
 from penstock.pipeline.jobs_enforce import DECISIONS
 from penstock.pipeline.streaming import Streaming
 from penstock.policy.compiled import CompiledPolicy
@@ -385,6 +385,30 @@ def test_columns_of_a_table_are_names_whatever_they_say(session: SparkSession, t
     assert {name: row[name] for name in odd} == {name: name for name in odd}
     assert session._jvm is not None
     assert session._jvm.System.getProperty("penstock.owned") is None
+
+
+def test_texts_are_read_by_the_header_of_their_file_and_all_or_nothing(session: SparkSession, tmp_path: Path) -> None:
+    columns = read_request_mapping('[columns.role]\ncategory = "subject"\n')
+    source = tmp_path / "requests"
+    source.mkdir()
+    (source / "0.csv").write_text('n,role\n1,"staff\nof, two ""lines"""\n\n2,\n', encoding="utf-8")
+    (source / "1.csv").write_text("role,n\nporter,3\n", encoding="utf-8")
+    job = Evaluate(Table(str(source), TableFormat.CSV), columns, REFERRING, lambda: NOW, "run", lambda: 0)
+    found = sorted((row["n"], row["role"]) for row in job.all(session).collect())
+    assert found == [("1", 'staff\nof, two "lines"'), ("2", None), ("3", "porter")]
+    lines = tmp_path / "lines.jsonl"
+    for file, line, place in (
+        (source / "1.csv", '4,"staff\n', "1.csv, line 3: quotes"),
+        (source / "1.csv", "4,staff,x\n", "1.csv, line 3: more or fewer fields"),
+        (lines, '{"role": "staff"}\n{"role": "staff"} {"role": "porter"}\n', "lines.jsonl: not one JSON object"),
+    ):
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        file.write_text(before + line, encoding="utf-8")
+        table = Table.at(str(lines)) if file is lines else job.table
+        with refused("evaluate.row") as error, spark_errors():
+            replace(job, table=table).all(session).collect()
+        assert place in error.value.message
+        file.write_text(before, encoding="utf-8")
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from penstock.guard.decision_log import DecisionRecord
 from penstock.guard.log_envelopes import ANSWERED, DECIDED, ENFORCED, REVOKED
 from penstock.guard.revocation_log import RevocationRecord
 from penstock.pipeline.columns import micros
+from penstock.pipeline.records import is_one_json
 from penstock.policy.results import Decision
 from penstock.trust.capabilities import Right
 
@@ -119,7 +120,7 @@ def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
     no_answer = _absent(data["subject"], data["action"], data["resource"], _effect(data["decision"]))
     undecided = _absent(data["revision"], data["took"]) | F.when(answered, no_answer).otherwise(no_decision)
     wrong = [
-        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull()),
+        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull() | ~is_one_json(F.col("line"))),
         ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & types)),
         ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
         ("log.field", _absent(moment, data["because"]) | F.when(revoked, no_revocation).otherwise(undecided)),

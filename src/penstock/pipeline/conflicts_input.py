@@ -27,6 +27,9 @@ from penstock.moderator.rules import PublishRule
 from penstock.pipeline.columns import literal
 from penstock.pipeline.conflicts_forms import key_of
 from penstock.pipeline.frames import quoted
+from penstock.pipeline.mapping import CsvLayout
+from penstock.pipeline.records import ORIGINAL as RECORD
+from penstock.pipeline.records import PROBLEM, csv_columns, csv_rows, is_one_json, place_text, read_csv
 from penstock.pipeline.strict_files import reading
 from penstock.selector import ALWAYS
 
@@ -100,7 +103,7 @@ def _read(spark: SparkSession, table: Table, columns: dict[str, bool], schema: S
     if table.format is TableFormat.JSON:
         rows = _json(spark, table.path, schema)
     elif table.format is TableFormat.CSV:
-        rows = _csv(spark, table.path)
+        rows = _csv(spark, table.path, columns)
     else:
         # Otherwise the columns of one file would count for all, and rules of others would lose what they say.
         frame = reading(spark).options(mergeSchema="true").parquet(table.path)
@@ -128,16 +131,19 @@ def _json(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
         lines.where(F.length(F.trim("value")) > 0)
         .select(F.col("value").alias(_ORIGINAL), parsed.alias("row"))
         .select(_ORIGINAL, "row.*")
+        # Of two objects in one line Spark reads the first.
+        .withColumn(_BROKEN, F.when(~is_one_json(F.col(_ORIGINAL)), F.col(_ORIGINAL)).otherwise(quoted(_BROKEN)))
     )
 
 
-def _csv(spark: SparkSession, path: str) -> DataFrame:
-    header = reading(spark).option("header", "true").csv(path).columns
-    wanted = StructType([StructField(name, _TEXT) for name in (*header, _BROKEN)])
-    reader = reading(spark).option("header", "true").option("mode", "PERMISSIVE").option("escape", '"')
-    frame = reader.option("columnNameOfCorruptRecord", _BROKEN).schema(wanted).csv(path)
-    line = F.coalesce(quoted(_BROKEN), F.to_json(F.struct(*map(quoted, header))))
-    return frame.select(line.alias(_ORIGINAL), "*")
+def _csv(spark: SparkSession, path: str, columns: Iterable[str]) -> DataFrame:
+    layout = CsvLayout()
+    there = set(csv_columns(spark, path, layout))
+    known = [name for name in columns if name in there]
+    rows = csv_rows(read_csv(spark.read, path, layout), known)
+    # Where it stands is part of what is kept of a row: nothing else of the table says so.
+    line = F.concat(place_text(), F.lit(": "), F.rtrim(quoted(RECORD).cast("string"), F.lit("\r\n")))
+    return rows.select(line.alias(_ORIGINAL), quoted(PROBLEM).alias(_BROKEN), *map(quoted, known))
 
 
 def _as_json(names: Iterable[str]) -> Column:

@@ -16,6 +16,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import FailedError
 from penstock.guard.log_envelopes import ANSWERED
@@ -26,9 +27,22 @@ from penstock.pipeline.evaluate_answers import DECISION, POLICIES, STATUS
 from penstock.pipeline.evaluate_mapping import RequestColumn
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.jobs_enforce import DECISIONS
+from penstock.pipeline.mapping import CsvLayout
 from penstock.pipeline.outputs import Output
+from penstock.pipeline.records import (
+    ORIGINAL,
+    PROBLEM,
+    csv_columns,
+    csv_rows,
+    is_one_json,
+    line_text,
+    place_text,
+    read_csv,
+    read_lines,
+)
 from penstock.pipeline.streaming import Streaming, arriving
-from penstock.pipeline.strict_files import STRICT, Reader
+from penstock.pipeline.strict_files import STRICT, Reader, reading
+from penstock.pipeline.task_errors import NO_ROW, raise_in_task
 from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.results import Decision
 
@@ -37,9 +51,6 @@ REVISION: Final = "@revision"
 """The column that says which policies have decided."""
 WORDS: Final = tuple(dict.fromkeys(decision.plain for decision in Decision))
 """The decisions, as they are counted."""
-#: what is no row of a table stops the job: nobody could say what was asked
-_STRICT: Final = {"mode": "FAILFAST"}
-_CSV: Final = {**_STRICT, "header": "true", "escape": '"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +77,34 @@ class Evaluate:
         """Where the table is."""
         return self.table.path
 
-    def _read(self, reader: Reader) -> DataFrame:
-        reader = reader.options(**STRICT)
+    def _read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return requests. Those of a stream have the columns of the files that are there."""
+        path = self.table.path
+        reader: Reader = spark.read if streaming is None else spark.readStream.options(**arriving(streaming))
         match self.table.format:
-            case TableFormat.JSON:
-                return reader.options(**_STRICT).json(self.table.path)
             case TableFormat.CSV:
-                return reader.options(**_CSV).csv(self.table.path)
+                columns = csv_columns(spark, path, CsvLayout())
+                rows = csv_rows(read_csv(reader, path, CsvLayout()), columns)
+                return _whole(rows).select(*map(quoted, columns))
+            case TableFormat.JSON:
+                # What is none counts for no column here, and is told when it is read.
+                known = reading(spark).options(mode="DROPMALFORMED").json(path).schema
+                wanted = StructType([*known, StructField(PROBLEM, StringType())])
+                text = line_text(quoted(ORIGINAL))
+                row = F.from_json(text, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": PROBLEM})
+                lines = read_lines(reader, path).where(F.length(F.trim(text)) > 0)
+                bad = quoted("@row").getField(PROBLEM).isNotNull() | ~is_one_json(text)
+                found = lines.withColumn("@row", row).withColumn(PROBLEM, F.when(bad, F.lit("not one JSON object")))
+                return _whole(found).select(*(quoted("@row").getField(one.name).alias(one.name) for one in known))
         # Otherwise the columns of one file would count for all, and what others have besides would not be asked about.
-        return reader.options(mergeSchema="true").parquet(self.table.path)
+        merged = reading(spark).options(mergeSchema="true").parquet(path)
+        if streaming is None:
+            return merged
+        return reader.schema(merged.schema).options(**STRICT).options(mergeSchema="true").parquet(path)
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return all requests."""
-        return self._read(spark.read)
+        return self._read(spark, None)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
         """Return requests as files arrive, with the columns of those that are there.
@@ -91,7 +117,7 @@ class Evaluate:
                 f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
                 hint="give the folder, or read the file at once, without --stream",
             )
-        return self._read(spark.readStream.schema(self.all(spark).schema).options(**arriving(streaming)))
+        return self._read(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the requests as they are."""
@@ -165,3 +191,9 @@ class Evaluate:
                 value = F.to_json(quoted(one.name)) if one.many and one.separator is None else quoted(one.name)
                 return F.coalesce(value.cast("string"), F.lit(""))
         return F.lit("")
+
+
+def _whole(rows: DataFrame) -> DataFrame:
+    """Return rows of which none has a `@problem`: one that has stops the job, since nobody can say what was asked."""
+    failed = raise_in_task(NO_ROW, F.concat(place_text(), F.lit(": "), quoted(PROBLEM)))
+    return rows.where(F.when(quoted(PROBLEM).isNull(), F.lit(True)).otherwise(failed.cast("boolean")))

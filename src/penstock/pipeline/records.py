@@ -8,14 +8,16 @@ Lines and CSV keep the octets of the input, valid UTF-8 or not. CSV records have
 `@fields`; Parquet records have `@row`, and as their original the row as JSON, because there are no octets of a row.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
+from penstock.pipeline.convert import Problem
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.mapping import CsvLayout
-from penstock.pipeline.strict_files import STRICT, Reader
+from penstock.pipeline.strict_files import STRICT, Reader, reading
 
 FILE: Final = "@file"
 POSITION: Final = "@position"
@@ -23,11 +25,13 @@ ORIGINAL: Final = "@original"
 FIELDS: Final = "@fields"
 COLUMNS: Final = "@columns"
 ROW: Final = "@row"
+PROBLEM: Final = "@problem"
 PLACE: Final = (FILE, POSITION, ORIGINAL)
 
 _FILE_PATH: Final = "_metadata.file_path"
 _BYTES: Final = "ISO-8859-1"
 """The encoding in which each octet is one character: it splits bytes as if they were text, and loses none."""
+_UNEVEN: Final = "more or fewer fields than the header has"
 _BOM: Final = "\ufeff"
 _BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
 #: what stands around the number of a line: no octet is one of these characters
@@ -130,6 +134,63 @@ def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     if not layout.header:
         return found
     return found.where(~F.coalesce(quoted(FIELDS) == quoted(COLUMNS), F.lit(False)))
+
+
+def csv_columns(spark: SparkSession, path: str, layout: CsvLayout) -> tuple[str, ...]:
+    """Return the columns that the headers of CSV files name, each once."""
+    files = reading(spark).text(path, wholetext=True)
+    first = F.decode(F.substring_index("value", "\n", 1).cast("binary"), _BYTES)
+    columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
+    headers = files.select(columns.alias(COLUMNS)).distinct().orderBy(COLUMNS).collect()
+    return tuple(dict.fromkeys(name for row in headers for name in row[0] if name))
+
+
+def csv_rows(records: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the records of CSV files with a header as rows: some columns by name, and what is wrong in `@problem`.
+
+    A field is found by the header of its own file. An empty one is null, and so is one of a column that the file does
+    not have. An empty line is no row.
+    """
+    fields, names = quoted(FIELDS), quoted(COLUMNS)
+    found = [
+        F.nullif(F.get(fields, (F.array_position(names, F.lit(name)) - F.lit(1)).cast("int")), F.lit("")).alias(name)
+        for name in columns
+    ]
+    again = Problem(F.size(F.array_distinct(names)) != F.size(names), "", "a column stands twice in the header")
+    problem = F.coalesce(*(F.when(one.where, F.lit(one.words)) for one in [*csv_problems(), again]))
+    rows = records.where(~is_empty(quoted(ORIGINAL)))
+    return rows.select(*map(quoted, PLACE), problem.alias(PROBLEM), *found)
+
+
+def csv_problems() -> list[Problem]:
+    """Return what can be wrong with a CSV record, whatever its fields hold; that it is no text comes first."""
+    fields, original = quoted(FIELDS), quoted(ORIGINAL).cast("string")
+    uneven, several = F.size(fields) != F.size(quoted(COLUMNS)), original.rlike("\\n(?!\\z)")
+    return [
+        Problem(~F.is_valid_utf8(original), "ingest.utf8", "not UTF-8"),
+        Problem(F.exists(fields, lambda f: f.isNull()), "ingest.csv", "quotes or line ends stand where they must not"),
+        Problem(uneven & several, "ingest.columns", f"{_UNEVEN}, over several lines: a quote may be missing"),
+        Problem(uneven, "ingest.columns", _UNEVEN),
+    ]
+
+
+def is_empty(original: Column) -> Column:
+    """Say which records are an empty line."""
+    return original.cast("string").rlike(f"\\A(?:{_BOM})?\r?\n?\\z")
+
+
+def is_one_json(text: Column) -> Column:
+    """Say which texts are one JSON value and nothing else; Spark reads the first of several, and drops the others."""
+    # Between brackets of two kinds: what closes one kind and opens it again does not fit the other.
+    around = (('{"":', "}"), ("[", "]"))
+    whole = [F.try_parse_json(F.concat(F.lit(begin), text, F.lit(end))).isNotNull() for begin, end in around]
+    return whole[0] & whole[1]
+
+
+def place_text() -> Column:
+    """Return the name of a record's file, and the line where that is known."""
+    name = F.regexp_extract(F.coalesce(quoted(FILE), F.lit("")), "[^/]*\\z", 0)
+    return F.concat(name, F.coalesce(F.concat(F.lit(", line "), quoted(POSITION).cast("string")), F.lit("")))
 
 
 # --- The grammar of RFC 4180 -----------------------------------------------------------------------------------------

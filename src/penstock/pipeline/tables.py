@@ -29,12 +29,11 @@ from penstock.pipeline.columns import literal
 from penstock.pipeline.convert import Converted, Problem, constant, from_column, from_text, given
 from penstock.pipeline.frames import quoted
 from penstock.pipeline.mapping import BoundMapping, FromColumn, Origin, TableFormat
-from penstock.pipeline.records import COLUMNS, FIELDS, FILE, ORIGINAL, PLACE, ROW
+from penstock.pipeline.records import COLUMNS, FIELDS, FILE, ORIGINAL, PLACE, ROW, csv_problems, is_empty
 from penstock.pipeline.tagging import Checked, Version
 
 _TEXT: Final = AttributeSpec(Kind.STRING)
 _MOMENT: Final = AttributeSpec(Kind.TIMESTAMP)
-_UNEVEN: Final = "more or fewer fields than the header has"
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
 _REAL: Final = (FloatType, DoubleType, DecimalType)
 
@@ -80,7 +79,7 @@ def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] 
 
 
 def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
-    columns, fields, original = quoted(COLUMNS), quoted(FIELDS), quoted(ORIGINAL)
+    columns, fields = quoted(COLUMNS), quoted(FIELDS)
     declared = bound.mapping.csv.columns
     cells = {name: _Cell(quoted(f"@{number}"), StringType()) for number, name in enumerate(bound.columns)}
     texts = [F.get(fields, _index(name, declared)).alias(f"@{number}") for number, name in enumerate(bound.columns)]
@@ -88,14 +87,12 @@ def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
         right = reduce(lambda one, other: one & other, (_once(name) for name in bound.columns))
     else:
         right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
-    uneven, several = F.size(fields) != F.size(columns), original.cast("string").rlike("\\n(?!\\z)")
+    no_text, *others = csv_problems()
     problems = [
-        Problem(~F.is_valid_utf8(original.cast("string")), "ingest.utf8", "not UTF-8"),
-        Problem(original.cast("string").rlike("\\A(?:\ufeff)?\r?\n?\\z"), "ingest.empty", "an empty line"),
+        no_text,
+        Problem(is_empty(quoted(ORIGINAL)), "ingest.empty", "an empty line"),
         Problem(~F.coalesce(right, F.lit(False)), "ingest.header", "the header is not the one that the mapping needs"),
-        Problem(F.exists(fields, lambda f: f.isNull()), "ingest.csv", "quotes or line ends stand where they must not"),
-        Problem(uneven & several, "ingest.columns", f"{_UNEVEN}, over several lines: a quote may be missing"),
-        Problem(uneven, "ingest.columns", _UNEVEN),
+        *others,
     ]
     return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
 
