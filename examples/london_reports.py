@@ -63,11 +63,11 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
         unused = report.rights_unused.as_dicts()
         table(console, f"Rights that were not used: {len(unused)}", ("issuer", "subject", "right"), unused)
     refused = [
-        {**row, "version": _version(row["resource"]), "why": reason(row["effect"], row["code"])}
-        for row in report.refusals.as_dicts()
+        {**row, "version": _version(row["resource"]), "why": reason(row["code"])} for row in report.refusals.as_dicts()
     ]
-    columns = ("principal", "action", "version", "why", "decisions", "events")
-    table(console, "Refusals: requests, and events kept back", columns, refused)
+    table(console, "Refused requests", ("principal", "action", "version", "why", "decisions"), refused)
+    kept = [{**row, "version": _version(row["resource"])} for row in report.kept_back.as_dicts()]
+    table(console, "Events kept back", ("principal", "action", "version", "effect", "events"), kept)
     flowing = [{**row, "from": row["origin"], "to": row["target"]} for row in report.flows.as_dicts()]
     table(console, "Flows between domains", ("from", "to", "action", "decisions", "events"), flowing)
     written(console, out / "audit.html", audit_html(report, names=NAMES, title="Decisions in London", at=NOW))

@@ -270,17 +270,24 @@ def test_requests_that_were_made(log: DataFrame) -> None:
 def test_refusals_pile_up_where_they_do(log: DataFrame) -> None:
     found = room.refusals(log)
     assert found.schema.simpleString() == room.REFUSALS.simpleString()
-    assert {tuple(row[:7]) for row in found.collect()} == {
-        (text(MALLORY), "subscribe", TYPE_TEXT, "deny", None, 2, 7),
-        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.expired", 1, 0),
-        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.online-test", 1, 0),
-        (text(BILLING), "connect", str(NETWORK), "deny", None, 1, 0),
-        (text(BILLING), "subscribe", TYPE_TEXT, "kept back", None, 0, 2),
-        (text(SMITH), "subscribe", TYPE_TEXT, "kept back", None, 0, 41),
+    assert {tuple(row[:6]) for row in found.collect()} == {
+        (text(MALLORY), "subscribe", TYPE_TEXT, "deny", None, 2),
+        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.expired", 1),
+        (text(BILLING), "publish", TYPE_TEXT, "deny", "cert.online-test", 1),
+        (text(BILLING), "connect", str(NETWORK), "deny", None, 1),
     }
-    assert room.reason("kept back", None) == "kept back"
-    assert room.reason("deny", None) == "no credential"
-    assert room.reason("deny", "cert.expired") == "cert.expired"
+    assert room.reason(None) == "no credential"
+    assert room.reason("cert.expired") == "cert.expired"
+
+
+def test_events_that_did_not_pass_are_not_added_to_requests(log: DataFrame) -> None:
+    found = room.kept_back(log)
+    assert found.schema.simpleString() == room.KEPT_BACK.simpleString()
+    assert {tuple(row[:5]) for row in found.collect()} == {
+        (text(MALLORY), "subscribe", TYPE_TEXT, "deny", 7),
+        (text(BILLING), "subscribe", TYPE_TEXT, "permit", 2),
+        (text(SMITH), "subscribe", TYPE_TEXT, "permit", 41),
+    }
 
 
 def test_flows_between_domains(log: DataFrame) -> None:
@@ -328,7 +335,8 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     assert report.decisions == 8
     assert len(report.refusals.rows) == 2
     assert report.refusals.more
-    assert report.refusals.rows[0][:6] == (text(SMITH), "subscribe", TYPE_TEXT, "kept back", None, 0)
+    assert report.refusals.rows[0][:6] == (text(MALLORY), "subscribe", TYPE_TEXT, "deny", None, 2)
+    assert [row[4] for row in report.kept_back.rows] == [41, 7]
     # With a policy, the rights that were used say who gave whom what; those of another policy are known by id alone.
     assert report.rights_used.columns[:4] == ("credential", "issuer", "subject", "right")
     assert ("publish, subscribe on uk.gov.pito.Numberplate", 3, 82) in {row[3:6] for row in report.rights_used.rows}
@@ -341,7 +349,7 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["since"] == "2026-05-01T12:00:00+00:00"
     assert plain["flows"][0] == {"origin": "CCS", "target": "PITO", "action": "publish", "decisions": 1, "events": 42}
-    assert plain["shortened"] == ["flows", "refusals", "requests_made", "rights_used", "slowest"]
+    assert plain["shortened"] == ["flows", "kept_back", "refusals", "requests_made", "rights_used", "slowest"]
     assert "rights_unused" not in audit(log, since=NOW + 9 * HOUR).as_dict()
     with pytest.raises(MalformedError) as caught:
         audit(log, top=0)

@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.anywhere import publish
-from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, line, seen, write_events
+from tests.pipeline.jobs_plant import (
+    HIDDEN,
+    NAME,
+    POLICY,
+    admitted,
+    build,
+    good,
+    interpreted,
+    line,
+    seen,
+    write_events,
+)
 from tests.trust.kit import NOW, grant, refused, who
 
 from penstock.errors import PenstockError
@@ -149,6 +160,27 @@ def test_from_records_to_views_at_once(spark: SparkSession, plant: Plant) -> Non
     assert (str(who(3)), "deny", 0, passed) in by_reader
     assert (str(who(4)), "permit", passed, 0) in by_reader
     assert (str(who(5)), "permit", delivered["engineer"], passed - delivered["engineer"]) in by_reader
+
+
+def test_what_a_readers_own_filter_passes_over_was_not_refused(spark: SparkSession, plant: Plant) -> None:
+    filtered = POLICY.replace(f"value <> {HIDDEN}", "value < 30").replace(
+        f'principal = "statistics"\ntype = "{NAME}"', f'principal = "statistics"\ntype = "{NAME}"\nwhere = "value < 5"'
+    )
+    plant.policy.write_text(filtered, encoding="utf-8")
+    plant.write()
+    run(plant.ingest(), spark, plant.path("ingested"))
+    run(Deliver(plant.path("ingested"), plant.types(), plant.desk()), spark, plant.path("delivered"))
+    values = good(RECORDS)
+    assert records(plant.path("delivered/decisions")) == sorted(
+        [
+            (str(who(4)), "permit", len(values), 0),
+            # `auditor`: its right shows everything, and its filter asks for a part of it.
+            (str(who(4)), "permit", sum(value < 5 for value in values), 0),
+            # `engineer`: its right keeps back what is not above 20, and its filter passes over what is not below 30.
+            (str(who(5)), "permit", sum(20 < value < 30 for value in values), sum(value <= 20 for value in values)),
+            (str(who(3)), "deny", 0, len(values)),
+        ]
+    )
 
 
 def test_nothing_is_written_over_anything_unasked(spark: SparkSession, plant: Plant) -> None:

@@ -3,7 +3,8 @@
     rights_used       decisions  ->  credentials that permissions rested on
     rights_unused     decisions and a policy  ->  credentials that none did
     requests_made     decisions  ->  who asked for what, and how often it was permitted
-    refusals          decisions  ->  where refusals pile up, by principal, resource and code
+    refusals          decisions  ->  where refused requests pile up, by principal, resource and code
+    kept_back         decisions  ->  where events that did not pass pile up, by principal and resource
     flows             decisions  ->  how much passes from domain to domain
     durations         decisions  ->  percentiles of the time taken
     slowest           decisions  ->  those that took longest
@@ -40,8 +41,6 @@ from penstock.trust.certificates import Naming, Statement
 from penstock.trust.subjects import Name, Subject
 
 _TEXT, _LONG, _TIME = StringType(), LongType(), TimestampType()
-KEPT_BACK: Final = "kept back"
-"""In the place of an effect, for events that a permission does not cover."""
 RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
 RIGHTS_UNUSED: Final = _schema(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
 REQUESTS_MADE: Final = _schema(
@@ -54,9 +53,9 @@ REFUSALS: Final = _schema(
     effect=_TEXT,
     code=_TEXT,
     decisions=_LONG,
-    events=_LONG,
     last=_TIME,
 )
+KEPT_BACK: Final = _schema(principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, events=_LONG, last=_TIME)
 FLOWS: Final = _schema(origin=_TEXT, target=_TEXT, action=_TEXT, decisions=_LONG, events=_LONG)
 DURATIONS: Final = _schema(
     action=_TEXT, decisions=_LONG, p50=DoubleType(), p90=DoubleType(), p99=DoubleType(), longest=_LONG
@@ -159,29 +158,35 @@ def requests_made(log: DataFrame) -> DataFrame:
 
 
 def refusals(log: DataFrame) -> DataFrame:
-    """Return where refusals pile up (`REFUSALS`).
+    """Return where refused requests pile up (`REFUSALS`).
 
-    A refusal without a code is one for which no credential was there. What a permission kept back counts as events, not
-    as decisions, has the effect `kept back`, and no code: what kept other credentials from counting is not the reason.
+    A refusal without a code is one for which no credential was there. One with several codes counts for each of them.
     """
-    refused = log.where(~_permitted() | (F.col("refused") > 0))
-    code = F.explode_outer(F.when(~_permitted(), F.array_distinct("errors"))).alias("code")
-    effect = F.when(_permitted(), F.lit(KEPT_BACK)).otherwise(F.col("effect")).alias("effect")
-    columns = ("principal", "action", "resource", "type", "time")
-    refused = refused.select(*columns, F.col("refused").alias("n"), effect, code)
+    refused = log.where(_decides() & ~_permitted())
+    code = F.explode_outer(F.array_distinct("errors")).alias("code")
+    refused = refused.select("principal", "action", "resource", "effect", "time", code)
     found = refused.groupBy("principal", "action", "resource", "effect", "code").agg(
-        F.count_if(_decides() & (F.col("effect") != KEPT_BACK)).alias("decisions"),
-        _sum("n").alias("events"),
-        F.max("time").alias("last"),
+        F.count(F.lit(1)).alias("decisions"), F.max("time").alias("last")
     )
     return _shaped(found, REFUSALS)
 
 
-def reason(effect: object, code: object) -> str:
-    """Say why something was refused: by its code, or in words where there is none."""
-    if code is not None:
-        return str(code)
-    return KEPT_BACK if effect == KEPT_BACK else "no credential"
+def kept_back(log: DataFrame) -> DataFrame:
+    """Return where events that did not pass pile up (`KEPT_BACK`).
+
+    The effect says whether a permission does not cover them, or the request was refused.
+    """
+    found = (
+        log.where(F.col("refused") > 0)
+        .groupBy("principal", "action", "resource", "effect")
+        .agg(_sum("refused").alias("events"), F.max("time").alias("last"))
+    )
+    return _shaped(found, KEPT_BACK)
+
+
+def reason(code: object) -> str:
+    """Say why a request was refused: by its code, or in words where there is none."""
+    return "no credential" if code is None else str(code)
 
 
 def flows(log: DataFrame) -> DataFrame:
@@ -286,11 +291,12 @@ class AuditReport:
     #: of one period in `over_time`
     width: timedelta = timedelta(hours=1)
     revocations: Table = Table(tuple(REVOCATIONS.names), ())
+    kept_back: Table = Table(tuple(KEPT_BACK.names), ())
 
     def tables(self) -> dict[str, Table]:
         """Return all tables by name."""
-        names = ("rights_used", "rights_unused", "requests_made", "refusals", "flows", "durations", "slowest")
-        found = {name: getattr(self, name) for name in (*names, "over_time", "revocations")}
+        names = ("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows", "durations")
+        found = {name: getattr(self, name) for name in (*names, "slowest", "over_time", "revocations")}
         return {name: table for name, table in found.items() if table is not None}
 
     def as_dict(self) -> dict[str, object]:
@@ -330,7 +336,8 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     used = used.orderBy(F.desc("decisions"), "credential")
     unused = None if policy is None else rights_unused(log, policy).orderBy("issuer", "subject", "credential")
     requests = requests_made(log).orderBy(F.desc(F.col("permitted") + F.col("refused")), *asked)
-    refused = refusals(log).orderBy(F.desc(F.col("decisions") + F.col("events")), *asked, "effect", "code")
+    refused = refusals(log).orderBy(F.desc("decisions"), *asked, "effect", "code")
+    kept = kept_back(log).orderBy(F.desc("events"), *asked, "effect")
     flowing = flows(log).orderBy(F.desc("events"), F.desc("decisions"), "origin", "target", "action")
     # Policies may be asked about any action.
     taken = _table(durations(log).orderBy(F.desc("decisions"), "action"), max(top, len(Right)))
@@ -348,6 +355,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
         over_time=_table(over_time(log, width).orderBy("start"), periods),
         width=width,
         revocations=_table(revocations(log).orderBy(F.desc("longest"), "owner"), top),
+        kept_back=_table(kept, top),
     )
 
 

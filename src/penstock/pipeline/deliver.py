@@ -20,7 +20,7 @@ from penstock.pipeline.constants import table
 from penstock.pipeline.find import QUESTION, Finder, Question
 from penstock.pipeline.frames import metadata, quoted, transit_sources
 from penstock.pipeline.policy import Policy
-from penstock.pipeline.programs import Program, programs_of
+from penstock.pipeline.programs import Program, programs_of, unfiltered
 from penstock.pipeline.restrict import in_environment
 from penstock.pipeline.tagging import TYPE
 from penstock.pipeline.views import Viewer
@@ -130,25 +130,28 @@ def _is_about(branch: Branch, reader: EventType, event_type: EventType) -> bool:
     return below and (branch.only is None or event_type.key in branch.only)
 
 
-def deliver(
+def deliver(  # noqa: PLR0913  # events, and who may see them; the rest has defaults
     events: DataFrame,
     types: Sequence[EventType],
     policy: Policy,
     *,
     guards: Mapping[str, Column] | None = None,
     facts: Mapping[str, Source] | None = None,
+    own_filters: bool = True,
 ) -> Delivered:
     """Deliver a frame of transit events of some types to the subscribers of a policy.
 
     `types` are the versions whose attributes the frame has; of which of them an event is, `@type` says, without which
     all of them count as what each subscriber reads. Events of any other version go to nobody. `guards` has a boolean
     column for each guard whose results the log holds; a guard that is not there never holds. `facts` are columns that
-    tell of each event what the policy says once for all. Raises `SelectorError` for a filter that does not fit.
+    tell of each event what the policy says once for all. Without `own_filters`, return what the rights of those readers
+    show who have a filter of their own, before that is asked. Raises `SelectorError` for a filter that does not fit.
     """
     told = TYPE in events.columns
     events = events.where(is_known(types)) if told else events
     by_type = ByType(types, told=told)
-    programs = tuple(by_type.program(program) for program in programs_of(policy))
+    asked = programs_of(policy)
+    programs = tuple(by_type.program(program) for program in (asked if own_filters else unfiltered(asked)))
     sources = transit_sources(types)
     events, environment = in_environment(events, policy, facts)
     viewer = Viewer(sources, environment, {**(guards or {}), **by_type.guards()})

@@ -17,7 +17,7 @@ from penstock.model.types import EventType
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.columns import literal
 from penstock.pipeline.commits import Said, check_sum
-from penstock.pipeline.deliver import Delivered, deliver, is_known
+from penstock.pipeline.deliver import PROGRAM, Delivered, deliver, is_known
 from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
 from penstock.pipeline.jobs_ingest import EVENTS
@@ -29,6 +29,7 @@ from penstock.pipeline.sealed_reading import sealed_events
 from penstock.pipeline.sealed_signers import Judge
 from penstock.pipeline.streaming import Streaming
 from penstock.pipeline.tagging import TYPE
+from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -222,10 +223,11 @@ class Deliver(OfEvents):
         manifest = store_rows(delivered, output.path, layout=self.layout, revision=policy.revision, batch=batch)
         rows = stored_rows(output.spark, output.path, manifest, batch)
         read = {key[0]: count for key, count in _by(events, TYPE).items()}
+        shown = rows | self._shown(events)
         for subscriber in policy.subscribers:
-            passed = rows.get(subscriber.name, 0)
             whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
-            counted = Counts(passed, max(0, whole - passed))
+            # Every event of the type is shown by the reader's right or kept back by it, whatever its filter asks for.
+            counted = Counts(rows.get(subscriber.name, 0), whole - shown.get(subscriber.name, 0))
             policy.enforced(subscriber.principal, Right.SUBSCRIBE, subscriber.type, counted)
         known = {str(event_type.name) for event_type in self.types}
         unknown = sum(count for name, count in read.items() if name not in known)
@@ -243,8 +245,16 @@ class Deliver(OfEvents):
         """Return what would be computed."""
         return (self._deliver(events).rows,)
 
-    def _deliver(self, events: DataFrame) -> Delivered:
-        return deliver(events, self.types, self.desk.policy)
+    def _deliver(self, events: DataFrame, *, own_filters: bool = True) -> Delivered:
+        return deliver(events, self.types, self.desk.policy, own_filters=own_filters)
+
+    def _shown(self, events: DataFrame) -> dict[str, int]:
+        """Count what the rights of those readers show who have a filter of their own; of no other readers."""
+        if all(subscriber.selector == ALWAYS for subscriber in self.desk.policy.subscribers):
+            return {}
+        rights = self._deliver(events, own_filters=False)
+        counts = {key[0]: count for key, count in _by(rights.rows, PROGRAM).items()}
+        return {name: counts.get(str(one.number), 0) for one in rights.programs for name in one.readers}
 
     def _reads(self, subscriber: Subscriber, name: str) -> bool:
         """Say whether events of a version are of the type that a subscriber reads, or of one that extends it."""

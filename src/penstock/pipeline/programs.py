@@ -5,7 +5,7 @@ Readers with equal restrictions, versions and filters share one program. Program
 that is joined, and never into expressions, of which Spark can bear some dozens and not ten thousand.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, TypeAlias
@@ -16,7 +16,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
 from penstock.pipeline.patterns import ParameterLike, form_of
 from penstock.pipeline.policy import Policy, Subscriber
-from penstock.selector import Selector
+from penstock.selector import ALWAYS, Selector
 from penstock.selector.ast import (
     And,
     Arithmetic,
@@ -68,6 +68,18 @@ def programs_of(policy: Policy) -> tuple[Program, ...]:
     return tuple(
         Program(number, restriction, event_type, selector, tuple(s.name for s in subscribers))
         for number, ((restriction, event_type, selector), subscribers) in enumerate(found.items())
+    )
+
+
+def unfiltered(programs: Iterable[Program]) -> tuple[Program, ...]:
+    """Return programs of the rights alone, for those readers who have a filter of their own; numbered from 0."""
+    found: dict[tuple[Restriction, EventType], list[str]] = {}
+    for program in programs:
+        if program.selector != ALWAYS:
+            found.setdefault((program.restriction, program.event_type), []).extend(program.readers)
+    return tuple(
+        Program(number, restriction, event_type, ALWAYS, tuple(readers))
+        for number, ((restriction, event_type), readers) in enumerate(found.items())
     )
 
 

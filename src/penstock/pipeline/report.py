@@ -129,10 +129,14 @@ def audit_html(
     ]
     hot = [
         (
-            f"{shown.principal(str(row['principal']))}: {row['action']}, {reason(row['effect'], row['code'])}",
-            pages.number(row["decisions"]) + pages.number(row["events"]),
+            f"{shown.principal(str(row['principal']))}: {row['action']}, {reason(row['code'])}",
+            pages.number(row["decisions"]),
         )
         for row in report.refusals.as_dicts()
+    ]
+    kept = [
+        (f"{shown.principal(str(row['principal']))}: {row['action']}, {row['effect']}", pages.number(row["events"]))
+        for row in report.kept_back.as_dicts()
     ]
     slow = [
         (f"{row[0]}, {share} %", round(float(str(row[at])))) for row in report.durations.rows for share, at in _SHARES
@@ -147,9 +151,15 @@ def audit_html(
         ),
         part(
             "Refusals",
-            "Where they pile up: refused requests, and events that a permission kept back.",
+            "Where refused requests pile up.",
             _reasoned(report.refusals),
-            pages.bars("f2", "Refused requests and events", hot, "b"),
+            pages.bars("f2", "Refused requests", hot, "b"),
+        ),
+        part(
+            "Events kept back",
+            "Where events did not pass: a permission (permit) does not cover them, or the request was refused.",
+            report.kept_back,
+            pages.bars("f6", "Events that did not pass", kept, "b"),
         ),
         part(
             "Flows between domains",
@@ -194,8 +204,8 @@ def _revoked(report: AuditReport, names: pages.Names, part: Callable[[str, str, 
 
 def _reasoned(refusals: Table) -> Table:
     """Return refusals with a reason in each row, also where there is no code."""
-    effect, code = refusals.columns.index("effect"), refusals.columns.index("code")
-    rows = [(*row[:code], reason(row[effect], row[code]), *row[code + 1 :]) for row in refusals.rows]
+    code = refusals.columns.index("code")
+    rows = [(*row[:code], reason(row[code]), *row[code + 1 :]) for row in refusals.rows]
     return replace(refusals, rows=tuple(rows))
 
 

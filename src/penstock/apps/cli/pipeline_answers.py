@@ -29,7 +29,7 @@ _UNSEAL: Final = "unseal"
 #: jobs whose quarantine is not of records, and what they do
 _CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
 _SHOWN: Final = (
-    *("rights_used", "rights_unused", "requests_made", "refusals", "flows"),
+    *("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows"),
     *("durations", "slowest", "revocations"),
 )
 #: subscribers in a summary; JSON has all of them
