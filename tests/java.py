@@ -4,24 +4,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-from penstock.pipeline.session_settings import EVERYWHERE
+from penstock.pipeline.session_settings import BRIEF, EVERYWHERE
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
 """What `tools/spark_archive.py` made, or an empty file."""
-#: what lives for a minute does not earn back what optimising it costs; Java that does not optimise keeps a fifth of the
-#: usual room for code, and once Spark has filled it, compiles nothing any more
-_BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
 #: Spark's ten thousand classes alone would have all memory searched several times, and what a plan leaves is young
 _ROOMY: Final = ("-XX:MetaspaceSize=400m", "-Xmn350m")
 #: the folder of these settings would be on the class path, where an archive bears none
 _LOGGED: Final = f"-Dlog4j2.configurationFile={ROOT / 'tools' / 'spark' / 'log4j2.properties'}"
-#: for who has a handful of rows, which do not earn back what compiling for them costs, or planning anew at each stage
-INTERPRETED: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
 #: besides what `penstock` itself sets: what a task takes at once to sort or count in, usually 32 MB, which Java has to
 #: clear and to collect
 LIGHT: Final = {**EVERYWHERE, "spark.buffer.pageSize": "1m"}
@@ -32,7 +23,7 @@ def options(settings: dict[str, str] | None = None) -> str:
     made = ARCHIVE.exists() and ARCHIVE.stat().st_size
     archive = [f"-XX:SharedArchiveFile={ARCHIVE}"] if made else []
     return " ".join(
-        [*_BRIEF, *_ROOMY, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())]
+        [*BRIEF, *_ROOMY, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())]
     )
 
 
@@ -41,4 +32,4 @@ def tell() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
     # A Java before it, which only says how the other is to be started.
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_BRIEF))
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(BRIEF))

@@ -13,6 +13,7 @@ from _pytest.mark import ParameterSet
 from tests import java
 from tests.docs import forks
 
+from penstock.pipeline.session_settings import INTERPRETED
 from penstock.testing.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +84,7 @@ def test_the_moderator_does_as_the_readme_shows(tmp_path: Path, programs: Path) 
 def environment(programs: Path, home: Path) -> dict[str, str]:
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "HOME": str(home), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
-    made["SPARK_SUBMIT_OPTS"] = java.options(java.INTERPRETED)
+    made["SPARK_SUBMIT_OPTS"] = java.options(INTERPRETED)
     return made
 
 

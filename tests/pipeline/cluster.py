@@ -18,6 +18,7 @@ from tests import java
 from tests.pipeline.anywhere import PATIENCE
 from tests.pipeline.jobs_plant import build, write_events
 
+from penstock.pipeline.session_settings import INTERPRETED
 from penstock.testing.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "Pacific/Auckland",
     # The driver is told by the environment.
     "spark.executor.extraJavaOptions": java.options(),
-    **java.INTERPRETED,
+    **INTERPRETED,
     **java.LIGHT,
 }
 

@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.java import INTERPRETED, LIGHT
+from tests.java import LIGHT
 
 from penstock.apps.cli.main import cli
+from penstock.pipeline.session_settings import INTERPRETED
 
 
 def main(folder: Path) -> None:

@@ -12,10 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.java import INTERPRETED
 from tests.trust.kit import NOW, grant, key, who
 
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
+from penstock.pipeline.session_settings import INTERPRETED
 from penstock.store.policy_chain import ChainFile
 from penstock.trust import Credentials, Right, event_tag, read_credentials, sign_type
 from penstock.trust.capabilities import BoundSelector

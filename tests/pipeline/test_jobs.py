@@ -28,14 +28,14 @@ from tests.trust.kit import NOW, grant, refused, who
 from penstock.errors import PenstockError
 from penstock.guard.decision_log import Counts, read_record
 from penstock.model import EventType
-from penstock.pipeline import commits, jobs
+from penstock.pipeline import commits, jobs, jobs_report
 from penstock.pipeline.commits import Said, totals
 from penstock.pipeline.jetstream_options import parse_options
 from penstock.pipeline.jobs import Job, run, start
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
 from penstock.pipeline.jobs_ingest import Envelopes, Ingest
 from penstock.pipeline.jobs_messages import Messages, check_stream
-from penstock.pipeline.jobs_report import Audit, WhatIf, audited, compared
+from penstock.pipeline.jobs_report import Audit, WhatIf, audit_at_once, audited, compared
 from penstock.pipeline.layout import Layout, open_view
 from penstock.pipeline.outputs import Output
 from penstock.pipeline.policy import Policy
@@ -323,6 +323,32 @@ def test_audit_reports_on_files_and_on_what_jobs_decided(spark: SparkSession, pl
     assert len(report.rights_unused.rows) == 2
     assert totals(spark, plant.path("of job")) == {"read": 6, "records": 6, "quarantined": 0}
     assert totals(spark, plant.path("of files")) == {"read": 8, "records": 6, "quarantined": 2}
+
+
+def test_a_small_log_is_read_once_and_nothing_of_it_is_exchanged(
+    spark: SparkSession, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = plant.desk()
+    first = desk.policy.types[0]
+    for publisher, counts in ((who(2), Counts(5, 1)), (who(3), Counts(0, 4))):
+        desk.policy.enforced(publisher, Right.PUBLISH, first, counts)
+    log = plant.folder / "log.jsonl"
+    log.write_text("".join(f"{record.to_json()}\n" for record in desk.records) + "none\n")
+    context = spark.sparkContext
+    context.setJobGroup("small", "")
+    try:
+        report, counted = audit_at_once(Audit(str(log)), spark, plant.loaded())
+    finally:
+        context.setJobGroup("", "")
+    assert counted == {"read": 5, "records": 4, "quarantined": 1}
+    tracker = context.statusTracker()
+    found = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup("small")]
+    stages = [len(job.stageIds) for job in found if job is not None]
+    # One job reads it, one counts it, each table has one, and rights are joined with the policy's certificates.
+    assert len(stages) <= 3 + len(report.tables())
+    assert stages.count(1) >= len(stages) - 1
+    monkeypatch.setattr(jobs_report, "is_small", lambda _: False)
+    assert audit_at_once(Audit(str(log)), spark, plant.loaded()) == (report, counted)
 
 
 def test_no_constant_of_a_policy_is_in_a_plan(spark: SparkSession, plant: Plant) -> None:

@@ -101,6 +101,17 @@ def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
 
     Every line is in one of the two. This looks at shape, not at the grammar of names; `read_record` is stricter.
     """
+    return split(judged(lines))
+
+
+def split(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the decisions and the quarantine of lines that were `judged`."""
+    good = lines.where(F.col("reason").isNull()).select(*DECISIONS.names)
+    return good, lines.where(F.col("reason").isNotNull()).select("line", "reason")
+
+
+def judged(lines: DataFrame) -> DataFrame:
+    """Return every line with the reason why it is not a decision, which is null where it is one, and its columns."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
     parsed = lines.select(
         F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
@@ -143,9 +154,7 @@ def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
     # A list of one, for the planner: otherwise it moves the reason, which is long, into what asks for it, and that back
     # to before the line is parsed.
     judgement = F.explode(F.array(F.struct("line", reason.alias("reason"), *columns)))
-    judged = parsed.select(judgement.alias("judged")).select("judged.*")
-    good = judged.where(F.col("reason").isNull()).select(*DECISIONS.names)
-    return good, judged.where(F.col("reason").isNotNull()).select("line", "reason")
+    return parsed.select(judgement.alias("judged")).select("judged.*")
 
 
 def _resource(found: Column) -> Column:

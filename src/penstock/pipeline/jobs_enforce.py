@@ -16,7 +16,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.admit import REASON, admit
 from penstock.pipeline.columns import literal
-from penstock.pipeline.commits import Said, check_sum
+from penstock.pipeline.commits import Said, check_sum, commits
 from penstock.pipeline.deliver import PROGRAM, Delivered, deliver, is_known
 from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
@@ -129,7 +129,7 @@ class OfEvents:
         """Return the attributes of a sealed log that are null here, because no key of them is held."""
         if self.keys is None:
             return ()
-        return closed(self.types, self.keys.read(), names_said(spark, self.path, ATTRIBUTES))
+        return closed(self.types, self.keys.read(), names_said(commits(spark, self.path).values(), ATTRIBUTES))
 
     def _of(self, spark: SparkSession, batches: list[int]) -> DataFrame:
         if self.keys is None:

@@ -4,18 +4,21 @@ As streams they keep what they have found: `whatif` the differences of each batc
 decisions that it has read, over which each report is made.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.errors import MalformedError
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.pipeline.audit import DECISIONS, QUARANTINE, AuditReport, audit, read_log
+from penstock.pipeline.audit_log import judged, split
 from penstock.pipeline.commits import BATCH, Said, check_sum, commits
 from penstock.pipeline.following import follow, named
 from penstock.pipeline.frames import attributes_of, metadata, quoted
@@ -24,6 +27,7 @@ from penstock.pipeline.jobs_enforce import OF_UNKNOWN_TYPE, UNKNOWN_TYPE, OfEven
 from penstock.pipeline.outputs import Output, complete, read_part
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.sealed_signers import Judge
+from penstock.pipeline.session_settings import is_small
 from penstock.pipeline.streaming import Streaming, arriving
 from penstock.pipeline.strict_files import STRICT, reading
 from penstock.pipeline.tagging import TYPE
@@ -256,12 +260,24 @@ class Question:
     width: timedelta = timedelta(hours=1)
 
     def ask(self, log: DataFrame, policy: Policy | None) -> AuditReport:
-        """Return the report on a log. Raises as `audit`."""
-        kept = log.persist()
-        try:
-            return audit(kept, policy, since=self.since, until=self.until, top=self.top, width=self.width)
-        finally:
-            kept.unpersist()
+        """Return the report on a log, which is read for each table. Raises as `audit`."""
+        return audit(log, policy, since=self.since, until=self.until, top=self.top, width=self.width)
+
+
+@contextmanager
+def _computed_once(frame: DataFrame, path: str) -> Iterator[DataFrame]:
+    """Give a frame of what stands below a path that is not computed again each time it is read.
+
+    A small one is one partition of plain rows: nothing is exchanged between tasks, or compiled to unpack columns.
+    """
+    if is_small(path):
+        yield frame.coalesce(1).localCheckpoint()
+        return
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def audited(
@@ -269,17 +285,16 @@ def audited(
 ) -> AuditReport:
     """Report on everything that an output of `audit` has kept so far. Raises as `audit`, and `pipeline.no-input`."""
     log = read_part(spark, path, LOG, complete(spark, path), DECISIONS)
-    return (question or Question()).ask(log, policy)
+    with _computed_once(log, f"{path}/{LOG}") as kept:
+        return (question or Question()).ask(kept, policy)
 
 
 def audit_at_once(
     job: Audit, spark: SparkSession, policy: Policy | None = None, question: Question | None = None
 ) -> tuple[AuditReport, dict[str, int]]:
     """Report on a log without keeping anything of it, and count its lines. Raises as `audited`."""
-    lines = job.all(spark).persist()
-    try:
-        good, bad = read_log(lines)
-        counts = {"read": lines.count(), "records": good.count(), "quarantined": bad.count()}
+    with _computed_once(judged(job.all(spark)), job.files) as lines:
+        good, _ = split(lines)
+        read, records = lines.agg(F.count(F.lit(1)), F.count_if(F.col("reason").isNull())).collect()[0]
+        counts = {"read": read, "records": records, "quarantined": read - records}
         return (question or Question()).ask(good, policy), counts
-    finally:
-        lines.unpersist()

@@ -45,7 +45,7 @@ class Output:
         `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
         """
         found = _note(self.spark, self.path)
-        if found is None and not _is_empty(self.spark, self.path):
+        if found is None and _has_files(self.spark, self.path):
             raise RefusedError(
                 "pipeline.foreign",
                 f"`{self.path}` holds something that no job has written",
@@ -165,14 +165,14 @@ def files_of(spark: SparkSession, path: str) -> DataFrame:
 
 def is_missing(spark: SparkSession, path: str) -> bool:
     """Say whether there is nothing at a path, not even an empty folder."""
+    return _has_files(spark, path) is None
+
+
+def _has_files(spark: SparkSession, path: str) -> bool | None:
+    """Say whether there is a file below a path; None where there is nothing at it."""
     try:
-        files_of(spark, path).limit(1).collect()
+        return bool(files_of(spark, path).limit(1).collect())
     except AnalysisException as error:
         if not is_not_found(error):
             raise
-        return True
-    return False
-
-
-def _is_empty(spark: SparkSession, path: str) -> bool:
-    return is_missing(spark, path) or not files_of(spark, path).limit(1).collect()
+        return None

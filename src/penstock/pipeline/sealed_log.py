@@ -30,7 +30,7 @@ from penstock.crypto import SigningKey, read_key
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.types import EventType, Sealing
-from penstock.pipeline.commits import commits
+from penstock.pipeline.commits import Said, commits
 from penstock.pipeline.frames import attributes_of, quoted
 from penstock.pipeline.outputs import read_part
 from penstock.store.crash_dumps import withhold_memory
@@ -97,9 +97,9 @@ def read_log(spark: SparkSession, path: str, batches: list[int]) -> DataFrame:
     return read_part(spark, path, SEALED, batches, sealed_schema(columns))
 
 
-def names_said(spark: SparkSession, path: str, what: str) -> tuple[str, ...]:
-    """Return all names that the commits of an output say of something."""
-    found = [said.get(what) for said in commits(spark, path).values()]
+def names_said(said: Iterable[Said], what: str) -> tuple[str, ...]:
+    """Return all names that some commits say of something."""
+    found = [one.get(what) for one in said]
     return tuple(dict.fromkeys(str(name) for names in found if isinstance(names, list) for name in names))
 
 

@@ -195,7 +195,7 @@ def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any)
     FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
     """
     cluster = cluster_of(**where)
-    with spark_session(cluster) as on:
+    with spark_session(cluster, cluster.path(folder)) as on:
         columns, rows, whole = view_rows(on.spark, cluster.path(folder), subscriber, limit)
     if output == JSON:
         found = [dict(zip(columns, row, strict=True)) for row in rows]
@@ -218,7 +218,7 @@ def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
     to a terminal, are escaped. A quarantine holds whole records: guard it like the input.
     """
     cluster = cluster_of(**where)
-    with spark_session(cluster) as on:
+    with spark_session(cluster, cluster.path(folder)) as on:
         found = open_quarantine(on.spark, cluster.path(folder), samples)
     show_quarantine(found, output)
 
@@ -270,7 +270,7 @@ def whatif(  # noqa: PLR0913  # one argument an option
     old, new = job.watched.policies
     page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
     page.check()
-    with spark_session(how.cluster) as on:
+    with spark_session(how.cluster, how.reads(job.files)) as on:
         if how.dry_run:
             show_plan(job, plan(job, on.spark, how.place), output)
             return
@@ -335,8 +335,9 @@ def audit(  # noqa: PLR0913  # one argument an option
         found[:] = [made]
         page.put(made)
 
-    with spark_session(how.cluster) as on:
-        job = audit_job(on.spark, how.cluster.path(source))
+    path = how.cluster.path(source)
+    with spark_session(how.cluster, how.reads(path)) as on:
+        job = audit_job(on.spark, path)
         if how.dry_run:
             show_plan(job, plan(job, on.spark, how.place), output)
             return

@@ -65,6 +65,10 @@ class Run:
             "cli.keys", "a sealed log is read with a key ring and its key", hint="give --keys and --kek"
         )
 
+    def reads(self, path: str | None) -> str | None:
+        """Return the path of all that is read, where that is known before: more will arrive in a stream."""
+        return None if self.streams else path
+
     @property
     def streams(self) -> bool:
         """Whether it is a stream."""
@@ -78,7 +82,7 @@ def cluster_of(*, master: str, remote: str | None, conf: tuple[str, ...], spark_
 
 def run_job(job: Job, how: Run) -> None:
     """Run a job, or show what it would do, and answer."""
-    with spark_session(how.cluster) as on:
+    with spark_session(how.cluster, how.reads(job.files)) as on:
         if how.dry_run:
             show_plan(job, plan(job, on.spark, how.place), how.output)
         elif how.place is not None:

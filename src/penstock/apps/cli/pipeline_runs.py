@@ -21,7 +21,7 @@ from penstock.apps.cli.trusted import load_verified_type
 from penstock.errors import MalformedError
 from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
-from penstock.pipeline.commits import Said, commits, totals
+from penstock.pipeline.commits import Said, add_up, commits
 from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.jobs import Job, run, start
 from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
@@ -106,10 +106,10 @@ def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
     seconds, rate = watch.seconds, watch.rate
     said = list(commits(spark, path).values())
     reasons, delivered = (_most(said, name) for name in ("reasons", "delivered"))
-    closed = names_said(spark, path, CLOSED)
+    closed = names_said(said, CLOSED)
     refused = said[-1].get(WITHOUT_RIGHTS) if said else None
     without = tuple(map(str, refused)) if isinstance(refused, list) else ()
-    return Done(totals(spark, path), reasons, watch.batches, seconds, rate, closed, delivered, without)
+    return Done(add_up(said), reasons, watch.batches, seconds, rate, closed, delivered, without)
 
 
 def _most(said: Iterable[Said], name: str) -> dict[str, int]:

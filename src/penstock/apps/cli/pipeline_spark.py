@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.apps.cli.pipeline_meter import Meter
 from penstock.errors import FailedError
 from penstock.pipeline.jobs import spark_errors
-from penstock.pipeline.session_settings import EVERYWHERE, LOCAL
+from penstock.pipeline.session_settings import EVERYWHERE, LOCAL, SMALL, is_small
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
@@ -65,8 +65,11 @@ class Started:
 
 
 @contextmanager
-def session(cluster: Cluster) -> Iterator[Started]:
+def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
     """Give a session, that of this process where there is one.
+
+    `reads` is the path of everything that is read in it, where that is known: a small input does not pay for what
+    speeds up a large one.
 
     Raises `FailedError` (`pipeline.java`, `pipeline.remote`, `pipeline.spark`, `file.unwritable`).
     """
@@ -78,7 +81,7 @@ def session(cluster: Cluster) -> Iterator[Started]:
         # Counters are for somebody who looks at them, and find only this machine.
         shown = cluster.metered and sys.stderr.isatty()
         meter = stack.enter_context(Meter()) if shown else None
-        started = _start(cluster, {} if meter is None else meter.settings)
+        started = _start(cluster, {**_small(cluster, reads), **({} if meter is None else meter.settings)})
         try:
             yield Started(started, meter)
         finally:
@@ -136,6 +139,11 @@ def _local() -> dict[str, str]:
     # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
     tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
     return {**LOCAL, **{name: str(number) for name, number in tasks.items()}}
+
+
+def _small(cluster: Cluster, reads: str | None) -> Mapping[str, str]:
+    """Return what is set besides where everything that is read stands on this machine, and is small."""
+    return SMALL if cluster.metered and is_small(reads) else {}
 
 
 @contextmanager
