@@ -196,21 +196,27 @@ class Network:
     async def until_whole(self) -> None:
         """Wait until each broker sees all others, and go by the owner's policy."""
         expected = {str(BROKERS[broker.key].principal) for broker in self.brokers}
-        async with asyncio.timeout(PATIENCE):
-            for broker in self.brokers:
-                while not expected <= (await self._seen_by(broker)):
-                    await asyncio.sleep(0.1)
+        answers: dict[int, object] = {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                for broker in self.brokers:
+                    while not expected <= (await self._seen_by(broker, answers)):
+                        await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"the network is not whole; brokers said last: {answers}") from None
 
-    async def _seen_by(self, broker: BrokerProcess) -> set[str]:
+    async def _seen_by(self, broker: BrokerProcess, answers: dict[int, object]) -> set[str]:
+        answers[broker.key] = "nothing"
         try:
             async with client_of(broker.port, AGENCY, patience=PATIENCE) as operator:
                 status = await operator.status()
-        except PenstockError:
+        except PenstockError as error:
+            answers[broker.key] = error
             return set()
         seen, policy = status["brokers"], status["policy"]
         assert isinstance(seen, dict)
         assert isinstance(policy, dict)
-        of_agency = policy.get(str(AGENCY.principal))
+        of_agency = answers[broker.key] = policy.get(str(AGENCY.principal))
         state = of_agency.get("state") if isinstance(of_agency, dict) else None
         return set(seen) if state == "fresh" else set()
 

@@ -214,6 +214,7 @@ async def soak(network: Network, wanted: int, seed: int, seconds: float) -> Soak
 
 
 def run_soak(folder: Path, wanted: int, seed: int, seconds: float) -> None:
+    print(f"\nsoak with seed {seed}")  # noqa: T201  # to repeat it
     lines = Lines()
     network = Network(folder, lines=lines)
     try:
@@ -222,7 +223,7 @@ def run_soak(folder: Path, wanted: int, seed: int, seconds: float) -> None:
         network.close()
     found = faults(made.account)
     logged = deliveries(broker.log for broker in network.brokers)
-    print(f"\nsoak with seed {seed}: {logged} deliveries, {len(made.account.bans)} revocations, {dict(made.done)}")  # noqa: T201  # the figure of the run
+    print(f"{logged} deliveries, {len(made.account.bans)} revocations, {dict(made.done)}")  # noqa: T201  # the figure of the run
     assert logged >= wanted
     assert not found, found[:20]
 
