@@ -90,12 +90,18 @@ def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     else:
         columns = F.array(*map(F.lit, layout.columns or ()))
     # Which line a record begins at is its number, unless one before it has several lines.
-    uneven = F.exists("@records", lambda record: record.rlike("\\n(?!\\z)"))
+    whole = quoted("@content")
+    ends = F.length(whole) - F.length(F.replace(whole, F.lit("\n")))
+    lines = ends + F.when(whole.endswith("\n"), 0).otherwise(1)
+    uneven = lines > F.size("@records")
     numbered = F.regexp_extract_all(_numbered(quoted("@content")), F.lit(_record_pattern(layout, _LINE)), F.lit(0))
     found = F.when(uneven, numbered).otherwise(quoted("@records"))
-    each = split.select(quoted(FILE), columns.alias(COLUMNS), F.posexplode(found).alias("@number", "@found"))
-    line = F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint")
-    text = F.when(line.isNull(), F.col("@found")).otherwise(F.regexp_replace("@found", _LINE, ""))
+    # Apart, so that it is not computed again for every record.
+    headed = split.select(quoted(FILE), columns.alias(COLUMNS), found.alias("@all"))
+    each = headed.select(quoted(FILE), quoted(COLUMNS), F.posexplode("@all").alias("@number", "@found"))
+    marked = F.col("@found").startswith(_AROUND_NUMBER[0])
+    line = F.when(marked, F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint"))
+    text = F.when(marked, F.regexp_replace("@found", _LINE, "")).otherwise(F.col("@found"))
     numbered_records = each.select(
         quoted(FILE),
         quoted(COLUMNS),
