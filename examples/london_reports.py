@@ -13,6 +13,7 @@ from london_cast import CCS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
 from penstock.errors import MalformedError
 from penstock.model import Principal
 from penstock.pipeline.audit import audit, read_log, reason
+from penstock.pipeline.pages import number_text
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.report import audit_html, whatif_html
 from penstock.pipeline.whatif import Reader, compare
@@ -93,8 +94,8 @@ def _version(resource: object) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "unknown"
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int | float):
+        return number_text(value)
     head, space, rest = str(value).partition(" ")
     try:
         return NAMES.show(Principal.parse(head)) + space + rest

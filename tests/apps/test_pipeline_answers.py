@@ -1,15 +1,18 @@
 """What jobs answer: how much each subscriber was given, and the decisions that took longest."""
 
 import json
+import re
 
 import pytest
 from tests.trust.kit import NOW
 
-from penstock.apps.cli.pipeline_answers import show_done, show_report
+from penstock.apps.cli.pipeline_answers import show_comparison, show_done, show_report
 from penstock.apps.cli.pipeline_runs import Done
-from penstock.model.principals import Petnames
-from penstock.pipeline.audit import SLOWEST, AuditReport, Table
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Petnames, Principal
+from penstock.pipeline.audit import DURATIONS, SLOWEST, AuditReport, Table
 from penstock.pipeline.jobs_report import Audit
+from penstock.pipeline.whatif import Change, Comparison, Reader
 
 JOB = Audit("in", name="deliver")
 NOTHING = Table((), ())
@@ -70,4 +73,28 @@ def test_a_report_shows_the_decisions_that_took_longest(capsys: pytest.CaptureFi
     show_report(report, None, Petnames({}), "text")
     found = lines(capsys)
     assert ["slowest"] in found
-    assert any({"d1", "somebody", "4321"} <= {*line} for line in found)
+    assert any({"d1", "somebody", "4,321"} <= {*line} for line in found)
+
+
+def test_numbers_in_a_report_are_written_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = Table(tuple(DURATIONS.names), (("subscribe", 12_345, 2621.600000000001, 3000.0, 0.1 + 0.2, 4_000),))
+    report = AuditReport(None, None, 1, NOTHING, None, NOTHING, NOTHING, NOTHING, taken, NOTHING, NOTHING)
+    show_report(report, None, Petnames({}), "text")
+    assert ["subscribe", "12,345", "2,621.6", "3,000", "0.3", "4,000"] in lines(capsys)
+
+
+def test_a_change_of_whole_events_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    owner = Principal(bytes(32))
+    key = TypeKey(owner, "org.plant.Reading")
+    reader = Reader("statistics", owner, key)
+    events = {"": 5, "region": 5, "sensor": 5, "value": 4}
+    changes = tuple(
+        Change(reader, AttributeId(owner, key.name, name) if name else None, name, gained, 0, ("e1",))
+        for name, gained in events.items()
+    )
+    show_comparison(Comparison("a", "b", 9, (reader,), changes), None, Petnames({}), "text")
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("statistics")]
+    assert [re.split(r"\s{2,}", line)[2:4] for line in shown] == [
+        ["whole events with region, sensor", "5"],
+        ["value", "4"],
+    ]

@@ -301,6 +301,7 @@ def test_flows_between_domains(log: DataFrame) -> None:
 def test_time_taken(log: DataFrame) -> None:
     found = {row.action: row for row in room.durations(log).collect()}
     assert (found["subscribe"].decisions, found["subscribe"].p50, found["subscribe"].longest) == (5, 50.0, 300)
+    assert (found["subscribe"].p90, found["subscribe"].p99) == (220.0, 292.0), "to a tenth of a microsecond"
     assert [row.id for row in room.slowest(log, 2).collect()] == ["d1", "d0"]
 
 

@@ -99,6 +99,15 @@ def number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def number_text(value: float) -> str:
+    """Write a number of a report for people: with separators, and to a tenth where it is not whole.
+
+    >>> number_text(12_345), number_text(2621.600000000001), number_text(3000.0)
+    ('12,345', '2,621.6', '3,000')
+    """
+    return f"{value:,.1f}".removesuffix(".0")
+
+
 def moment(value: object) -> str:
     """Write an instant, to the minute."""
     return f"{in_utc(value):%Y-%m-%d %H:%M}" if isinstance(value, datetime) else str(value)
@@ -139,7 +148,7 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) 
 
     def cell(value: Cell, name: str) -> str:
         if isinstance(value, int | float):
-            return f'<td class="n">{value:,.0f}</td>'
+            return f'<td class="n">{number_text(value)}</td>'
         if isinstance(value, datetime):
             return f'<td class="t">{moment(value)}</td>'
         clipped = ' class="id"' if name in ("credential", "id") else ""

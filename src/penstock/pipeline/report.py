@@ -8,7 +8,7 @@ from typing import Final
 from penstock.model.principals import Petnames
 from penstock.pipeline import pages
 from penstock.pipeline.audit import AuditReport, Table, reason
-from penstock.pipeline.whatif import Change, Comparison
+from penstock.pipeline.whatif import Change, Comparison, listed
 from penstock.trust.capabilities import Right
 
 
@@ -58,10 +58,6 @@ def whatif_html(
     return pages.page(title, f"{comparison.events:,} events under two policies", facts, parts, footer)
 
 
-def _what(change: Change) -> str:
-    return "whole events" if change.attribute is None else change.name
-
-
 def _changes(  # noqa: PLR0913, PLR0917  # the parts of a section
     figure: str, title: str, text: str, who: str, changes: Sequence[Change], names: pages.Names
 ) -> str:
@@ -69,19 +65,20 @@ def _changes(  # noqa: PLR0913, PLR0917  # the parts of a section
         known = change.reader.name
         return names.principal(known) if change.right is Right.PUBLISH else known
 
-    largest = sorted(changes, key=lambda c: -(c.gained + c.lost))
-    bars = [(f"{name(c)}: {_what(c)}", c.lost, c.gained) for c in largest]
+    shown = listed(changes)
+    largest = sorted(shown, key=lambda one: -(one[0].gained + one[0].lost))
+    bars = [(f"{name(change)}: {what}", change.lost, change.gained) for change, what in largest]
     rows = [
         (
             name(change),
             names.principal(str(change.reader.principal)),
             change.reader.type.name,
-            _what(change),
+            what,
             change.gained,
             change.lost,
             ", ".join((*change.gained_samples, *change.lost_samples)),
         )
-        for change in changes
+        for change, what in shown
     ]
     columns = (who, "principal", "type", "what", "gained", "lost", "for example")
     return pages.section(

@@ -379,6 +379,27 @@ def changes_of(
             yield Change(reader, attribute, name, gained, lost, new, gone)
 
 
+def listed(changes: Iterable[Change]) -> list[tuple[Change, str]]:
+    """Return what a list for people shows: changes, and what each is of.
+
+    Attributes that a reader gains or loses just as the whole events that they stand in are named there, and not listed
+    by themselves.
+    """
+    alike: dict[tuple[object, ...], list[Change]] = {}
+    for change in changes:
+        events = change.gained, change.lost, change.gained_samples, change.lost_samples
+        alike.setdefault((change.right, change.reader, *events), []).append(change)
+    found: list[tuple[Change, str]] = []
+    for group in alike.values():
+        whole = next((change for change in group if change.attribute is None), None)
+        if whole is None:
+            found += [(change, change.name) for change in group]
+            continue
+        names = ", ".join(change.name for change in group if change is not whole)
+        found.append((whole, f"whole events with {names}" if names else "whole events"))
+    return sorted(found, key=lambda one: _order(one[0]))
+
+
 def joined(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Add up changes of one reader and attribute, which a parent type has in the histories of its sub-types.
 

@@ -16,10 +16,11 @@ from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.audit import AuditReport, Table
 from penstock.pipeline.jobs import Job
 from penstock.pipeline.jobs_ingest import Ingest, Tables
+from penstock.pipeline.pages import number_text
 from penstock.pipeline.policy import Policy
 from penstock.pipeline.quarantine import Quarantine, Sample
 from penstock.pipeline.report import audit_html, whatif_html
-from penstock.pipeline.whatif import Change, Comparison
+from penstock.pipeline.whatif import Change, Comparison, listed
 from penstock.trust.capabilities import Right
 
 _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
@@ -216,12 +217,12 @@ def show_comparison(found: Comparison, done: Done | None, names: Petnames, outpu
             (
                 _cell(c.reader.name, names) if right is Right.PUBLISH else c.reader.name,
                 c.reader.type.name,
-                c.name or "whole events",
+                what,
                 f"{c.gained:,}",
                 f"{c.lost:,}",
                 _samples(c),
             )
-            for c in found.changes
+            for c, what in listed(found.changes)
             if c.right is right
         ]
         if rows:
@@ -274,5 +275,7 @@ def _cell(value: object, names: Petnames) -> str:
         return ""
     if isinstance(value, datetime):
         return instant_text(value)
+    if isinstance(value, int | float):
+        return number_text(value)
     text = _PRINCIPAL.sub(lambda found: names.show(Principal.parse(found[0])), str(value))
     return _CREDENTIAL.sub(lambda found: f"{found[0][:15]}…", text)

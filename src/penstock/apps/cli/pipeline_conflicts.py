@@ -43,6 +43,7 @@ from penstock.pipeline.conflicts_input import (
 from penstock.pipeline.conflicts_report import ConflictReport, conflicts_html
 from penstock.pipeline.conflicts_terms import Terms
 from penstock.pipeline.jobs_conflicts import Conflicts
+from penstock.pipeline.pages import number_text
 
 _ALL: Final = "all"
 
@@ -270,4 +271,4 @@ def _cell(value: object) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+    return number_text(value) if isinstance(value, int | float) else "" if value is None else str(value)
