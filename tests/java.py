@@ -9,6 +9,7 @@ from penstock.pipeline.session_settings import BRIEF, EVERYWHERE
 ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"
 """What `tools/spark_archive.py` made, or an empty file."""
+_BRIEF: Final = (*BRIEF, "-XX:+UseSerialGC")
 #: Spark's ten thousand classes alone would have all memory searched several times, and what a plan leaves is young
 _ROOMY: Final = ("-XX:MetaspaceSize=400m", "-Xmn350m")
 #: the folder of these settings would be on the class path, where an archive bears none
@@ -23,7 +24,7 @@ def options(settings: dict[str, str] | None = None) -> str:
     made = ARCHIVE.exists() and ARCHIVE.stat().st_size
     archive = [f"-XX:SharedArchiveFile={ARCHIVE}"] if made else []
     return " ".join(
-        [*BRIEF, *_ROOMY, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())]
+        [*_BRIEF, *_ROOMY, _LOGGED, *archive, *(f"-D{name}={value}" for name, value in (settings or {}).items())]
     )
 
 
@@ -32,4 +33,4 @@ def tell() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", options())
     # A Java before it, which only says how the other is to be started.
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(BRIEF))
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_BRIEF))

@@ -27,9 +27,10 @@ LOCAL: Final = {
 }
 """On one machine. Sealed logs are read faster with these, and always to their end: see ADR 20."""
 
-BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:+UseSerialGC")
+BRIEF: Final = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 """Options of a Java that ends soon: it does not earn back what optimising its code costs. Java that does not optimise
-keeps a fifth of the usual room for code, and once Spark has filled it, compiles nothing any more."""
+keeps a fifth of the usual room for code, and once Spark has filled it, compiles nothing any more. A garbage collector
+is not chosen: where somebody has chosen another, Java would not start."""
 INTERPRETED: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
