@@ -14,7 +14,7 @@ from tests.trust.kit import CURRENT, refused
 from penstock.codec.sexp import canonical
 from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Mode
-from penstock.moderator.deltas import Standing, Status
+from penstock.moderator.deltas import Change, Delta, Standing, Status
 from penstock.moderator.records import image_from_sexp, image_to_sexp
 from penstock.moderator.standings import Block, Standings
 from penstock.moderator.tables import Image
@@ -138,6 +138,9 @@ def test_a_block_that_holds_something_else_than_it_lists_answers_nothing(false: 
             base.detector.conflicts(rule("x", "A10", ENGINEERS))
         with base.draft() as draft, refused("moderator.book"):
             draft.fits({"x": in_force("x", "A10")})
+        with refused("moderator.book", "moderator.stale"):
+            base.change(Delta(rules={"a": Change(TABLE["a"], None)}))
+        assert [*base.detector.rules] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

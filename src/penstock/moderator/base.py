@@ -306,6 +306,8 @@ class RuleBase:
         out = [change.before.form for change in changes if change.before is not None and change.before.form is not None]
         into = [change.after.form for change in changes if change.after is not None and change.after.form is not None]
         for form in out:
+            self.detector.read_about(form.event)
+        for form in out:
             self.detector.remove(form.id)
         try:
             # (3) The types of what went out may go now.

@@ -146,7 +146,7 @@ class Detector:
 
     def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
         """Return the rules in force on an event type, by their ids."""
-        self._read_about(event)
+        self.read_about(event)
         spot = self._places.known.get(event)
         found = () if spot is None else chain.from_iterable(spot.stated.values())
         return tuple(self.rule(rule_id) for rule_id in sorted(found))
@@ -208,6 +208,32 @@ class Detector:
         self._deferred[event] = stated
         self._fetch = fetch
 
+    def read_about(self, event: TypeKey) -> None:
+        """Read what was deferred of an event type, and of those above and below it, and compare it.
+
+        Raises `RefusedError` (`moderator.book`), each time that it is asked, where `defer` was told something false.
+        """
+        if not self._deferred or event in self._read:
+            return
+        tree = self._vocabulary.tree
+        for each in (*tree.ancestors(event), *tree.subtree(event)):
+            for fnc_p, fnc_s, ids in self._deferred.get(each, ()):
+                rule, spot = self.rule(ids[0]), self._places.spot(each)
+                if (rule.event, *_texts(rule)) != (each, fnc_p, fnc_s):
+                    raise false_snapshot("lists other functions than rules in force have")
+                try:
+                    candidate = _Candidate(rule, self._statements.get(_texts(rule)) or self._state(rule), spot, None)
+                    collides = any(True for _ in self._each(candidate))
+                except PenstockError as error:
+                    raise false_snapshot("has rules in force that cannot be") from error
+                if collides:
+                    raise false_snapshot("has rules in force that collide")
+                if candidate.statement not in spot.stated:
+                    self._put(candidate, ids)
+            # What was refused stays, and is refused again: nothing is answered without it.
+            self._deferred.pop(each, None)
+        self._read.add(event)
+
     def add(self, rule: PublishRule) -> tuple[Conflict, ...]:
         """Put a rule in force unless it collides; return its conflicts.
 
@@ -232,7 +258,7 @@ class Detector:
         if rule_id not in self._rules:
             raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule_id[:80]}`")
         rule = self.rule(rule_id)
-        self._read_about(rule.event)
+        self.read_about(rule.event)
         spot = self._places.spot(rule.event)
         statement = self._statements[_texts(rule)]
         same = spot.stated[statement]
@@ -255,7 +281,7 @@ class Detector:
         then.
         """
         for event in [*self._deferred]:
-            self._read_about(event)
+            self.read_about(event)
         vocabulary = replace(self._vocabulary, tree=tree)
         for standing in self._standing.values():
             vocabulary.check_type(standing.event)
@@ -278,32 +304,9 @@ class Detector:
 
     # --- within -------------------------------------------------------------------------------------------------
 
-    def _read_about(self, event: TypeKey) -> None:
-        """Read what was deferred of an event type, and of those above and below it, and compare it."""
-        if not self._deferred or event in self._read:
-            return
-        tree = self._vocabulary.tree
-        for each in (*tree.ancestors(event), *tree.subtree(event)):
-            for fnc_p, fnc_s, ids in self._deferred.get(each, ()):
-                rule, spot = self.rule(ids[0]), self._places.spot(each)
-                if (rule.event, *_texts(rule)) != (each, fnc_p, fnc_s):
-                    raise false_snapshot("lists other functions than rules in force have")
-                try:
-                    candidate = _Candidate(rule, self._statements.get(_texts(rule)) or self._state(rule), spot, None)
-                    collides = any(True for _ in self._each(candidate))
-                except PenstockError as error:
-                    raise false_snapshot("has rules in force that cannot be") from error
-                if collides:
-                    raise false_snapshot("has rules in force that collide")
-                if candidate.statement not in spot.stated:
-                    self._put(candidate, ids)
-            # What was refused stays, and is refused again: nothing is answered without it.
-            self._deferred.pop(each, None)
-        self._read.add(event)
-
     def _check(self, rule: PublishRule) -> _Candidate:
         if self._deferred:
-            self._read_about(rule.event)
+            self.read_about(rule.event)
         statement = self._statements.get((rule.fnc_p.text, rule.fnc_s.text)) or self._state(rule)
         spot = self._places.known.get(rule.event)
         if spot is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from penstock.codec.sexp import SExp, canonical, parse_canonical
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, wide
 from penstock.model.names import TypeKey
 from penstock.moderator.deltas import Standing, Status
@@ -74,7 +74,7 @@ class Block:
         try:
             data = unpacking.decompress(self.packed, DEFAULT_LIMITS.store_snapshot_bytes)
             rows = parse_canonical(data, limits=wide(len(data)))
-        except (zlib.error, MalformedError) as error:
+        except (zlib.error, PenstockError) as error:
             raise false_snapshot("has rules that cannot be read") from error
         every = rows if isinstance(rows, tuple) else ()
         found = [row for row in every if isinstance(row, bytes)]
@@ -241,7 +241,7 @@ def _due_at(standing: Standing) -> str | None:
 def _read(event: TypeKey, rule_id: str, row: bytes) -> Standing:
     try:
         found = standing_from_sexp(parse_canonical(row, limits=wide(len(row))))
-    except MalformedError as error:
+    except PenstockError as error:
         raise false_snapshot("has a rule that cannot be read") from error
     if (found.stated.id, found.stated.event) != (rule_id, event):
         raise false_snapshot("has other rules than it lists")
