@@ -196,7 +196,7 @@ def test_streams_that_were_deleted_are_filled_again(server: NatsServer, again: b
             between = Nats(server.url)
             between._prefix = on.fabric.link.prefix
             async with between.broker(2, READING, WRITING) as late:
-                assert (number_at(late), state_at(late)) == (1, "fresh")
+                await until(lambda: (number_at(late), state_at(late)) == (1, "fresh"))
             await on.revoke()
 
     run(main())
@@ -216,7 +216,7 @@ def test_a_server_that_comes_back_with_an_empty_store(tmp_path: Path) -> None:
                 between = Nats(own.url)
                 between._prefix = on.fabric.link.prefix
                 async with between.broker(2, READING, WRITING) as late:
-                    assert (number_at(late), state_at(late)) == (1, "fresh")
+                    await until(lambda: (number_at(late), state_at(late)) == (1, "fresh"))
                 await on.revoke()
 
     run(main())
@@ -240,7 +240,7 @@ def test_a_broker_that_comes_learns_policy_that_the_servers_have_lost(how: str) 
                     for sample in list(kept.kept.values()):
                         await (await fabric.publisher(POLICY_TOPIC)).publish(b"junk", key=sample.key)
                 async with running(READING, WRITING, key=BROKERS[1], fabric=on_it) as late:
-                    assert (number_at(late), state_at(late)) == (2, "fresh")
+                    await until(lambda: (number_at(late), state_at(late)) == (2, "fresh"))
                     async with client_of(late, PDA) as reader:
                         await refused("broker.not-permitted", reader.subscribe(NEWS.name))
 

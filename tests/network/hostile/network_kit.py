@@ -57,7 +57,7 @@ RATE = 500 if IN_LONG_RUN else 200
 CALM = 5.0 if IN_LONG_RUN else 0.5
 SECONDS = 20.0 if IN_LONG_RUN else 2.0
 #: for what has to happen, however busy the machine is
-PATIENCE = 60.0
+PATIENCE = 120.0
 #: publications are made so often in a second
 _BEATS = 50
 _FIGURES = Path("hostile-figures.json")
