@@ -78,7 +78,8 @@ def test_frames_keep_to_the_limits_whatever_is_posted(way: Way) -> None:
 
 
 def test_who_sends_waits_for_who_takes(way: Way) -> None:
-    limits = replace(LIMITS, link_inbox=64 << 10)
+    # What was sent takes a while to be taken, and is not given up meanwhile.
+    limits = replace(LIMITS, link_inbox=64 << 10, link_goodbye=30_000)
     go = asyncio.Event()
 
     async def main() -> None:
@@ -89,7 +90,7 @@ def test_who_sends_waits_for_who_takes(way: Way) -> None:
             await gather(link, taken)
 
         async with broker(way, limits, later) as at:
-            link = await at.link()
+            link = await at.link(limits=limits)
             sent = 0
             with suppress(TimeoutError):
                 while sent < 5_000:

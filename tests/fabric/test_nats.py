@@ -238,6 +238,27 @@ def test_a_connection_that_does_not_close_in_time_leaves_no_socket_open(
     assert warned(whole()) == []
 
 
+def test_connecting_that_is_cancelled_leaves_no_socket_open() -> None:
+    async def whole() -> None:
+        accepted = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set()
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            connecting = asyncio.create_task(NatsFabric.connect(f"nats://127.0.0.1:{port}", timeout=PATIENCE))
+            await accepted.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+
+    assert warned(asyncio.wait_for(whole(), PATIENCE)) == []
+
+
 def warned(test: Coroutine[Any, Any, None]) -> list[str]:
     """Run a test, and return the warnings about what it left open."""
     with warnings.catch_warnings(record=True) as found:

@@ -68,7 +68,7 @@ class NatsClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         # A connection on which the server did not introduce itself is forgotten by nats-py, with its socket open.
-        _close_socket(self)
+        close_socket(self)
         await super()._connect_to_server(s)
 
     @property
@@ -119,14 +119,17 @@ async def shut(client: Client) -> None:
     """Close a connection, in bounded time."""
     # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end that
     # never comes.
-    with suppress(*TRANSIENT, AssertionError):
-        await asyncio.wait_for(client.close(), _CLOSING)
-    # Where that took too long the socket is still open, and nats-py takes the connection for closed.
-    _close_socket(client)
+    try:
+        with suppress(*TRANSIENT, AssertionError):
+            await asyncio.wait_for(client.close(), _CLOSING)
+    finally:
+        # Where that took too long the socket is still open, and nats-py takes the connection for closed.
+        close_socket(client)
     await asyncio.sleep(0)  # the loop closes the socket in its next round
 
 
-def _close_socket(client: Client) -> None:
+def close_socket(client: Client) -> None:
+    """Close the socket of a connection without a word, for whoever cannot wait."""
     transport = getattr(client, "_transport", None)
     if transport is not None:
         transport.close()

@@ -31,6 +31,7 @@ from penstock.fabric.nats_api import (
     ApiError,
     NatsClient,
     ask,
+    close_socket,
     compare_and_set,
     log_in,
     payload,
@@ -143,6 +144,9 @@ class NatsLink:
         except TRANSIENT as error:
             await shut(client)
             raise self.unreachable(error) from error
+        except asyncio.CancelledError:
+            close_socket(client)
+            raise
         return client
 
     async def call(
