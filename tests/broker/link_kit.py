@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import nats
@@ -21,6 +22,7 @@ from penstock.crypto import SigningKey
 from penstock.crypto.session import Exchange
 from penstock.crypto.tls import client_context, peer_fingerprint
 from penstock.errors import PenstockError
+from penstock.fabric.nats_api import shut
 from penstock.model import NetworkName, Principal
 from penstock.model.limits import Limits
 
@@ -225,7 +227,7 @@ class Nats:
         client = await nats.connect(self.url)
         inbox = new_inbox(DOOR, fresh)
         transport = NatsTransport(streams, client, inbox, limits=LIMITS, peer=None)
-        await transport.open(client.close)
+        await transport.open(partial(shut, client))
         await client.publish(DOOR, KNOCK, reply=inbox)
         opened = Raw(reader, asyncio.StreamWriter(transport, streams, reader, loop))
 

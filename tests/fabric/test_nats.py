@@ -259,6 +259,17 @@ def test_connecting_that_is_cancelled_leaves_no_socket_open() -> None:
     assert warned(asyncio.wait_for(whole(), PATIENCE)) == []
 
 
+def test_closing_that_is_cancelled_leaves_no_socket_open(server: NatsServer) -> None:
+    async def whole() -> None:
+        fabric = await NatsFabric.connect(server.url, prefix=prefix())
+        closing = asyncio.create_task(fabric.link.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+    assert warned(whole()) == []
+
+
 def warned(test: Coroutine[Any, Any, None]) -> list[str]:
     """Run a test, and return the warnings about what it left open."""
     with warnings.catch_warnings(record=True) as found:

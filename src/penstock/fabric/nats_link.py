@@ -235,10 +235,15 @@ class NatsLink:
         tasks = [*self._reviving, *([self._watching] if self._watching is not None else [])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            await shut(client)
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for client in list(self._clients.values()):
+                await shut(client)
+        finally:
+            # Also where whoever closes it waits no longer.
+            for client in self._clients.values():
+                close_socket(client)
+            self._clients = {}
 
     async def _hear(self, error: Exception) -> None:
         if isinstance(error, nats.errors.Error):
