@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.fabric import tasks
-from penstock.fabric.tasks import failing, in_background, keep_running, waited_for
+from penstock.fabric.tasks import failing, heeding, in_background, keep_running, waited_for
 
 SOURCE = Path(penstock.__file__).parent
 #: calls that make a task; its exception is lost unless somebody takes it
@@ -39,6 +39,11 @@ def test_the_lint_finds_what_makes_tasks(tmp_path: Path, monkeypatch: pytest.Mon
     made.write_text("import asyncio\nasyncio.get_running_loop().create_task(x())\nensure_future(y())\n")
     monkeypatch.setitem(globals(), "SOURCE", tmp_path)
     assert list(makers(made)) == ["made.py:2 create_task", "made.py:3 ensure_future"]
+
+
+def test_nothing_waits_by_what_swallows_cancellations() -> None:
+    found = [path for path in SOURCE.rglob("*.py") if "asyncio.wait_for(" in path.read_text()]
+    assert [path for path in found if "testing" not in path.parts] == []
 
 
 class Heard:
@@ -124,5 +129,59 @@ def test_what_background_work_raises_is_reported() -> None:
         with pytest.raises(LookupError):
             await waited_for(work())
         assert heard.messages == ["closing failed"]
+
+    run(main())
+
+
+async def swallowing() -> str:
+    """Wait as `asyncio.wait_for` does when what it waits for is done in the moment in which it is cancelled."""
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        return "done"
+    return "late"
+
+
+def test_a_cancellation_that_foreign_code_swallows_is_raised() -> None:
+    async def main() -> None:
+        went_on: list[str] = []
+
+        async def work() -> None:
+            went_on.append(await heeding(swallowing()))
+
+        task = waited_for(work())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert went_on == []
+
+    run(main())
+
+
+def test_what_is_over_in_time_is_returned_and_a_cancelled_task_may_clean_up() -> None:
+    async def main() -> None:
+        cleaned: list[str] = []
+
+        async def answer() -> str:
+            await asyncio.sleep(0)
+            return "answer"
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                cleaned.append(await heeding(answer()))
+
+        assert await heeding(answer()) == "answer"
+        task = waited_for(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (cleaned, task.cancelled()) == (["answer"], True)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await heeding(swallowing())
 
     run(main())

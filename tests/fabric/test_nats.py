@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import PenstockError
@@ -413,3 +414,38 @@ def test_a_login_that_fails_says_why(tmp_path: Path) -> None:
     assert asyncio.run(code(url)) == "fabric.unreachable"
     assert asyncio.run(code("nats://user:s3cret@host:4222")) == "fabric.bad-address"
     assert asyncio.run(code("http://host")) == "fabric.bad-address"
+
+
+def test_what_waits_for_an_answer_of_the_server_can_be_cancelled(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the moment in which the answer comes, nats-py swallows that the task was cancelled."""
+    answered = asyncio.Event()
+
+    async def swallowing(*_: object, **__: object) -> None:
+        try:
+            answered.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return
+
+    async def main() -> None:
+        client = NatsClient()
+        await client.connect(server.url)
+        for name in ("request", "flush"):
+            monkeypatch.setattr(Client, name, swallowing)
+            answered.clear()
+
+            async def forever(name: str = name) -> None:
+                while True:
+                    await getattr(client, name)(5)
+
+            task = asyncio.create_task(forever())
+            await answered.wait()
+            task.cancel()
+            await asyncio.wait((task,), timeout=PATIENCE)
+            assert task.cancelled()
+        monkeypatch.undo()
+        await shut(client)
+
+    asyncio.run(main())

@@ -27,7 +27,6 @@ from penstock.model.limits import DEFAULT_LIMITS
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
-_ENDING: Final = 0.5
 
 STATE: Final = Qos(durability=Durability.TRANSIENT, history=1, reliability=Reliability.RELIABLE)
 """Of topics that hold what is so now: late readers begin with it."""
@@ -40,13 +39,6 @@ def events_qos(fresh: float, durable: float) -> Qos:
     """Return what topics of events offer; all brokers of a network have to agree on it."""
     kept = Durability.TRANSIENT if durable else Durability.VOLATILE
     return Qos(durability=kept, history=KEEP_ALL, reliability=Reliability.RELIABLE, lifespan=durable or fresh)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """End a task, also where what it waits for swallows that it was cancelled (asyncio.wait_for does, up to 3.11)."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait((task,), timeout=_ENDING)
 
 
 class Reading:
@@ -92,9 +84,10 @@ class Reading:
 
     async def close(self) -> None:
         """Read no more."""
-        for task in (self._task, self._loading):
-            if task is not None:
-                await _end(task)
+        tasks = [task for task in (self._task, self._loading) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _load_quietly(self) -> None:
         try:
@@ -152,7 +145,8 @@ class _Writing(ABC):
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._idle.wait()
-        await _end(self._task)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     def _stir(self) -> None:
         self._idle.clear()

@@ -11,10 +11,12 @@ import ssl
 from contextlib import suppress
 from typing import Any, Final
 
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
+from nats.aio.msg import Msg
 from nats.errors import Error, InvalidUserCredentialsError
 
 from penstock.fabric.nats_login import HandshakeError, NotInstalledError, UnreadableError
+from penstock.fabric.tasks import heeding
 
 NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
@@ -50,10 +52,11 @@ TRANSIENT: Final = (OSError, TimeoutError, Error, AnswerError)
 
 
 class NatsClient(Client):
-    """A client that no message can stop from reading.
+    """A client that no message can stop from reading, and that can be cancelled at any time.
 
     nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected. What is
     not UTF-8 is replaced, so that such a message has its place: who reads a stream would ask for it again and again.
+    It also swallows cancellations (see `heeding`), after which a task would go on for ever.
     """
 
     #: messages that could not be read
@@ -70,6 +73,18 @@ class NatsClient(Client):
         # A connection on which the server did not introduce itself is forgotten by nats-py, with its socket open.
         close_socket(self)
         await super()._connect_to_server(s)
+
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """Connect as nats-py does."""
+        await heeding(super().connect(*args, **options))
+
+    async def request(self, *args: Any, **options: Any) -> Msg:
+        """Ask as nats-py does."""
+        return await heeding(super().request(*args, **options))
+
+    async def flush(self, timeout: int = DEFAULT_FLUSH_TIMEOUT) -> None:
+        """Wait as nats-py does, until the server has answered."""
+        await heeding(super().flush(timeout))
 
     @property
     def reads(self) -> bool:
@@ -88,16 +103,14 @@ async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, *
     Raises `LoginError`, and as nats-py where the server does not answer or refuses.
     """
     try:
-        await asyncio.wait_for(
-            client.connect(
+        async with asyncio.timeout(timeout * (len(arguments["servers"]) + 1)):
+            await client.connect(
                 **arguments,
                 connect_timeout=max(1, round(timeout)),
                 ping_interval=_PING,
                 max_outstanding_pings=_PINGS,
                 **options,
-            ),
-            timeout * (len(arguments["servers"]) + 1),
-        )
+            )
     except ssl.SSLError as error:
         raise HandshakeError(error.reason or "the handshake failed") from error
     except ImportError as error:
@@ -121,7 +134,8 @@ async def shut(client: Client) -> None:
     # never comes.
     try:
         with suppress(*TRANSIENT, AssertionError):
-            await asyncio.wait_for(client.close(), _CLOSING)
+            async with asyncio.timeout(_CLOSING):
+                await heeding(client.close())
     finally:
         # Where that took too long the socket is still open, and nats-py takes the connection for closed.
         close_socket(client)

@@ -31,7 +31,7 @@ from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
 from penstock.fabric.port import unknown
 from penstock.fabric.qos import FOREVER
 from penstock.fabric.reader import Subscription, slow_consumer
-from penstock.fabric.tasks import keep_running
+from penstock.fabric.tasks import heeding, keep_running
 
 _SECOND: Final = 1_000_000_000  # the API counts in nanoseconds
 _BATCH: Final = 512
@@ -336,7 +336,7 @@ async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
                 await client.publish(f"{link.api}.CONSUMER.MSG.NEXT.{stream}.{name}", pull, reply=inbox.subject)
                 left -= wanted
                 while wanted:
-                    message = await inbox.next_msg(timeout=link.timeout)
+                    message = await heeding(inbox.next_msg(timeout=link.timeout))
                     if not message.reply and (message.headers or {}).get("Status"):
                         return found  # what was pending is gone: expired, or superseded
                     if delivery.place(message) is None:

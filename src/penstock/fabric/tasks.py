@@ -45,6 +45,20 @@ def waited_for(work: Awaitable[_T]) -> asyncio.Future[_T]:
     return asyncio.ensure_future(work)
 
 
+async def heeding(work: Awaitable[_T]) -> _T:
+    """Wait for foreign code that may swallow that this task was cancelled, and raise it all the same.
+
+    `asyncio.wait_for` does so up to Python 3.11 if what it waits for is done at that moment.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    try:
+        return await work
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 def report(message: str, error: BaseException) -> None:
     """Tell the exception handler of the event loop about an error that nobody else gets."""
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -180,7 +180,8 @@ async def woken(client: Client, event: asyncio.Event, timeout: float) -> None:
         if left <= 0 or not client.is_connected:
             raise Interrupted("no answer" if client.is_connected else "connection lost")
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), min(left, _LOOK))
+            async with asyncio.timeout(min(left, _LOOK)):
+                await event.wait()
 
 
 async def request(client: Client, options: Options, subject: str, body: object = None) -> dict[str, Any]:

@@ -90,7 +90,8 @@ class Running:
     async def _watch(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._place.watch or None)
+                async with asyncio.timeout(self._place.watch or None):
+                    await self._wake.wait()
             self._wake.clear()
             await self.look()
 
