@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from tests.broker.link_kit import (
@@ -30,6 +31,7 @@ from tests.broker.link_kit import (
     refused,
     run,
     until,
+    wait_for_the_end,
     works,
 )
 
@@ -199,6 +201,29 @@ def test_those_who_do_not_speak_tls_or_an_old_one() -> None:
                 await asyncio.open_connection(HOST, at.port, ssl=old, server_hostname="")
             await until(lambda: at.codes == ["link.tls", "link.tls"])
             await works(at)
+
+    run(main())
+
+
+def test_a_peer_that_closes_tls_and_reads_nothing_does_not_keep_its_connection() -> None:
+    async def main() -> None:
+        async with broker(way, serve=wait_for_the_end) as at, raw(at) as client:
+            (link,) = at.served
+            channel = link._channel
+            client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            # TLS does not read either: whoever closes would wait for the broker's end otherwise.
+            secured: Any = client.writer.transport
+            secured._ssl_protocol._transport.pause_reading()
+            # More than the system takes, and less than what cuts a slow reader.
+            sending = channel._transport
+            assert sending is not None
+            sending.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+            link.post(encode(bytes(400_000)))
+            client.writer.close()
+            await until(sending.is_closing)
+            assert link.ended is None
+            await link.close()
+            await until(lambda: channel._transport is None)
 
     run(main())
 

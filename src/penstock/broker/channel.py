@@ -325,7 +325,7 @@ class Channel(asyncio.BufferedProtocol):
         if transport is not None and self._stalled is None:
             self.write(raw_frame(encode(code or error.code)))
             self._end(error)
-            transport.close()
+            _close(transport)
             self._loop.call_later(self._limits.link_goodbye / 1000, self.abort)
         else:
             self._end(error)
@@ -344,7 +344,7 @@ class Channel(asyncio.BufferedProtocol):
         else:
             self._end(RefusedError("link.refused", f"the peer has ended the link: `{code}`", reason=code))
         if self._transport is not None:
-            self._transport.close()
+            _close(self._transport)
 
     def _end(self, error: PenstockError) -> None:
         if self.ended is None:
@@ -370,6 +370,12 @@ class Channel(asyncio.BufferedProtocol):
             if self._stalled is None and now - self._spoke >= limits.link_keepalive / 1000:
                 self.write(KEEPALIVE)
             self._plan_tick()
+
+
+def _close(transport: asyncio.Transport) -> None:
+    """Close a connection once: asyncio forgets one over TLS that is closed twice, and cannot abort it any more."""
+    if not transport.is_closing():
+        transport.close()
 
 
 def _slow_reader() -> RefusedError:
