@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import ssl
+import warnings
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -68,6 +69,23 @@ def test_a_knock_at_a_closing_door_leaves_nothing_open() -> None:
 
     run(main())
     gc.collect()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_listener_that_closes_while_it_accepts_leaves_nothing_open(turns: int) -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            await asyncio.sleep(0)
+            knocking = socket.create_connection((HOST, at.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        knocking.close()
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        run(main())
+        gc.collect()
+    assert [str(one.message) for one in found] == []
 
 
 def test_another_network_and_another_broker() -> None:

@@ -387,7 +387,11 @@ class Listener(Reception):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                self._take(*await loop.sock_accept(self._socket))
+                # Not `sock_accept`: it forgets a connection, with its socket open, if it is cancelled just then.
+                self._take(*self._socket.accept())
+            except BlockingIOError:
+                await _readable(loop, self._socket)
+                continue
             except OSError:
                 # The peer has gone again, or there are no more descriptors: those who have one go on.
                 await asyncio.sleep(0.01)
@@ -396,6 +400,7 @@ class Listener(Reception):
             await asyncio.sleep(0)
 
     def _take(self, connection: socket.socket, address: tuple[object, ...]) -> None:
+        connection.setblocking(False)
         channel = self._new_channel()
         task = self._greet(channel, partial(self._shake, connection, channel), str(address[0]))
         task.add_done_callback(partial(_drop, connection, channel))
@@ -404,6 +409,8 @@ class Listener(Reception):
         loop = asyncio.get_running_loop()
         # Only who has something to say gets as much memory and work as TLS takes, and that one after the other.
         await _readable(loop, connection)
+        if not connection.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError
         self._speaks()
         rate = self._endpoint.limits.handshake_rate
         self._begun = max(self._begun, loop.time()) + 1 / rate
@@ -428,7 +435,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
-    """Wait until there is something to read. Raises `ConnectionResetError` where there is nothing but the end."""
+    """Wait until there is something to read, or to accept."""
     arrived = asyncio.Event()
     handle = connection.fileno()
     loop.add_reader(handle, arrived.set)
@@ -436,8 +443,6 @@ async def _readable(loop: asyncio.AbstractEventLoop, connection: socket.socket) 
         await arrived.wait()
     finally:
         loop.remove_reader(handle)
-    if not connection.recv(1, socket.MSG_PEEK):
-        raise ConnectionResetError
 
 
 def _drop(connection: socket.socket, channel: Channel, _task: asyncio.Task[None]) -> None:
