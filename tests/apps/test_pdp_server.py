@@ -1,16 +1,21 @@
 """The HTTP server of the decision service: what is no request, what takes too long, and answers that fail."""
 
 import asyncio
+import gc
+import secrets
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
+from typing import Any
 
 import pytest
 from tests.apps.pdp_kit import closed
 
 from penstock.apps.http.reading import Chunks, Wrong
 from penstock.apps.http.server import Admitting, Answer, Asked, Bounds, HttpService
+from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import FailedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
@@ -248,3 +253,31 @@ def test_an_address_that_is_taken() -> None:
         assert caught.value.code == "pdp.listen"
 
     with_server(test)
+
+
+def test_who_does_not_read_does_not_keep_its_connection_when_the_service_stops() -> None:
+    async def run() -> None:
+        tls = server_context(new_certificate(secrets.token_bytes))
+        server = await HttpService(echo, Bounds.of_questions(PATIENT), "pdp.listen").start("127.0.0.1", 0, tls)
+        for ask in (b"", b"GET / HTTP/1.0\r\n\r\n"):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", server.port, ssl=client_context(), server_hostname=""
+            )
+            # It does not say in TLS either that it has read the end.
+            secured: Any = writer.transport
+            secured._ssl_protocol._transport.pause_reading()
+            writer.write(ask)
+            writers.append(writer)
+        while len(server.open) < 2 or not server.counts.answers:
+            await asyncio.sleep(0.01)
+        await server.stop()
+        assert not server.open
+        for writer in writers:
+            writer.transport.abort()
+
+    writers: list[asyncio.StreamWriter] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(asyncio.wait_for(run(), 60))
+        gc.collect()
+    assert [str(one.message) for one in found] == []

@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Self, TypeAlias
@@ -24,6 +25,8 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 TEXT: Final = "text/plain; charset=utf-8"
 _END: Final = b"\r\n\r\n"
+#: seconds that connections have to end in good order when a service stops
+_GOODBYE: Final = 1.0
 
 
 class Asked(Struct, frozen=True, gc=False):
@@ -129,6 +132,8 @@ class HttpService:
         self.open: set[_Connection] = set()
         #: those of them that have not shown who they are; the one that has been idle for the longest comes first
         self.strangers: dict[_Connection, None] = {}
+        #: set when a connection has ended
+        self.left = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self.stopping = False
@@ -163,10 +168,21 @@ class HttpService:
             self._server.close()
         for connection in [*self.open]:
             connection.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
-        # A turn of the loop: what closes sends what it still has.
+        try:
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+                await asyncio.gather(self._sweeper, return_exceptions=True)
+            # What closes sends what it still has, and over TLS it waits for the other side.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GOODBYE):
+                    while self.open:
+                        self.left.clear()
+                        await self.left.wait()
+        finally:
+            for connection in [*self.open]:
+                connection.abort()
+        # What was aborted ends in the next turn of the loop, and over TLS in the one after it.
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
@@ -236,6 +252,7 @@ class _Connection(asyncio.Protocol):
         """Count no more among the open connections."""
         self._service.open.discard(self)
         self._service.strangers.pop(self, None)
+        self._service.left.set()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Forget it."""
@@ -244,7 +261,8 @@ class _Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close it when what was answered is sent."""
-        if self._transport is not None:
+        # Once: asyncio forgets a connection over TLS that is closed twice, and cannot abort it any more.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
