@@ -15,6 +15,7 @@ import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from tests.broker.link_kit import (
     BROKER,
     CLIENT,
@@ -437,5 +438,33 @@ def test_somebody_else_at_the_door(server: NatsServer, monkeypatch: pytest.Monke
         await refused("handshake.peer", connect_nats(endpoint(CLIENT), server.url, BROKER.principal))
         assert served == []
         await fake.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_link_that_cannot_unsubscribe_ends_with_its_connection(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        async def unsubscribe(_self: Subscription) -> None:
+            asked.set()
+            if fails:
+                raise nats.errors.BadSubscriptionError
+            await asyncio.Event().wait()
+
+        async with broker(Nats(server.url)) as at:
+            link = await at.link()
+            transport = link._channel._transport
+            assert isinstance(transport, NatsTransport)
+            with monkeypatch.context() as patched:
+                patched.setattr(Subscription, "unsubscribe", unsubscribe)
+                link._channel.abort()
+                await asked.wait()
+                await transport.over()
+            assert transport._client.is_closed
+            assert link.ended is not None
 
     run(main())

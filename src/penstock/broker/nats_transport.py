@@ -104,9 +104,11 @@ class NatsTransport(asyncio.Transport):
         )
 
         async def end() -> None:
-            if not self._client.is_closed:
-                await subscription.unsubscribe()
-            await leave()
+            try:
+                if not self._client.is_closed:
+                    await subscription.unsubscribe()
+            finally:
+                await leave()
 
         self._channel.connection_made(self)
         self._carrying = in_background("carrying records", self._carry(end))
@@ -259,10 +261,13 @@ class NatsTransport(asyncio.Transport):
             error = found
         finally:
             self._closing = True
-            with suppress(*TRANSIENT):
-                await end()
-            self._channel.connection_lost(error)
-            self._confirmed.set()
+            try:
+                with suppress(*TRANSIENT):
+                    await end()
+            finally:
+                # Also where nobody waits any longer for the end.
+                self._channel.connection_lost(error)
+                self._confirmed.set()
 
     @property
     def _idle(self) -> bool:
