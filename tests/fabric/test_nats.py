@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import secrets
 import warnings
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -15,6 +16,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
 from penstock.fabric.envelope import encode
@@ -237,6 +239,35 @@ def test_a_connection_that_does_not_close_in_time_leaves_no_socket_open(
         await shut(client)
 
     assert warned(whole()) == []
+
+
+def test_a_server_that_does_not_answer_the_end_of_tls_keeps_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.fabric.nats_api._CLOSING", 0.01)
+
+    async def whole() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            socket = writer.transport
+            writer.write(b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1000, "tls_required": true}\r\n')
+            await writer.start_tls(server_context(new_certificate(secrets.token_bytes)))
+            while not (await reader.readline()).startswith(b"PING"):
+                pass
+            writer.write(b"PONG\r\n")
+            assert isinstance(socket, asyncio.Transport)
+            socket.pause_reading()
+            await ended.wait()
+            socket.abort()
+
+        ended = asyncio.Event()
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            client: Any = NatsClient()
+            await client.connect(f"tls://127.0.0.1:{port}", tls=client_context())
+            socket = client._transport._io_writer.get_extra_info("socket")
+            await shut(client)
+            assert socket.fileno() == -1
+            ended.set()
+
+    asyncio.run(asyncio.wait_for(whole(), PATIENCE))
 
 
 def test_connecting_that_is_cancelled_leaves_no_socket_open() -> None:

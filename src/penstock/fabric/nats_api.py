@@ -145,7 +145,11 @@ async def shut(client: Client) -> None:
 def close_socket(client: Client) -> None:
     """Close the socket of a connection without a word, for whoever cannot wait."""
     transport = getattr(client, "_transport", None)
-    if transport is not None:
+    # TLS would wait for the server, and asyncio cannot abort what is closed twice: what is beneath TLS is aborted.
+    writer = getattr(transport, "_bare_io_writer", None)
+    if isinstance(writer, asyncio.StreamWriter):
+        writer.transport.abort()
+    elif transport is not None:
         transport.close()
 
 
