@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import asyncio
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from tests import java
+from tests import event_loop, java
 from tests.budget import USUAL
 from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
@@ -79,6 +80,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(item: pytest.Item) -> int:
     group = group_of(item.nodeid)
     return GROUPS.index(group) if group else len(GROUPS) + (not item.name.startswith(COMMANDS))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def event_loops() -> Iterator[None]:
+    """Have event loops end their connections when they close."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asyncio.SelectorEventLoop, "close", event_loop.close)
+        yield
 
 
 @pytest.fixture(scope="session")
