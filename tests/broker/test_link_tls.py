@@ -223,6 +223,21 @@ def test_those_who_do_not_speak_tls_or_an_old_one() -> None:
     run(main())
 
 
+def test_a_listener_closes_with_those_that_it_has_turned_away() -> None:
+    async def main() -> None:
+        async with broker(way) as at, raw(at, shake=False) as client:
+            (guest,) = at.listener._greeting.values()
+            # TLS does not say that it has read the broker's end.
+            secured: Any = client.writer.transport
+            secured._ssl_protocol._transport.pause_reading()
+            client.write(b"GET / HTTP/1.1\r\n\r\n")
+            await at.ended("frame.limit")
+            await at.listener.close()
+            assert not guest.channel.open
+
+    run(main())
+
+
 def test_a_peer_that_closes_tls_and_reads_nothing_does_not_keep_its_connection() -> None:
     async def main() -> None:
         async with broker(way, serve=wait_for_the_end) as at, raw(at) as client:

@@ -102,6 +102,11 @@ class Channel(asyncio.BufferedProtocol):
         return self._was_connected
 
     @property
+    def open(self) -> bool:
+        """Whether there is a connection now, be it one that closes."""
+        return self._transport is not None
+
+    @property
     def held(self) -> int:
         """How many octets that have arrived are kept."""
         return self._inbox_size + self._reader.held

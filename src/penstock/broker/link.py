@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Final, Protocol, TypeAlias, TypedDict, cast
+from weakref import WeakSet
 
 from penstock.broker.channel import CLOSED, Channel
 from penstock.broker.handshake import Accepting, Connecting, Peer, Terms
@@ -265,6 +266,8 @@ class Reception:
         self._refused = refused
         self._greeting: dict[asyncio.Task[None], _Guest] = {}
         self._links: dict[asyncio.Task[None], Link] = {}
+        #: also those of whom nothing is left but a connection that closes
+        self._channels: WeakSet[Channel] = WeakSet()
 
     @property
     def links(self) -> list[Link]:
@@ -273,7 +276,9 @@ class Reception:
 
     def _new_channel(self) -> Channel:
         loop, limits = asyncio.get_running_loop(), self._endpoint.limits
-        return Channel(loop, limits, opening=1, holding=self._check_held if self._endpoint.guarded else None)
+        channel = Channel(loop, limits, opening=1, holding=self._check_held if self._endpoint.guarded else None)
+        self._channels.add(channel)
+        return channel
 
     def _greet(self, channel: Channel, shake: Callable[[], Awaitable[Peer]], source: str = "") -> asyncio.Task[None]:
         """Begin a handshake; when too many are under way, one gives way."""
@@ -355,6 +360,10 @@ class Reception:
         for task in [*self._greeting, *served]:
             task.cancel()
         await asyncio.gather(*self._greeting, *served, return_exceptions=True)
+        # Whoever was turned away may not have gone yet: TLS waits for the other side.
+        await asyncio.gather(*(channel.close() for channel in list(self._channels) if channel.open))
+        await asyncio.sleep(0)  # what was aborted ends in the next turn of the loop
+        await asyncio.sleep(0)
 
 
 class Listener(Reception):
