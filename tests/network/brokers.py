@@ -159,6 +159,8 @@ class Lines:
             if line in self._whole:
                 there, back = await asyncio.open_connection(HOST, port)
                 self._open.setdefault(line, set()).update((writer, back))
+                if line not in self._whole:
+                    await self._cut([line])  # it was cut meanwhile
                 await asyncio.gather(_pump(reader, back), _pump(there, writer))
         writer.transport.abort()
 
