@@ -22,6 +22,7 @@ from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
 from penstock.fabric.envelope import encode
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import NatsClient, shut, store
+from penstock.fabric.nats_link import NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.limits import Limits
 from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, PATIENCE, STATE, refused, take, until
@@ -298,6 +299,18 @@ def test_closing_that_is_cancelled_leaves_no_socket_open(server: NatsServer) -> 
         await asyncio.sleep(0)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
+
+    assert warned(whole()) == []
+
+
+def test_what_connects_while_its_link_closes_leaves_no_connection(server: NatsServer) -> None:
+    async def whole() -> None:
+        link = NatsLink(checked(server.url), prefix=prefix(), domain="", timeout=PATIENCE, patience=0)
+        connecting = asyncio.create_task(link.client())
+        await asyncio.sleep(0)
+        await link.close()
+        with refused("fabric.closed"):
+            await connecting
 
     assert warned(whole()) == []
 

@@ -99,14 +99,24 @@ class NatsLink:
         (`fabric.unauthorized`, `fabric.tls`, `fabric.closed`).
         """
         async with self._opening:
-            if self.closed:
-                raise closed()
+            self._check_open()
             found = self._clients.get(priority)
             if found is None or found.is_closed:
-                found = self._clients[priority] = await self._open(priority)
+                found = await self._open(priority)
+                try:
+                    self._check_open()
+                except RefusedError:
+                    # Whoever has closed the link meanwhile did not find this connection.
+                    await shut(found)
+                    raise
+                self._clients[priority] = found
             if self._watching is None:
                 self._watching = keep_running("watching connections to NATS", self._watch)
             return found
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise closed()
 
     async def _open(self, priority: Priority) -> NatsClient:
         # The first says why it failed; the one that stays comes back by itself, and would try for ever.
