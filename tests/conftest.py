@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests import event_loop, java
 from tests.budget import USUAL
 from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
@@ -21,11 +21,13 @@ from penstock.testing.postgres import PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How long an example takes says nothing on a machine that does something else too.
-settings.register_profile("usual", deadline=None)
+# How long an example takes, or is thought up, says nothing on a machine that does something else too.
+settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("usual")
 # `make soak` tries so many times more examples.
-settings.register_profile("soak", max_examples=USUAL * int(os.environ.get("TIMES", "20")), deadline=None)
+settings.register_profile(
+    "soak", settings.get_profile("usual"), max_examples=USUAL * int(os.environ.get("TIMES", "20"))
+)
 java.tell()
 # What tests write is for them alone, as secrets have to be.
 os.umask(0o077)
