@@ -67,7 +67,7 @@ USUALLY = 1
     deadline=None,
     database=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=list(HealthCheck),
 )
 def test_all_conflicts_are_those_of_the_reference(
     session: SparkSession, tmp_path_factory: pytest.TempPathFactory, mode: Mode, scope: Scope, seed: int

@@ -52,7 +52,7 @@ def by_sqlite(database: sqlite3.Connection, text: str, row: dict[str, Scalar]) -
     return None if found is None else bool(found)
 
 
-@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=list(HealthCheck))
 @given(
     text=conditions(COMMON),
     row=st.fixed_dictionaries({name: st.none() | VALUES[spec.kind] for name, spec in COMMON_SCHEMA.items()}),
