@@ -153,19 +153,26 @@ async def forged_answers(target: Target) -> None:
     await asyncio.gather(_hearing(target, strike), _take_streams_away(target))
 
 
+#: what requests raise that the attacker has answered itself
+_MISLED = (JetStreamError, nats.errors.Error, TypeError, LookupError, ValueError)
+
+
 async def _take_streams_away(target: Target) -> None:
     async with _client(target) as client:
         streams = client.jetstream()
         while not target.going_on:
             await asyncio.sleep(0.01)
         while target.going_on:
-            known = await streams.streams_info()
+            try:
+                known = await streams.streams_info()
+            except _MISLED:
+                continue
             for made in known:
-                with suppress(JetStreamError, nats.errors.Error):
+                with suppress(*_MISLED):
                     await streams.delete_stream(str(made.config.name))
             await asyncio.sleep(0.3)
             for made in known:
-                with suppress(JetStreamError, nats.errors.Error):
+                with suppress(*_MISLED):
                     await streams.add_stream(made.config)
             await asyncio.sleep(target.seconds / 2)
 
