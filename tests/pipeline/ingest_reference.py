@@ -236,7 +236,7 @@ def from_json(spec: AttributeSpec, value: object) -> Scalar:
 
 @dataclass(frozen=True)
 class Record:
-    """The octets of a record, its fields, None where quotes or line ends stand where they must not, and its line."""
+    """The bytes of a record, its fields, None where quotes or line ends stand where they must not, and its line."""
 
     original: bytes
     fields: list[bytes | None]
@@ -244,7 +244,7 @@ class Record:
 
 
 def split(content: bytes, layout: CsvLayout) -> list[Record]:
-    """Split a whole file, octet by octet: a record that cannot be read to its end is one line."""
+    """Split a whole file, byte by byte: a record that cannot be read to its end is one line."""
     records: list[Record] = []
     start, line = 0, 1
     while start < len(content):

@@ -266,7 +266,7 @@ class Reception:
         self._refused = refused
         self._greeting: dict[asyncio.Task[None], _Guest] = {}
         self._links: dict[asyncio.Task[None], Link] = {}
-        #: also those of whom nothing is left but a connection that closes
+        #: including those that are gone except for a connection that is closing
         self._channels: WeakSet[Channel] = WeakSet()
 
     @property

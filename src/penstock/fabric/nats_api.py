@@ -56,7 +56,7 @@ class NatsClient(Client):
 
     nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected. What is
     not UTF-8 is replaced, so that such a message has its place: who reads a stream would ask for it again and again.
-    It also swallows cancellations (see `heeding`), after which a task would go on for ever.
+    It also swallows cancellations (see `heeding`), after which a task would never end.
     """
 
     #: messages that could not be read

@@ -21,13 +21,13 @@ from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.moderator.conflicts import Conflict, Function, Mode
 from penstock.moderator.deltas import NO_CHANGE, Change, Delta, Logged, LoggedAs, Place, Standing, Status, Wish
+from penstock.moderator.demands import Demand, imposed_on, stated_by, unfounded
 from penstock.moderator.detect import Detector
 from penstock.moderator.history import History
-from penstock.moderator.imposed import Demand, imposed_on, stated_by, unfounded
 from penstock.moderator.judge import QuickJudge
 from penstock.moderator.lists import parts
+from penstock.moderator.rule_blocks import FALSE
 from penstock.moderator.rules import PublishRule, Rule
-from penstock.moderator.standings import FALSE
 from penstock.moderator.steps import SEARCHING, Step
 from penstock.moderator.tables import STALE, Image, Tables, stale
 from penstock.moderator.vocabulary import Vocabulary
@@ -71,7 +71,7 @@ class RuleBase:
         """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
 
         Its rules are read when something is asked that they have to do with, and compared with each other then: what
-        asks for them raises `RefusedError` (`moderator.book`) for rules that cannot be read, or collide.
+        asks for them raises `RefusedError` (`moderator.book`) for rules that cannot be read, or conflict.
 
         Raises what `Detector.defer` raises.
         """

@@ -31,8 +31,8 @@ from penstock.moderator.conflicts import Conflict, Function, Kind, Mode, in_orde
 from penstock.moderator.forms import Form
 from penstock.moderator.judge import QuickJudge
 from penstock.moderator.places import Places, Spot, after
+from penstock.moderator.rule_blocks import false_snapshot
 from penstock.moderator.rules import PublishRule
-from penstock.moderator.standings import false_snapshot
 from penstock.moderator.summaries import Summary, summarise
 from penstock.moderator.summary_tree import SummaryTree, Walk
 from penstock.moderator.vocabulary import Vocabulary
@@ -193,7 +193,7 @@ class Detector:
     def defer(self, event: TypeKey, stated: Deferred, fetch: Fetch) -> None:
         """Put rules in force that are on one event type, and read them with `fetch` when something is asked about it.
 
-        What asks first raises `RefusedError` (`moderator.book`) where they are not what was said, or collide.
+        What asks first raises `RefusedError` (`moderator.book`) if they are not what was stated, or conflict.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.duplicate-id`).
         """
@@ -227,7 +227,7 @@ class Detector:
                 except PenstockError as error:
                     raise false_snapshot("has rules in force that cannot be") from error
                 if collides:
-                    raise false_snapshot("has rules in force that collide")
+                    raise false_snapshot("has rules in force that conflict")
                 if candidate.statement not in spot.stated:
                     self._put(candidate, ids)
             # What was refused stays, and is refused again: nothing is answered without it.

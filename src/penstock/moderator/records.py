@@ -9,7 +9,7 @@ one step, and what is read back is that step. The image of a whole rule base has
 
     (image <steps> (unsettled <type> …) (state …) (blocks <block> …))
 
-but for the rules of publishers, which are in blocks (`standings`).
+but for the rules of publishers, which are in blocks (`rule_blocks`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator import steps
 from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Place, Rooted, Standing, Status, Wish
+from penstock.moderator.rule_blocks import Block, Standings, standing_from_sexp, standing_to_sexp
 from penstock.moderator.rules import PublishRule, SubscribeRule
-from penstock.moderator.standings import Block, Standings, standing_from_sexp, standing_to_sexp
 from penstock.moderator.steps import Note, Request, Step, Strategy
 from penstock.moderator.tables import Image
 

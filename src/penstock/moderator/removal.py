@@ -23,8 +23,8 @@ from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan, check_spea
 from penstock.moderator.base import Draft, RuleBase
 from penstock.moderator.conflicts import Function
 from penstock.moderator.deltas import Change, Delta, Logged, LoggedAs, Standing, Status
+from penstock.moderator.demands import Demand, imposed_on
 from penstock.moderator.history import Reason
-from penstock.moderator.imposed import Demand, imposed_on
 from penstock.moderator.lists import parts
 from penstock.moderator.propose import find, implies
 from penstock.moderator.resolution import function_of, resolve, stating

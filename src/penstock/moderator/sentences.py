@@ -140,8 +140,8 @@ def resolution_meaning(resolution: Resolution, named: Named, most: int = 5) -> I
         )
         publish = ""
         if any(revision.before.fnc_p != revision.after.fnc_p for revision in revisions):
-            whom = "everybody" if after.fnc_p == ALWAYS else f"only publishers {condition(after.fnc_p)}"
-            publish = f", and {whom} can publish it"
+            publishers = "everybody" if after.fnc_p == ALWAYS else f"only publishers {condition(after.fnc_p)}"
+            publish = f", and {publishers} can publish it"
         wider = [revision.before.id for revision in revisions if revision.before.id in resolution.wider]
         asks = f": wider than {listed(_some(wider))} {'asks' if len(wider) == 1 else 'ask'} for" if wider else ""
         yield f"After this, {receive}{publish}{asks}."

@@ -9,9 +9,9 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.moderator.deltas import Change, Delta, Logged, Place, Rooted, Standing, Status, Wish
+from penstock.moderator.demands import ImposedDemands
 from penstock.moderator.history import History
-from penstock.moderator.imposed import ImposedDemands
-from penstock.moderator.standings import Standings
+from penstock.moderator.rule_blocks import Standings
 
 STALE: Final = "moderator.stale"
 S = TypeVar("S", Standing, Wish)

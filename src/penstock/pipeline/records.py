@@ -30,11 +30,11 @@ PLACE: Final = (FILE, POSITION, ORIGINAL)
 
 _FILE_PATH: Final = "_metadata.file_path"
 _BYTES: Final = "ISO-8859-1"
-"""The encoding in which each octet is one character: it splits bytes as if they were text, and loses none."""
+"""The encoding in which each byte is one character: it splits bytes as if they were text, and loses none."""
 _UNEVEN: Final = "more or fewer fields than the header has"
 _BOM: Final = "\ufeff"
 _BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
-#: what stands around the number of a line: no octet is one of these characters
+#: what surrounds a line number: characters that no byte decodes to
 _AROUND_NUMBER: Final = ("\ue000", "\ue001")
 _LINE_NUMBER: Final = "([0-9]++)".join(_AROUND_NUMBER)
 _LINE: Final = "[0-9]++".join(_AROUND_NUMBER)
@@ -155,7 +155,7 @@ def csv_rows(records: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the records of CSV files with a header as rows: some columns by name, and what is wrong in `@problem`.
 
     A field is found by the header of its own file. An empty one is null, and so is one of a column that the file does
-    not have. An empty line is no row.
+    not have. An empty line is not a row.
     """
     fields, names = quoted(FIELDS), quoted(COLUMNS)
     found = [
@@ -169,7 +169,7 @@ def csv_rows(records: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def csv_problems() -> list[Problem]:
-    """Return what can be wrong with a CSV record, whatever its fields hold; that it is no text comes first."""
+    """Return what can be wrong with a CSV record, whatever its fields hold. First of all, that it is not text."""
     fields, original = quoted(FIELDS), quoted(ORIGINAL).cast("string")
     uneven, several = F.size(fields) != F.size(quoted(COLUMNS)), original.rlike("\\n(?!\\z)")
     return [

@@ -42,7 +42,7 @@ SMALL: Final = {
     # One task reads, and one sorts: nothing is exchanged between tasks.
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.files.minPartitionNum": "1",
-    # What a task takes at once to sort or count in: usually 32 MB, which Java has to clear and to collect.
+    # The memory page of a sort or count: usually 32 MB, which Java has to clear and to collect.
     "spark.buffer.pageSize": "1m",
     "spark.driver.defaultJavaOptions": " ".join((_ARROW, *BRIEF)),
 }

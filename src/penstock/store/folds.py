@@ -130,8 +130,8 @@ class View(Generic[S]):
 
     def keep(self) -> None:
         """Keep a snapshot now."""
-        octets = self._keeping.wrap(self.head, self.fold.dump(self.state))
-        self.ledger.keep_snapshot(self._keeping.slots(self.fold.name)[0], self.head, octets)
+        snapshot = self._keeping.wrap(self.head, self.fold.dump(self.state))
+        self.ledger.keep_snapshot(self._keeping.slots(self.fold.name)[0], self.head, snapshot)
         self._kept = self.head.number
 
     def verify(self) -> None:

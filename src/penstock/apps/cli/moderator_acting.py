@@ -27,7 +27,7 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 #: what a rule that collides is told as
 REJECTED = "rejected"
-#: so many rules are written at once where not all of them have to be
+#: the number of rules in one write if they need not be written together
 _BATCH: Final = 1_000
 #: refusals of what somebody else has to agree to: what would come of it is shown all the same
 _OTHERS: Final = ("moderator.consent", "moderator.needs-poll")

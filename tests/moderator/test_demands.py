@@ -5,7 +5,7 @@ from tests.moderator.life import add, base_of, resolve
 
 from penstock.moderator.conflicts import Function
 from penstock.moderator.deltas import Change, Delta, Standing, Status
-from penstock.moderator.imposed import imposed_on, stated_by
+from penstock.moderator.demands import imposed_on, stated_by
 from penstock.selector import parse
 
 

@@ -16,7 +16,7 @@ from penstock.moderator.base import RuleBase
 from penstock.moderator.conflicts import Mode
 from penstock.moderator.deltas import Change, Delta, Standing, Status
 from penstock.moderator.records import image_from_sexp, image_to_sexp
-from penstock.moderator.standings import Block, Standings
+from penstock.moderator.rule_blocks import Block, Standings
 from penstock.moderator.tables import Image
 
 ENGINEERS = "role = 'engineer'"
