@@ -75,7 +75,10 @@ def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], pol
 
 
 def table(console: Console, title: str, columns: Iterable[str], rows: list[dict[str, object]]) -> None:
-    """Print the first rows of a table of the audit."""
+    """Print the first rows of a table of the audit, or that it has none."""
+    if not rows:
+        console.print(f"{title}: none")
+        return
     shown = Table(title=title, title_justify="left")
     for column in columns:
         shown.add_column(column, justify="right" if column in ("decisions", "events") else "left")
